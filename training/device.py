@@ -1,0 +1,73 @@
+"""Where a run computes and in what precision, and torch's process-wide switches for it."""
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from training.config import ConfigError
+
+TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device and a precision, ``auto`` resolved."""
+
+    device: torch.device
+    precision: str  # fp32 or bf16
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Matrix products in bf16 where that is the precision; parameters stay fp32."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def choose(device: str, precision: str) -> Compute:
+    """Resolve ``auto``: by what the machine says it has, never by timing. Raises ConfigError for what it has
+    not."""
+    available = ["cpu"]
+    if torch.backends.mps.is_available():
+        available.insert(0, "mps")
+    if torch.cuda.is_available():
+        available.insert(0, "cuda")
+    kind, _, index = device.partition(":")
+    if kind == "auto":
+        kind = device = available[0]
+    if kind not in available:
+        raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ConfigError(f"device: {device}: there are {torch.cuda.device_count()} GPUs; count from cuda:0")
+    if precision == "auto":
+        precision = "bf16" if fast_bf16(kind) else "fp32"
+    return Compute(torch.device(device), precision)
+
+
+def fast_bf16(kind: str) -> bool:
+    """Whether the device multiplies bf16 matrices in hardware."""
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if kind == "cpu":
+        has = torch.cpu.get_capabilities()
+        return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+    return False
+
+
+def set_switches(compute: Compute, threads: int | None) -> int:
+    """Set what torch keeps for the whole process, every run anew as runs of a sweep share one. Returns the
+    threads.
+
+    Deterministic algorithms: without them a compiled run differs from itself. On a CPU in bf16 the default
+    attention's backward is several times slower than plain matrix products, which the same function falls
+    back to when told to.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
+    plain_attention = compute.device.type == "cpu" and compute.precision == "bf16"
+    torch.backends.cuda.enable_flash_sdp(
+        not plain_attention
+    )  # "cuda" in name only: they hold for the CPU, too
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(plain_attention)
+    torch.set_num_threads(threads or TORCHS_THREADS)
+    return torch.get_num_threads()

@@ -1,0 +1,98 @@
+"""What a run says while it goes: metrics.jsonl, and one line on the terminal."""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no NaN or infinity: they are the strings NaN, Infinity, -Infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+class Metrics:
+    """metrics.jsonl: one JSON object a line, flushed, so that what was logged survives the process."""
+
+    def __init__(self, file: Path) -> None:
+        self.stream = file.open("a", encoding="utf-8")
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.stream.write(
+            json.dumps({key: jsonable(value) for key, value in row.items()}, allow_nan=False) + "\n"
+        )
+        self.stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+
+class ProgressLine:
+    """A live line on a terminal; plain lines elsewhere, the more seldom the longer the run has gone on."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.latest: dict[str, float] = {}
+        self.start = self.said = time.monotonic()
+        self.bar = None
+        if sys.stdout.isatty():
+            self.bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[metrics]}"),
+                TimeElapsedColumn(),
+                TextColumn("eta"),
+                TimeRemainingColumn(),
+                console=Console(highlight=False),
+            )
+            self.task = self.bar.add_task("", total=steps, metrics="")
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def update(self, step: int, row: dict[str, float]) -> None:
+        """Show the newest value of each metric; ``row`` may have some of them."""
+        self.latest |= row
+        names = {
+            "train/loss": "loss {:.3f}",
+            "val/loss": "val {:.3f}",
+            "train/tokens_per_s": "{:,.0f} tokens/s",
+        }
+        text = "  ".join(form.format(self.latest[key]) for key, form in names.items() if key in self.latest)
+        elapsed = time.monotonic() - self.start
+        silence = time.monotonic() - self.said
+        if self.bar or "val/loss" in row or silence >= max(2.0, 0.05 * elapsed):
+            eta = f"  eta {elapsed / step * (self.steps - step):.0f} s" if 0 < step < self.steps else ""
+            self.say(step, text, eta)
+
+    def say(self, step: int, text: str, eta: str = "") -> None:
+        """Show ``text`` now. The live line has its own estimate of the time left."""
+        if self.bar:
+            self.bar.update(self.task, completed=step, metrics=text)
+        else:
+            print(f"step {step}/{self.steps}  {text}{eta}", flush=True)
+            self.said = time.monotonic()
