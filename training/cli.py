@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
             try:
-                return main(checked(kind, plain(composed)))
+                return main(checked(kind, plain(composed, HydraConfig.get().runtime.choices)))
             except USERS as error:
                 say(str(error))
             except OmegaConfBaseException as error:
@@ -83,11 +83,11 @@ def known_keys(kind: type[Config]) -> list[str]:
     return found
 
 
-def plain(composed: DictConfig) -> dict[str, Any]:
-    """The composed config as plain data, each norm and placement with the name of its YAML."""
+def plain(composed: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
+    """The composed config as plain data, each norm and placement with its name: the choice of its group."""
     values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
-    for group, choice in HydraConfig.get().runtime.choices.items():
+    for group, choice in choices.items():
         if isinstance(values.get(group), dict) and "_target_" in values[group]:
             values[group] = {"name": choice} | values[group]
     return values  # type: ignore[return-value]  # keys are strings: YAML of ours
@@ -97,7 +97,7 @@ def quoted(argument: str) -> str:
     """``prompt=What's in a name?`` so that Hydra's parser gives back these letters: text is text, not
     grammar."""
     key, equals, value = argument.partition("=")
-    if not equals or key.lstrip("+") not in TEXT_KEYS or value == "null":
+    if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
     # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
     value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)

@@ -44,7 +44,7 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         )
     try:
         target = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(
             f"{group}._target_: {component.target} cannot be imported ({error}); check its name"
         ) from None
@@ -114,8 +114,12 @@ def source(target: str) -> str:
     file = source_file(module_name)
     if file is None:
         return ""
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        return ""  # importing it will say why
     definitions: dict[str, ast.stmt] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             definitions[node.name] = node
         elif isinstance(node, ast.Assign):

@@ -1,0 +1,154 @@
+"""The network is GPT-2's, it sees no future, and its start depends on the seed and the names alone."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from model import GPT
+from model.gpt import CausalSelfAttention
+from model.norms import LayerNorm
+from model.placements import Post, Pre
+from model.streams import stream_seed
+from tests.conftest import NORMS, PLACEMENTS, configured
+from training.components import build_model
+
+SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8}
+
+
+def tokens(rows: int = 3, length: int = 8, vocab_size: int = 11) -> torch.Tensor:
+    return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+def small(norm=LayerNorm, placement=None, **options) -> GPT:
+    return GPT(**SMALL | options, norm=norm, placement=placement or Pre())
+
+
+def test_gpt2_has_its_published_number_of_parameters():
+    model = build_model(configured("model=gpt2"), vocab_size=50257)
+    assert sum(p.numel() for p in model.parameters()) == 124_439_808
+
+
+def test_attention_is_the_softmax_of_scaled_products_over_the_past():
+    attention = CausalSelfAttention(8, 2, dropout=0.0, bias=True, projection_std=0.02).double()
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q, k, v = attention.qkv(x).split(8, dim=-1)
+    heads = []
+    for head in (slice(0, 4), slice(4, 8)):
+        scores = q[..., head] @ k[..., head].transpose(1, 2) / math.sqrt(4)
+        scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
+        heads.append(scores.softmax(-1) @ v[..., head])
+    torch.testing.assert_close(attention(x), attention.proj(torch.cat(heads, -1)))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_in_evaluation_no_logit_depends_on_the_future_or_on_other_rows(norm, placement):
+    model = build_model(configured(f"norm={norm}", f"placement={placement}", "model.n_layer=2"), 11)
+    model(tokens())  # BatchNorm's buffers are no longer 0 and 1
+    model.eval()
+    changed = tokens()
+    changed[:, 5:] = (changed[:, 5:] + 1) % 11
+    changed[1:] = (changed[1:] + 1) % 11
+    a, b = model(tokens()), model(changed)
+    torch.testing.assert_close(a[0, :5], b[0, :5], rtol=0, atol=1e-6)
+    assert (a[0, 5:] - b[0, 5:]).abs().max() > 1e-3
+
+
+def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
+    loss = nn.functional.cross_entropy(small()(tokens()).flatten(0, 1), tokens().roll(-1, 1).flatten())
+    assert loss.item() == pytest.approx(math.log(11), rel=0.1)
+
+
+def test_the_head_is_the_token_embedding():
+    model = small()
+    assert model.head.weight is model.embed.tokens.weight
+    assert sum("head" in name for name, _ in model.named_parameters()) == 0
+
+
+def test_initial_weights_are_gpt2s():
+    model = GPT(
+        vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=64, norm=LayerNorm, placement=Pre()
+    )
+    for name, p in model.named_parameters():
+        if p.dim() == 2:
+            std = 0.02 / math.sqrt(16) if name.endswith("proj.weight") else 0.02
+            assert p.std().item() == pytest.approx(std, rel=0.05), name
+            assert abs(p.mean().item()) < std / 10
+        elif "bias" in name:
+            assert not p.any()
+        else:
+            assert (p == 1).all()
+
+
+class DrawingNorm(nn.Module):
+    """A norm with random initial values, drawn from torch's global generator as torch's modules do."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n))
+        self.mix = nn.Linear(n, n)
+
+    def forward(self, x):
+        return self.mix(x * self.weight)
+
+
+def test_a_seed_gives_the_same_start_outside_the_norms_whatever_the_norm():
+    reference = dict(small().named_parameters())
+    for norm in (nn.LayerNorm, nn.Identity, DrawingNorm, partial(LayerNorm, bias=False)):
+        for placement in (Pre(), Post()):
+            found = dict(small(norm, placement).named_parameters())
+            shared = [name for name in found if ".branch." in name or name.startswith("embed.")]
+            assert len(shared) == 2 + 2 * 8
+            assert all(torch.equal(found[name], reference[name]) for name in shared)
+
+
+def test_a_norm_that_draws_is_the_same_where_other_norms_come_and_go_and_differs_by_site():
+    pre, post = (dict(small(DrawingNorm, p).named_parameters()) for p in (Pre(), Post()))
+    again = dict(small(DrawingNorm, Pre(), n_layer=3).named_parameters())
+    assert torch.equal(pre["blocks.1.mlp.pre.weight"], again["blocks.1.mlp.pre.weight"])
+    assert torch.equal(pre["final.mix.weight"], again["final.mix.weight"])
+    assert not torch.equal(pre["blocks.0.mlp.pre.weight"], pre["blocks.1.mlp.pre.weight"])
+    assert not torch.equal(pre["blocks.0.mlp.pre.weight"], post["blocks.0.mlp.post.weight"])
+
+
+def test_one_more_layer_moves_no_other_parameters_start():
+    small_ones, more = dict(small(n_layer=2).named_parameters()), dict(small(n_layer=3).named_parameters())
+    for name, p in small_ones.items():
+        if not name.endswith("proj.weight"):  # scaled by depth
+            assert torch.equal(p, more[name]), name
+
+
+def test_building_a_model_leaves_the_global_generator_to_the_norms_alone():
+    torch.manual_seed(5)
+    a = dict(small(DrawingNorm).named_parameters())
+    torch.manual_seed(6)
+    b = dict(small(DrawingNorm).named_parameters())
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_seeds_differ():
+    assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
+    assert stream_seed(0, "data", 1) != stream_seed(1, "data", 0)
+    assert len({stream_seed(s, "data", i) for s in range(10) for i in range(100)}) == 1000
+
+
+def test_heads_must_divide_the_channels():
+    with pytest.raises(ValueError, match=r"n_embd = 10 .* n_head = 4"):
+        small(n_embd=10, n_head=4)
+
+
+def test_generation_sees_the_last_block_size_tokens_and_goes_on():
+    model = small().eval()
+    seen = []
+    model.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[1]))
+    drawn = [
+        t.item()
+        for t, _ in zip(
+            model.generate(tokens(1, 6), lambda logits: logits.argmax(-1)), range(5), strict=False
+        )
+    ]
+    assert seen[:5] == [6, 7, 8, 8, 8]
+    assert all(0 <= t < 11 for t in drawn)

@@ -1,0 +1,240 @@
+"""Our norms are torch's functions, more exact where it matters; every norm of conf/ keeps the contract."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from model.norms import BatchNorm, LayerNorm
+from tests.conftest import NORMS, configured
+from training.components import bind
+
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(2, 17))
+SEEDS = st.integers(0, 2**31)
+
+
+def drawn(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def randomize(norm: nn.Module, seed: int = 1) -> None:
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.copy_(drawn(parameter.shape, seed, parameter.dtype))
+
+
+def outcome(norm: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Output, and the gradients of input and parameters under a fixed random cotangent."""
+    x = x.clone().requires_grad_()
+    y = norm(x)
+    return [y, *torch.autograd.grad((y * drawn(y.shape, 2, y.dtype)).sum(), [x, *norm.parameters()])]
+
+
+# LayerNorm -------------------------------------------------------------------------------------------
+
+
+@given(shape=SHAPES, trailing=st.integers(1, 3), affine=st.booleans(), bias=st.booleans(), seed=SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_layernorm_is_torchs_forward_and_backward(shape, trailing, affine, bias, seed):
+    options = {"eps": 1e-5, "elementwise_affine": affine, "bias": bias}
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-4)):
+        ours = LayerNorm(shape[-trailing:], **options).to(dtype)
+        torchs = nn.LayerNorm(shape[-trailing:], **options).to(dtype)
+        randomize(ours)
+        torchs.load_state_dict(ours.state_dict())
+        x = drawn(shape, seed, dtype)
+        for a, b in zip(outcome(ours, x), outcome(torchs, x), strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [6, (6,), [6], torch.Size([6]), (5, 6), [4, 5, 6]])
+def test_layernorm_takes_what_torchs_takes_as_normalized_shape(shape):
+    x = drawn((3, 4, 5, 6))
+    ours, torchs = LayerNorm(shape).double(), nn.LayerNorm(shape).double()
+    assert ours.normalized_shape == torchs.normalized_shape
+    torch.testing.assert_close(ours(x), torchs(x))
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}])
+def test_layernorm_and_torchs_load_each_others_state(options):
+    ours, torchs = LayerNorm((5, 6), **options), nn.LayerNorm((5, 6), **options)
+    randomize(ours)
+    torchs.load_state_dict(ours.state_dict())
+    randomize(torchs, seed=3)
+    ours.load_state_dict(torchs.state_dict())
+    assert [*ours.state_dict()] == [*torchs.state_dict()]
+    for key, value in ours.state_dict().items():
+        assert torch.equal(value, torchs.state_dict()[key])
+
+
+def test_layernorm_uses_the_biased_variance():
+    x = drawn((4, 8))
+    centred = x - x.mean(-1, keepdim=True)
+    biased = centred / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    unbiased = centred / (x.var(-1, correction=1, keepdim=True) + 1e-5).sqrt()
+    y = LayerNorm(8)(x)
+    torch.testing.assert_close(y, biased)
+    assert (y - unbiased).abs().max() > 0.01
+    torch.testing.assert_close(y.square().mean(-1), torch.ones(4).double(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("mean", [100.0, 1000.0, 10_000.0])
+def test_layernorm_is_more_exact_than_torchs_on_rows_with_a_large_mean(mean):
+    row = (mean + torch.arange(64, dtype=torch.float32) * 1e-3 * mean / 100)[None]
+    exact = F.layer_norm(row.double(), (64,))
+    ours = (LayerNorm(64)(row) - exact).abs().max()
+    torchs = (F.layer_norm(row, (64,)) - exact).abs().max()
+    assert ours < 1e-5
+    assert ours < torchs
+
+
+def test_where_the_one_pass_variance_is_nan_ours_is_right():
+    row = (100 + torch.arange(32, dtype=torch.float32) * 1e-3)[None]
+    one_pass = row.square().mean(-1) - row.mean(-1).square()  # cancels to less than 0
+    assert torch.rsqrt(one_pass + 1e-5).isnan().all()
+    torch.testing.assert_close(
+        LayerNorm(32)(row).double(), F.layer_norm(row.double(), (32,)), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layernorm_takes_statistics_of_low_precision_in_fp32(dtype):
+    x = (
+        drawn((3, 64), dtype=torch.float32).to(dtype) + 30
+    )  # in bf16, spread and mean are of one size of rounding
+    y = LayerNorm(64)(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, LayerNorm(64)(x.float()).to(dtype))
+
+
+def test_layernorm_keeps_fp64():
+    x = drawn((3, 8))
+    assert LayerNorm(8).double()(x).dtype == torch.float64
+    assert (
+        LayerNorm(8).double()(x) - LayerNorm(8)(x.float())
+    ).abs().max() > 0  # it did not pass through fp32
+
+
+def test_a_shape_that_does_not_fit_is_an_error_with_both_shapes():
+    with pytest.raises(ValueError, match=r"\(5, 6\).*\(2, 5, 7\)"):
+        LayerNorm((5, 6))(torch.zeros(2, 5, 7))
+    with pytest.raises(ValueError, match=r"8 channels.*\(2, 5, 7\)"):
+        BatchNorm(8)(torch.zeros(2, 5, 7))
+
+
+@given(seed=SEEDS, shift=st.floats(-50, 50), scale=st.floats(0.1, 50))
+@settings(deadline=None)
+def test_layernorm_does_not_see_shift_or_scale(seed, shift, scale):
+    x = drawn((2, 3, 16), seed)
+    norm = LayerNorm(16, eps=0.0).double()
+    torch.testing.assert_close(norm(x * scale + shift), norm(x), rtol=1e-9, atol=1e-9)
+
+
+# BatchNorm -------------------------------------------------------------------------------------------
+
+
+@given(shape=SHAPES.filter(lambda s: s[0] * s[1] > 1), affine=st.booleans(), seed=SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_batchnorm_is_torchs_on_channels_first_in_training_and_evaluation(shape, affine, seed):
+    ours = BatchNorm(shape[-1], momentum=0.3, affine=affine).double()
+    torchs = nn.BatchNorm1d(shape[-1], momentum=0.3, affine=affine).double()
+    randomize(ours)
+    torchs.load_state_dict(ours.state_dict())
+
+    class ChannelsLast(nn.Module):  # (B, T, C) through torch's (N, C, L)
+        def __init__(self):
+            super().__init__()
+            self.norm = torchs
+
+        def forward(self, x):
+            return self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+    for step in range(3):
+        x = drawn(shape, seed + step) * 3 + 2
+        for a, b in zip(outcome(ours, x), outcome(ChannelsLast(), x), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+    for key, value in ours.state_dict().items():  # running_var took the unbiased variance, or this fails
+        torch.testing.assert_close(value, torchs.state_dict()[key])
+    x = drawn(shape, seed + 9)
+    torch.testing.assert_close(ours.eval()(x), ChannelsLast().eval()(x))
+
+
+def test_batchnorm_and_torchs_load_each_others_state():
+    ours, torchs = BatchNorm(5), nn.BatchNorm1d(5)
+    ours(torch.randn(2, 3, 5))
+    torchs.load_state_dict(ours.state_dict())
+    BatchNorm(5).load_state_dict(torchs.state_dict())
+    assert torchs.num_batches_tracked == 1
+
+
+def test_batchnorm_refuses_to_train_on_one_value_per_channel():
+    norm = BatchNorm(4)
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        norm(torch.zeros(1, 1, 4))
+    assert norm.eval()(torch.zeros(1, 1, 4)).shape == (1, 1, 4)  # in evaluation one is enough
+
+
+def test_batchnorm_leaks_the_future_and_other_rows_in_training_and_not_in_evaluation():
+    norm = BatchNorm(4).double()
+    x = drawn((2, 5, 4))
+    changed = x.clone()
+    changed[1, -1] += 1  # the last position of the other row
+    assert (norm(x) - norm(changed))[0].abs().max() > 1e-3
+    norm.eval()
+    assert torch.equal(norm(x)[0], norm(changed)[0])
+    assert torch.equal(norm(x)[1, :-1], norm(changed)[1, :-1])
+
+
+def test_batchnorm_in_evaluation_moves_no_buffer():
+    norm = BatchNorm(4)
+    norm(torch.randn(2, 5, 4))
+    before = {key: value.clone() for key, value in norm.state_dict().items()}
+    norm.eval()(torch.randn(2, 5, 4))
+    assert all(torch.equal(value, norm.state_dict()[key]) for key, value in before.items())
+
+
+# both ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("kind", [LayerNorm, BatchNorm])
+def test_gradients_are_those_of_finite_differences(kind, evaluation):
+    norm = kind(5).double()
+    randomize(norm)
+    if evaluation:
+        norm(drawn((4, 3, 5)))
+        norm.eval()
+    x = drawn((2, 3, 5)).requires_grad_()
+    assert torch.autograd.gradcheck(norm, x)
+    assert torch.autograd.gradgradcheck(norm, x)
+    if kind is LayerNorm:  # and of its parameters
+        assert torch.autograd.gradcheck(
+            lambda w, b: torch.func.functional_call(norm, {"weight": w, "bias": b}, x.detach()),
+            (norm.weight, norm.bias),
+        )
+
+
+# every norm of conf/norm -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_norm_keeps_shape_and_dtype_and_gives_finite_gradients(name):
+    norm = bind("norm", configured(f"norm={name}").norm)(12)
+    for dtype in (torch.float32, torch.bfloat16):
+        y = norm.to(dtype)(drawn((2, 3, 12), dtype=dtype).requires_grad_())
+        assert (y.shape, y.dtype) == ((2, 3, 12), dtype)
+        y.float().square().sum().backward()
+        assert all(p.grad.isfinite().all() for p in norm.parameters())
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_norms_yaml_says_what_its_signature_says(name):
+    """A default has one home, YAML; where the class must state it as well, the two are equal."""
+    component = configured(f"norm={name}", "model.bias=true").norm  # bias follows model.bias
+    parameters = inspect.signature(bind("norm", component).func).parameters
+    for key, value in component.options.items():
+        assert parameters[key].default == value

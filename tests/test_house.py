@@ -1,0 +1,57 @@
+"""Rules of the house that a machine can check."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = [
+    file
+    for pattern in ("*.py", "model/*.py", "data/*.py", "training/*.py")
+    for file in sorted(ROOT.glob(pattern))
+]
+ROOMS = {
+    "model": {"model"},
+    "data": {"data"},
+    "training": {"training", "data", "model"},
+    "": {"training", "data", "model"},
+}
+
+
+def test_there_is_code_to_look_at():
+    assert len(OURS) > 15
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_unpickler_and_nothing_that_runs_text(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            assert not names & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "torch.load", "torch.save", "yaml.load", "os.system"}
+            assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords)
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_go_one_way(file):
+    room = file.parent.name if file.parent != ROOT else ""
+    for node in ast.walk(ast.parse(file.read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for top in {module.split(".")[0] for module in modules} & {
+            "model",
+            "data",
+            "training",
+            "train",
+            "sample",
+        }:
+            assert top in ROOMS[room], f"{room or 'a program'} imports {top}"
+
+
+def test_the_network_imports_neither_norms_nor_placements():
+    text = (ROOT / "model" / "gpt.py").read_text()
+    assert "model.norms" not in text.replace("see model/norms.py", "")
+    assert "import LayerNorm" not in text

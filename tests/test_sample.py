@@ -1,0 +1,117 @@
+"""Text comes from the checkpoint alone, as its settings say."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import train as program
+from data.prepared import prepare
+from sample import draw
+from training import checkpoint, runs
+
+
+def logits(rows: int = 5, vocab_size: int = 11) -> torch.Tensor:
+    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 2
+
+
+def test_temperature_0_is_the_likeliest_token():
+    assert torch.equal(draw(logits(), 0, None, None), logits().argmax(-1))
+
+
+@given(st.integers(1, 20), st.floats(0.1, 3))
+def test_top_k_draws_among_the_k_likeliest(k, temperature):
+    many = logits(1).expand(200, -1)
+    drawn = draw(many, temperature, k, None)
+    assert set(drawn.tolist()) <= set(logits(1)[0].topk(min(k, 11)).indices.tolist())
+
+
+@given(st.floats(0.01, 1))
+def test_top_p_draws_among_the_fewest_that_reach_p(p):
+    probabilities, order = logits(1)[0].softmax(-1).sort(descending=True)
+    kept = 1 + int((probabilities.cumsum(-1) < p - 1e-6).sum())
+    drawn = draw(logits(1).expand(200, -1), 1.0, None, p)
+    assert set(drawn.tolist()) <= set(order[: kept + 1].tolist())
+    if p < probabilities[0] - 1e-6:
+        assert set(drawn.tolist()) == {int(order[0])}
+
+
+def test_frequencies_are_the_softmax_at_a_temperature():
+    n = 200_000
+    drawn = draw(logits(1).expand(n, -1), 2.0, None, None, torch.Generator().manual_seed(0))
+    expected = (logits(1)[0] / 2.0).softmax(-1)
+    found = torch.bincount(drawn, minlength=11) / n
+    assert (found - expected).abs().max() < 5 * (expected.max() / n).sqrt()  # five standard errors
+
+
+@pytest.fixture
+def trained(tiny, tmp_path):
+    config = tiny("train.steps=20", "train.eval_every=5", "norm=batchnorm")
+    folder = program.train(config, prepare(**config.data.model_dump()))
+    for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs none of it
+        entry.rename(tmp_path / f"gone-{entry.name}")
+    return folder
+
+
+def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trained):
+    done = command("sample.py", f"run={trained}", "prompt=Now is ${x}", "max_new_tokens=7")
+    assert done.returncode == 1  # $ is not in the text
+    assert done.stderr == (
+        "error: prompt: character '$' (U+0024) at position 7 is not in the vocabulary of "
+        "25 characters; use characters of the training text\n"
+    )
+    done = command("sample.py", f"run={trained}", "prompt=Now is", "max_new_tokens=7", "num_samples=2")
+    assert done.returncode == 0, done.stderr
+    one, two = done.stdout.split("---------------\n")
+    assert [len(text) for text in (one, two)] == [len("Now is") + 7 + 1] * 2
+    assert one.startswith("Now is")
+    assert one != two
+    assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "num_samples=2").stdout == done.stdout
+    assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != one
+
+
+def test_best_last_and_a_file_are_what_is_loaded(command, trained):
+    steps = checkpoint.saved_steps(trained / "checkpoints")
+    best = runs.read_status(trained)["best"]["step"]
+    greedy = ("temperature=0", "max_new_tokens=3")
+    assert f"step {best}\n" in command("sample.py", *greedy).stderr
+    assert f"step {steps[-1]}\n" in command("sample.py", "which=last", *greedy).stderr
+    file = checkpoint.path_of(trained / "checkpoints", steps[0])
+    assert f"step {steps[0]}\n" in command("sample.py", f"checkpoint={file}", *greedy).stderr
+
+
+def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_path):
+    (tmp_path / "prompt.txt").write_bytes(b"Now is\nthe")
+    done = command("sample.py", "prompt_file=prompt.txt", "max_new_tokens=0")
+    assert done.stdout == "Now is\nthe\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run=nowhere"], "nowhere: no checkpoint there"),
+        (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
+        (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
+        (["prompt_file=nowhere"], "prompt_file: nowhere: No such file"),
+        (["temperature=-1"], "temperature: should be greater than or equal to 0"),
+        (["top_p=0"], "top_p: should be greater than 0"),
+        (["top_k=0"], "top_k: should be greater than or equal to 1"),
+        (["promt=x"], "promt: unknown key; did you mean prompt?"),
+        (["run=a", "checkpoint=b"], "run and checkpoint both say what to load"),
+    ],
+)
+def test_a_wrong_command_is_one_line(command, trained, arguments, said):
+    done = command("sample.py", *arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
+    assert said in done.stderr
+
+
+def test_a_damaged_checkpoint_is_refused(command, trained):
+    [*_, last] = checkpoint.saved_steps(trained / "checkpoints")
+    file = checkpoint.path_of(trained / "checkpoints", last)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    done = command("sample.py", f"checkpoint={file}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: {file}: damaged" in done.stderr

@@ -1,0 +1,305 @@
+"""A run is reproducible to the bit, what only watches does not change it, and its folder says how it went."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import train as program
+from data.prepared import prepare
+from tests.conftest import NORMS, PLACEMENTS, ROOT
+from training import checkpoint, runs
+from training.config import ConfigError
+
+
+def run(config) -> Path:
+    return program.train(config, prepare(**config.data.model_dump()))
+
+
+def final(folder: Path) -> dict[str, torch.Tensor]:
+    steps = checkpoint.saved_steps(folder / "checkpoints")
+    return checkpoint.load(checkpoint.path_of(folder / "checkpoints", steps[-1])).tensors
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["train/loss"] for row in rows(folder) if "train/loss" in row]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_norm_in_every_placement_trains_and_gets_better(tiny, norm, placement):
+    config = tiny(f"norm={norm}", f"placement={placement}", "train.steps=150", "optim.learning_rate=1e-2")
+    folder = run(config)
+    assert folder.name.startswith(f"{norm}-{placement}-s0-")
+    values = [row["val/loss"] for row in rows(folder) if "val/loss" in row]
+    assert values[-1] < values[0] - 0.5
+
+
+def test_the_same_command_gives_the_same_tensors_to_the_bit_and_another_seed_others(tiny):
+    config = tiny("model.dropout=0.2", "norm=batchnorm", "train.grad_accum=2")
+    first = final(run(config))
+    assert same(first, final(run(config)))
+    assert not same(first, final(run(config.model_copy(update={"seed": 1}))))
+    assert any(name.startswith("optimizer/") for name in first)
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+def test_what_only_watches_changes_neither_training_nor_identity(tiny, norm):
+    base = [f"norm={norm}", "model.dropout=0.2"]
+    first_folder = run(tiny(*base, "train.eval_every=0", "train.log_every=1"))
+    first, expected = final(first_folder), losses(first_folder)
+    for watching in (
+        "train.eval_every=1",
+        "train.eval_windows=3",
+        "train.checkpoint_every=2",
+        "train.log_every=5",
+    ):
+        folder = run(tiny(*base, watching))
+        assert folder == first_folder
+        assert same(final(folder), first), watching
+        assert losses(folder) == expected[:: 5 if "log" in watching else 1]
+
+
+def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm(tiny):
+    """With a learning rate of (almost) nothing, the losses of two runs without norms in play must agree."""
+    options = ("optim.learning_rate=1e-30", "norm.elementwise_affine=true")
+    ours = run(tiny("norm=layernorm", *options))
+    torchs = run(tiny("norm=torch_layernorm", *options))
+    assert losses(ours) == pytest.approx(losses(torchs), rel=1e-5)
+    assert len(set(losses(ours))) > 1
+    pre, post = (run(tiny("norm=none", f"placement={p}", "train.steps=4")) for p in ("pre", "post"))
+    assert losses(pre) == losses(post)
+    assert same(final(pre), final(post))
+
+
+def test_ours_and_torchs_layernorm_train_alike(tiny):
+    ours, torchs = (run(tiny(f"norm={norm}", "train.steps=20")) for norm in ("layernorm", "torch_layernorm"))
+    assert losses(ours) == pytest.approx(losses(torchs), rel=1e-4)
+
+
+def test_micro_batches_add_up_to_the_batch(tiny):
+    whole, parts = (run(tiny(f"train.grad_accum={n}", "train.batch_size=4")) for n in (1, 4))
+    assert whole != parts  # BatchNorm would tell them apart, so they are different runs
+    assert losses(whole) == pytest.approx(losses(parts), rel=1e-4)
+    for name, tensor in final(whole).items():
+        if not name.startswith("optimizer/"):
+            torch.testing.assert_close(tensor, final(parts)[name], rtol=1e-3, atol=1e-4)
+
+
+def test_clipping_bounds_what_the_optimizer_sees_and_0_leaves_it(tiny):
+    free, tight = (run(tiny(f"train.grad_clip={largest}", "train.steps=1")) for largest in ("0", "1e-6"))
+    assert rows(free)[0]["train/grad_norm"] == rows(tight)[0]["train/grad_norm"] > 1e-3  # before clipping
+
+    def seen(folder: Path) -> float:  # AdamW's first moment is (1 - beta1) of the first gradient
+        moments = [tensor for name, tensor in final(folder).items() if name.endswith("/exp_avg")]
+        return 10 * torch.cat([tensor.flatten() for tensor in moments]).norm().item()
+
+    assert seen(free) == pytest.approx(rows(free)[0]["train/grad_norm"], rel=1e-4)
+    assert seen(tight) == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
+    config = tiny("train.steps=7", "train.eval_every=3", "train.log_every=2")
+    folder = run(config)
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == config.model_dump(by_alias=True)
+    status = runs.read_status(folder)
+    assert (status["state"], status["step"], status["reason"]) == ("finished", 7, None)
+    found = rows(folder)
+    assert [row["step"] for row in found] == [0, 2, 3, 4, 6, 7]
+    assert [row["step"] for row in found if "val/loss" in row] == [0, 3, 6, 7]
+    assert [row["step"] for row in found if "train/loss" in row] == [0, 2, 4, 6]
+    assert found[1].keys() == {
+        *("step", "tokens", "seconds", "train/loss", "train/grad_norm", "train/lr", "train/tokens_per_s")
+    }
+    assert found[-1].keys() == {"step", "tokens", "seconds", "val/loss", "val/full_loss"}
+    assert found[-1]["tokens"] == 7 * 4 * 8
+    assert status["final"] == found[-1]["val/full_loss"]
+    best = min((row for row in found if "val/loss" in row), key=lambda row: row["val/loss"])
+    assert status["best"] == {"step": best["step"], "val/loss": best["val/loss"]}
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert (environment["precision"], environment["threads"]) == ("fp32", 1)
+
+
+def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
+    config = tiny("norm=batchnorm")
+    data = prepare(**config.data.model_dump())
+    folder = program.train(config, data)
+    from training.components import build_model
+
+    model = build_model(config, data.tokenizer.vocab_size)
+    checkpoint.restore(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", config.train.steps)))
+    model.eval()
+    total, T = 0.0, config.model.block_size
+    for start in range(0, len(data.val) - 1, T):  # one window at a time, with no help of data/batches.py
+        both = torch.from_numpy(np.array(data.val[start : start + T + 1], dtype=np.int64))
+        total += torch.nn.functional.cross_entropy(
+            model(both[None, :-1])[0], both[1:], reduction="sum"
+        ).item()
+    assert runs.read_status(folder)["final"] == pytest.approx(total / (len(data.val) - 1), rel=1e-5)
+
+
+def test_no_steps_is_an_evaluated_and_saved_initial_model(tiny):
+    folder = run(tiny("train.steps=0"))
+    assert checkpoint.saved_steps(folder / "checkpoints") == [0]
+    assert rows(folder)[-1]["val/full_loss"] == pytest.approx(math.log(20), rel=0.2)
+
+
+def test_divergence_is_a_result_and_no_broken_weight_is_saved(tiny, capsys):
+    config = tiny(
+        "norm=none", "optim.learning_rate=1e30", "train.steps=40", "train.grad_clip=0", "train.log_every=3"
+    )
+    folder = run(config)
+    status = runs.read_status(folder)
+    assert status["state"] == "diverged"
+    assert status["step"] < 40
+    assert "is nan" in status["reason"] or "is inf" in status["reason"]
+    assert {"NaN", "Infinity"} & {str(value) for value in rows(folder)[-1].values()}
+    for step in checkpoint.saved_steps(folder / "checkpoints"):
+        tensors = checkpoint.load(checkpoint.path_of(folder / "checkpoints", step)).tensors
+        assert all(tensor.isfinite().all() for tensor in tensors.values())
+    assert program.report(folder) == math.inf
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_batchnorm_with_one_value_per_channel_is_refused_before_the_first_step(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="norm=batchnorm placement=pre: .*more than one value per channel"):
+        run(tiny("norm=batchnorm", "model.block_size=1", "train.batch_size=1"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_rehearsal_leaves_no_trace(tiny):
+    from training.components import build_model
+
+    model = build_model(tiny("norm=batchnorm"), 9)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batch = (np.zeros((2, 8), np.int64), np.ones((2, 8), np.int64))
+
+    def loss_of(net, batch):
+        return net(torch.from_numpy(batch[0])).square().sum()
+
+    program.rehearse(model, model, loss_of, batch)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+# identity --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("norm=none", "placement=post", "norm.eps=1e-6", "model.n_layer=3", "model.dropout=0.1", "seed=1"),
+        *("optim.learning_rate=1e-3", "schedule=linear", "train.steps=7", "train.batch_size=8"),
+        *("train.grad_accum=2", "train.grad_clip=0", "precision=bf16", "data.val_fraction=0.2"),
+    ],
+)
+def test_what_changes_the_result_is_another_folder(tiny, override):
+    def folder(config) -> Path:
+        return runs.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
+
+    assert folder(tiny(override)) != folder(tiny())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("device=auto", "compile=true", "fresh=true", "train.threads=2", "train.eval_every=3"),
+        *("train.eval_windows=9", "train.log_every=7", "train.checkpoint_every=3"),
+    ],
+)
+def test_what_does_not_is_the_same_folder(tiny, override):
+    assert runs.run_folder(tiny(override), "fp32", "f") == runs.run_folder(tiny(), "fp32", "f")
+
+
+def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from torch import nn\n\n\nclass Mine(nn.LayerNorm):\n    '''A norm.'''\n    factor = 1\n"
+    folders = []
+    for edited in (code, code.replace("A norm", "My norm"), code.replace("factor = 1", "factor = 2")):
+        (tmp_path / "mine.py").write_text(edited)
+        config = tiny("norm=torch_layernorm", "norm._target_=mine.Mine")
+        folders.append(runs.run_folder(config, "fp32", "f"))
+    assert folders[0] == folders[1] != folders[2]
+
+
+# the command -----------------------------------------------------------------------------------------
+
+QUICK = (
+    *("data=text", "data.path=text.txt", "train.steps=3", "model.n_layer=1", "train.threads=1"),
+    *("model.n_embd=16", "model.n_head=2", "model.block_size=8"),
+)
+
+
+def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command, text_file, tmp_path):
+    done = command("train.py", *QUICK)
+    assert done.returncode == 0, done.stderr
+    [folder] = (tmp_path / "runs").iterdir()
+    assert f"sample from it: python sample.py run=runs/{folder.name}" in done.stdout
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data", "runs", "text.txt"]
+    first = final(folder)
+
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    again = command("train.py", *QUICK, PYTHONPROFILEIMPORTTIME="1")
+    assert again.returncode == 0
+    assert len(again.stdout.splitlines()) == 1
+    assert "nothing left to do" in again.stdout
+    assert " torch\n" not in again.stderr  # it is skipped before torch is imported
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+    fresh = command("train.py", *QUICK, "fresh=true")
+    assert "starts over" in fresh.stdout
+    assert same(first, final(folder))
+
+
+def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *QUICK, "train.steps=1000000", "train.eval_every=1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "step 3" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert len(errors.splitlines()) == 1, errors
+    [folder] = (tmp_path / "runs").iterdir()
+    assert runs.read_status(folder)["state"] == "interrupted"
+
+
+def test_a_failing_compiler_is_one_line_and_the_run_goes_on(command, text_file, tmp_path):
+    nowhere = {"CXX": "/no/such/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = command("train.py", *QUICK, "compile=true", **nowhere)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("compile: failed, going on without") == 1
+    assert done.stderr == ""
+
+
+def test_a_compiled_run_is_as_good_as_an_eager_one(command, text_file, tmp_path):
+    for compiled in ("false", "true"):
+        done = command("train.py", *QUICK, f"compile={compiled}", f"runs_dir={compiled}", "precision=fp32")
+        assert done.returncode == 0, done.stderr
+        assert "compile: failed" not in done.stdout
+    [eager], [fast] = ((tmp_path / name).iterdir() for name in ("false", "true"))
+    assert eager.name == fast.name
+    assert losses(eager) == pytest.approx(losses(fast), rel=1e-4)
+    assert not any("_orig_mod" in name for name in final(fast))

@@ -1,0 +1,127 @@
+"""What is saved comes back bit for bit, and damage never passes for a checkpoint."""
+
+import resource
+
+import pytest
+import torch
+from torch import nn
+
+from model.norms import BatchNorm
+from training import checkpoint
+from training.checkpoint import CheckpointError
+
+
+class Small(nn.Module):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.norm = BatchNorm(width)
+        self.map = nn.Linear(width, 2)
+
+
+def write(folder, step=1, best=None, model=None):
+    model = model or Small()
+    tensors = checkpoint.model_tensors(model)
+    return checkpoint.save(folder, {"step": step, "config": {"a": "é"}}, tensors, best)
+
+
+def test_parameters_buffers_optimizer_and_metadata_come_back_bit_for_bit(tmp_path):
+    model = Small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.map(model.norm(torch.randn(4, 5, 3))).sum().backward()
+    optimizer.step()
+    tensors = checkpoint.model_tensors(model) | checkpoint.optimizer_tensors(model, optimizer)
+    loaded = checkpoint.load(checkpoint.save(tmp_path, {"step": 7, "config": {"a": "é"}}, tensors, None))
+    assert (loaded.meta["step"], loaded.meta["config"]) == (7, {"a": "é"})
+    assert loaded.tensors.keys() == tensors.keys()
+    assert {"norm.num_batches_tracked", "optimizer/map.weight/exp_avg_sq"} <= tensors.keys()
+    assert all(torch.equal(value, tensors[name]) for name, value in loaded.tensors.items())
+    other = Small()
+    checkpoint.restore(other, loaded)
+    for name, value in checkpoint.model_tensors(model).items():
+        assert torch.equal(value, checkpoint.model_tensors(other)[name])
+
+
+def test_a_tied_weight_is_stored_once(tmp_path):
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    path = write(tmp_path, model=model)
+    assert [*checkpoint.load(path).tensors] == ["0.weight"]
+
+
+def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    assert len(whole) < 2000
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CheckpointError, match=path.name):
+            checkpoint.load(path)
+    path.write_bytes(whole)
+    checkpoint.load(path)
+
+
+def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path):
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    for damaged in [*(whole[:length] for length in range(len(whole))), whole + b"\0"]:
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=path.name):
+            checkpoint.load(path)
+
+
+def test_what_is_not_a_checkpoint_is_said(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    (tmp_path / "header.safetensors").write_bytes(b"\xff" * 100)
+    for name, message in (
+        ("foreign", "not a checkpoint"),
+        ("header", "damaged"),
+        ("nope", "no such checkpoint"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.load(tmp_path / f"{name}.safetensors")
+
+
+def test_the_newest_two_and_the_best_are_kept(tmp_path):
+    for step in (10, 20, 30, 40, 100):
+        write(tmp_path, step, best=20)
+    assert checkpoint.saved_steps(tmp_path) == [20, 40, 100]
+    assert not [*tmp_path.glob(".*")]
+
+
+def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
+    write(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))  # bytes a file may have: what a full disk does
+    try:
+        with pytest.raises(CheckpointError, match=r"step-00000002.* cannot be written \(.*too large"):
+            write(tmp_path, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001.safetensors"]
+    checkpoint.load(checkpoint.path_of(tmp_path, 1))
+
+
+def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path):
+    path = write(tmp_path)
+    (tmp_path / "plain").write_text("")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("map.bias"), "tensor map.bias is missing"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "tensor extra is not of this model"),
+        (
+            lambda tensors: tensors.update({"map.bias": torch.zeros(9)}),
+            r"map.bias has shape \(9,\), not \(2,\)",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_the_tensors_name(tmp_path, change, message):
+    loaded = checkpoint.load(write(tmp_path))
+    change(loaded.tensors)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.restore(Small(), loaded)

@@ -1,0 +1,88 @@
+"""Every choice composes, every key is checked, and no default hides outside of conf/."""
+
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from tests.conftest import CONF, configured
+from training.config import Checked, ConfigError, RunConfig, SampleConfig, checked
+
+CHOICES = [
+    (group.name, file.stem)
+    for group in sorted(CONF.iterdir())
+    if group.is_dir()
+    for file in sorted(group.glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
+    path = ["data.path=x"] if choice == "text" else []
+    assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
+
+
+def fields(kind: type[BaseModel]):
+    for field in kind.model_fields.values():
+        yield field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Checked):
+            yield from fields(field.annotation)
+
+
+@pytest.mark.parametrize("kind", [RunConfig, SampleConfig])
+def test_defaults_have_one_home_which_is_yaml(kind):
+    assert all(field.is_required() for field in fields(kind))
+
+
+def test_a_config_survives_its_trip_through_plain_data():
+    config = configured("norm=batchnorm", "norm.momentum=0.2")
+    assert config.norm.options["momentum"] == 0.2
+    assert checked(RunConfig, config.model_dump(by_alias=True)) == config
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        configured().seed = 3
+
+
+def test_norms_bias_follows_the_models_unless_it_is_said():
+    assert configured("model.bias=true").norm.options["bias"] is True
+    assert configured("model.bias=false").norm.options["bias"] is False
+    assert configured("model.bias=false", "norm.bias=true").norm.options["bias"] is True
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.steps=abc", r"train\.steps: should be a valid integer, not 'abc'"),
+        ("train.steps=1.5", r"train\.steps: "),
+        ("train.steps=-1", r"train\.steps: "),
+        ("train.steps=true", r"train\.steps: "),
+        ("train.steps=null", r"train\.steps: "),
+        ("train.steps=99999999999999999999", r"train\.steps: "),
+        ("+foo=1", r"foo: unknown key"),
+        ("+train.step=1", r"train\.step: unknown key; did you mean train\.steps\?"),
+        ("~train.steps", r"train\.steps: the key is missing"),
+        ("optim.learning_rate=nan", r"optim\.learning_rate: "),
+        ("optim.learning_rate=inf", r"optim\.learning_rate: "),
+        ("optim.learning_rate=0", r"optim\.learning_rate: "),
+        ("optim.beta2=1", r"optim\.beta2: "),
+        ("model.n_embd=130", r"model\.n_embd=130 is not divisible by n_head=4"),
+        ("model.n_layer=0", r"model\.n_layer: "),
+        ("model.dropout=1.0", r"model\.dropout: "),
+        ("model.activation=relu", r"model\.activation: should be 'gelu' or 'gelu_tanh'"),
+        ("train.grad_accum=3", r"train\.batch_size=32 is not divisible by grad_accum=3"),
+        ("seed=-1", r"seed: "),
+        ("seed=9223372036854775808", r"seed: "),
+        ("device=potato", r"device: should be auto, cpu, mps, cuda or cuda:N, not 'potato'"),
+        ("precision=fp16", r"precision: should be 'auto', 'fp32' or 'bf16'"),
+        ("data.path=x", r"data\.path belongs to data=text"),
+        ("schedule.warmup_fraction=1.5", r"schedule\.warmup_fraction: "),
+        ("train=3", r"train: "),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
+    with pytest.raises(ConfigError) as caught:
+        configured(override)
+    assert re.match(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,41 @@
+"""``auto`` is what the machine says it has, and the process-wide switches are set anew for every run."""
+
+import pytest
+import torch
+
+from training.config import ConfigError
+from training.device import choose, set_switches
+
+
+def test_auto_precision_on_a_cpu_is_bf16_where_the_processor_multiplies_it():
+    has = torch.cpu.get_capabilities()
+    expected = "bf16" if has.get("avx512_bf16") or has.get("amx_bf16") else "fp32"
+    assert choose("cpu", "auto").precision == expected
+    assert choose("cpu", "fp32").precision == "fp32"
+
+
+def test_auto_device_is_a_gpu_where_there_is_one():
+    expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert choose("auto", "fp32").device.type == expected
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are():
+    with pytest.raises(ConfigError, match="device: cuda is not available here; choose one of .*cpu"):
+        choose("cuda", "auto")
+
+
+def test_switches_follow_the_run_and_not_the_one_before_it():
+    for precision in ("bf16", "fp32", "bf16"):
+        set_switches(choose("cpu", precision), threads=1)
+        assert torch.backends.cuda.flash_sdp_enabled() == (precision == "fp32")
+        assert torch.are_deterministic_algorithms_enabled()
+    assert set_switches(choose("cpu", "fp32"), threads=2) == 2
+    assert set_switches(choose("cpu", "fp32"), threads=None) == 1  # as the tests set it
+
+
+def test_autocast_is_on_in_bf16_only():
+    a = torch.ones(2, 2)
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with choose("cpu", precision).autocast():
+            assert (a @ a).dtype == dtype
