@@ -98,10 +98,9 @@ def train(config: RunConfig, data: Prepared) -> Path:
 
     run = runs.Run(runs.run_folder(config, compute.precision, data.fingerprint))
     run.create(config, runs.environment(config, str(compute.device), compute.precision, threads))
-    n_parameters = sum(p.numel() for p in model.parameters())
+    n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     print(
-        f"{run.folder}: {n_parameters:,} parameters, {len(data.train):,} training tokens, "
-        f"vocabulary of {data.tokenizer.vocab_size}, {compute.device} in {compute.precision}",
+        f"{run.folder}: {n_parameters}, {compute.device} in {compute.precision}, {threads} threads",
         flush=True,
     )
 
@@ -129,8 +128,9 @@ def train(config: RunConfig, data: Prepared) -> Path:
                 if row["val/loss"] < best["val/loss"]:
                     best = {"step": step, "val/loss": row["val/loss"]}
             if last:
-                progress.say(step, "the whole validation split …")
-                row["val/full_loss"] = evaluate(model, loss_of, batches.whole_split(data.val, T, micro_rows))
+                windows = batches.whole_split(data.val, T, micro_rows)
+                windows = progress.through(step, windows, targets=len(data.val) - 1)
+                row["val/full_loss"] = evaluate(model, loss_of, windows)
 
             due = step > 0 and (step == best["step"] or is_due(step, config.train.checkpoint_every))
             if (last or due) and diverged(row) is None and math.isfinite(grad_norm.item()):
@@ -199,6 +199,11 @@ def main(config: RunConfig) -> float:
     finished = None if config.fresh else runs.finished_run(config, data.fingerprint)
     if finished:
         return report(finished, already=True)
+    print(
+        f"norm={config.norm.name} placement={config.placement.name} seed={config.seed}: "
+        f"{len(data.train):,} training tokens, vocabulary of {data.tokenizer.vocab_size}",
+        flush=True,
+    )
     return report(train(config, data))
 
 

@@ -1,5 +1,6 @@
 """A run is reproducible to the bit, what only watches does not change it, and its folder says how it went."""
 
+import importlib.metadata
 import json
 import math
 import signal
@@ -132,7 +133,7 @@ def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
     best = min((row for row in found if "val/loss" in row), key=lambda row: row["val/loss"])
     assert status["best"] == {"step": best["step"], "val/loss": best["val/loss"]}
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["packages"]["torch"] == importlib.metadata.version("torch")
     assert (environment["precision"], environment["threads"]) == ("fp32", 1)
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from data.batches import Batch
 
 
 def jsonable(value: Any) -> Any:
@@ -83,16 +86,24 @@ class ProgressLine:
             "train/tokens_per_s": "{:,.0f} tokens/s",
         }
         text = "  ".join(form.format(self.latest[key]) for key, form in names.items() if key in self.latest)
-        elapsed = time.monotonic() - self.start
-        silence = time.monotonic() - self.said
-        if self.bar or "val/loss" in row or silence >= max(2.0, 0.05 * elapsed):
-            eta = f"  eta {elapsed / step * (self.steps - step):.0f} s" if 0 < step < self.steps else ""
-            self.say(step, text, eta)
+        eta = ""
+        if 0 < step < self.steps and not self.bar:  # the live line has its own
+            eta = f"  eta {(time.monotonic() - self.start) / step * (self.steps - step):.0f} s"
+        self.say(step, text + eta, now="val/loss" in row)
 
-    def say(self, step: int, text: str, eta: str = "") -> None:
-        """Show ``text`` now. The live line has its own estimate of the time left."""
+    def through(self, step: int, some: Iterable[Batch], targets: int) -> Iterator[Batch]:
+        """The batches of a long evaluation of so many target tokens, showing how far it has come."""
+        seen = 0
+        for batch in some:
+            yield batch
+            seen += batch[1].size
+            self.say(step, f"the whole validation split: {seen / targets:.0%}")
+
+    def say(self, step: int, text: str, now: bool = False) -> None:
+        """Show ``text``; in plain lines only where it is time for one, or ``now``."""
+        clock = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        else:
-            print(f"step {step}/{self.steps}  {text}{eta}", flush=True)
-            self.said = time.monotonic()
+        elif now or clock - self.said >= max(2.0, 0.05 * (clock - self.start)):
+            print(f"step {step}/{self.steps}  {text}", flush=True)
+            self.said = clock

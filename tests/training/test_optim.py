@@ -43,7 +43,7 @@ def test_the_cosine_is_nanogpts():
 def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
     schedule = configured(f"schedule={shape}").schedule
     scales = [rate_scale(step, steps, schedule) for step in range(steps)]
-    warmup = round(0.05 * steps)
+    warmup = round(0.1 * steps)
     assert scales[warmup] == 1
     assert scales[: warmup + 1] == sorted(scales[: warmup + 1])
     assert scales[warmup:] == sorted(scales[warmup:], reverse=True)
