@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from data import DataError, tokenizers
 from training import checkpoint, cli, runs
-from training.components import OURS, build_model
-from training.config import RunConfig, SampleConfig, checked
+from training.components import OURS, load_model
+from training.config import SampleConfig
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +37,9 @@ def draw(
     """
     import torch
 
-    if temperature == 0:
+    if temperature < 1e-6:  # below, fp32 cannot tell it from 0
         return logits.argmax(dim=-1)
-    ordered, order = (logits / temperature).sort(dim=-1, descending=True)
+    ordered, order = ((logits - logits.amax(-1, keepdim=True)) / temperature).sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[:, top_k:] = -torch.inf
     probabilities = ordered.softmax(dim=-1)
@@ -67,7 +67,7 @@ def beginning(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
     """The prompt. Raises DataError where its file cannot be read."""
     if config.prompt_file is not None:
         try:
-            return Path(config.prompt_file).read_bytes().decode("utf-8")
+            return Path(config.prompt_file).read_bytes().decode("utf-8") or tokenizer.start
         except OSError as error:
             raise DataError(f"prompt_file: {config.prompt_file}: {error.strerror}; check the path") from None
         except UnicodeDecodeError as error:
@@ -85,7 +85,10 @@ def main(config: SampleConfig) -> None:
     from training import device as devices
 
     loaded = checkpoint.load(find_checkpoint(config))
-    tokenizer = tokenizers.from_spec(loaded.meta["tokenizer"])
+    try:
+        tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
+    except DataError as error:
+        raise checkpoint.CheckpointError(f"{loaded.path}: {error}") from None
     prompt = beginning(config, tokenizer)
     try:
         ids = tokenizer.encode(prompt)
@@ -94,12 +97,9 @@ def main(config: SampleConfig) -> None:
 
     compute = devices.choose(config.device, "fp32")
     devices.set_switches(compute, threads=None)
-    run_config = checked(RunConfig, loaded.meta["config"])
     packages = OURS + ((config.trust,) if config.trust else ())
-    model = build_model(run_config, tokenizer.vocab_size, packages)
-    checkpoint.restore(model, loaded)
-    model.to(compute.device).eval()
-    print(f"{loaded.path}, step {loaded.meta['step']:,}", file=sys.stderr)
+    model = load_model(loaded, tokenizer.vocab_size, packages).to(compute.device).eval()
+    print(f"{loaded.path}, step {loaded.meta.step:,}", file=sys.stderr)
 
     start = torch.from_numpy(ids.astype("int64"))[None].to(compute.device)  # (1, T)
     for sample in range(config.num_samples):

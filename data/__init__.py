@@ -8,5 +8,4 @@ batches.py      windows of those tokens, for training and evaluation
 
 
 class DataError(ValueError):
-    """Something about the user's text or tokens; its message is for them: ``<key or file>: <what>; <what to
-    do>``."""
+    """What is wrong with the user's text or tokens, as ``<key or file>: <what is wrong>; <what to do>``."""

@@ -14,9 +14,8 @@ from data import DataError
 
 
 def text_files(path: str) -> list[Path]:
-    """The file, or the folder's .txt files in order of name. Raises DataError when there is nothing to
-    read."""
-    source = Path(path).expanduser()
+    """The file, or the folder's .txt files by name. Raises DataError when there is nothing to read."""
+    source = Path(path)
     if source.is_file():
         return [source]
     if not source.is_dir():

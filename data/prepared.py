@@ -103,8 +103,7 @@ def build(folder: Path, read: Callable[[], str], tokenizer: str, val_fraction: f
 
 
 def load(folder: Path) -> Prepared:
-    """Map a prepared folder. Raises DataError when a file is missing or has not the size that meta.json
-    says."""
+    """Map a prepared folder. Raises DataError when a file is missing or not of the size it should be."""
     again = f"delete {folder} and it will be prepared again"
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -123,6 +122,8 @@ def load(folder: Path) -> Prepared:
                 )
             empty = np.empty(0, dtype)  # a file of no bytes cannot be mapped
             splits[split] = np.memmap(file, dtype=dtype, mode="r") if count else empty
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except DataError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{folder}: damaged prepared data ({type(error).__name__}); {again}") from None
     return Prepared(folder, splits["train"], splits["val"], tokenizer, fingerprint)

@@ -64,8 +64,7 @@ class Embedding(nn.Module):
 
 
 class CausalSelfAttention(nn.Module):
-    """softmax(q kᵀ / √(C / n_head)) v in n_head heads; a position sees itself and the past (Vaswani et al.
-    2017)."""
+    """softmax(q kᵀ / √(C / n_head)) v in n_head heads, each position seeing its past (Vaswani 2017)."""
 
     def __init__(
         self, n_embd: int, n_head: int, *, dropout: float, bias: bool, projection_std: float
@@ -79,9 +78,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
-        q, k, v = (
-            self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head).permute(2, 0, 3, 1, 4)
-        )  # (B, nh, T, hs)
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, nh, T, hs) each
         dropout_p = self.attention_dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)  # (B, nh, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))

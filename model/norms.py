@@ -17,13 +17,11 @@ def at_least_fp32(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ and σ² of each token over its own features (Ba et al.
-    2016).
+    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each token over its features (Ba et al. 2016).
 
-    Statistics: over the trailing ``normalized_shape`` dimensions of one token; no other token, row or step
-        enters.
-    So: training and evaluation are the same function, any batch size will do, causality is kept, nothing is
-        to be synchronised across devices, and there are no running buffers.
+    Statistics run over the trailing ``normalized_shape`` dimensions of one token; no other token enters.
+    So training and evaluation are one function, any batch size will do, causality is kept, nothing is to be
+    synchronised across devices, and there are no running buffers.
 
     σ² is the biased variance, Σ(x−μ)²/C, not /(C−1): it is the second moment of the very numbers that are
     scaled, so y has mean square 1 (up to ε); nothing is being estimated. x is centred before it is squared,
@@ -31,10 +29,10 @@ class LayerNorm(nn.Module):
     fp32 the rounding of μ itself leaves an offset of up to |μ|·6e-8 in x − μ. On rows with a large mean this
     is more accurate than F.layer_norm.
 
-    Args: as torch.nn.LayerNorm's; its state dict is interchangeable with torch's.
+    Args, as torch.nn.LayerNorm's, with which the state dict is interchangeable:
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
-        eps: added to σ², in units of x². elementwise_affine: learn weight and, if ``bias``, bias, of
-            normalized_shape.
+        eps: added to σ², in units of x².
+        elementwise_affine: learn a weight and, if ``bias``, a bias, both of normalized_shape.
 
     Raises:
         ValueError: the input's trailing dimensions are not normalized_shape.
@@ -48,9 +46,8 @@ class LayerNorm(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (
-            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        )
+        trailing = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        self.normalized_shape = tuple(trailing)
         self.dims = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         weight, shift = elementwise_affine, elementwise_affine and bias
@@ -65,9 +62,7 @@ class LayerNorm(nn.Module):
             )
         y = at_least_fp32(x)
         y = y - y.mean(self.dims, keepdim=True)
-        y = y - y.detach().mean(
-            self.dims, keepdim=True
-        )  # ∂/∂x of a mean that is zero is zero: detached is exact
+        y = y - y.detach().mean(self.dims, keepdim=True)  # rounding only, so it has no gradient
         y = y * torch.rsqrt(y.square().mean(self.dims, keepdim=True) + self.eps)
         if self.weight is not None:
             y = y * self.weight
@@ -80,28 +75,27 @@ class LayerNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ and σ² of each channel over batch and time (Ioffe &
+    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each channel over batch and time (Ioffe &
     Szegedy 2015).
 
-    Statistics: in training over all B·T values of a channel in the micro-batch, in evaluation the running
-        estimates.
-    So: the result depends on the batch size and on what else is in the batch, small batches and rows of
-        varying length are noisy, training and evaluation are different functions joined by running buffers,
-        and several devices must share their sums to act as one. In a causal model, training-mode statistics
-        LEAK THE FUTURE: position t is scaled by tokens after t and by other rows, so the training loss is not
-        that of a language model; only evaluation mode (running buffers) is causal.
+    Statistics run, in training, over all B·T values of a channel in the micro-batch; in evaluation they are
+    running estimates. So the result depends on the batch size and on what else is in the batch, small
+    batches and rows of varying length are noisy, training and evaluation are different functions joined by
+    running buffers, and several devices must share their sums to act as one.
+    In a causal model, training-mode statistics LEAK THE FUTURE: position t is scaled by tokens after t and by
+    other rows, so the training loss is not that of a language model. Only evaluation mode is causal.
 
-    The biased variance normalizes; the running estimate takes the unbiased one, as torch.nn.BatchNorm1d on
-    (N, C, L). The state dict is interchangeable with torch's.
+    The biased variance normalizes; the running estimate takes the unbiased one, as torch.nn.BatchNorm1d does
+    on (N, C, L). The state dict is interchangeable with torch's.
 
     Args:
         num_features: channels C, the last dimension of the input.
-        eps: added to σ², in units of x². momentum: weight of the new batch in the running estimates.
-        affine: learn weight and, if ``bias``, bias, of shape (C,).
+        eps: added to σ², in units of x².
+        momentum: weight of the new batch in the running estimates.
+        affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
 
     Raises:
-        ValueError: the input has another number of channels, or training with one value per channel (σ² would
-            be 0).
+        ValueError: the input has other channels, or training on one value per channel (σ² would be 0).
     """
 
     num_batches_tracked: Tensor
@@ -148,7 +142,7 @@ class BatchNorm(nn.Module):
         if n < 2:
             raise ValueError(
                 "BatchNorm in training needs more than one value per channel: rows of a micro-batch × time "
-                "steps is 1; use more rows"
+                "steps is 1"
             )
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n

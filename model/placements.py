@@ -7,6 +7,7 @@ in conf/placement that names the class. What goes with a placement is said here 
 stands before the head, and how the branch's last projection is scaled at the start.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,15 +52,14 @@ class Residual(nn.Module):
         return self.post(self.a(x) + self.b(self.out(self.branch(self.c(self.pre(x))))))
 
 
-class Placement:
-    """How every branch of a model is wired. Subclasses give ``slots``, and ``final_norm`` where it
-    differs."""
+class Placement(ABC):
+    """How every branch of a model is wired. A subclass gives ``slots``, and ``final_norm`` if it differs."""
 
     final_norm = True  # a norm between the last block and the head
 
+    @abstractmethod
     def slots(self, layer: int, n_layer: int) -> Slots:
         """The norms and scalars of block ``layer`` = 0 … n_layer−1."""
-        raise NotImplementedError
 
     def projection_scale(self, n_layer: int) -> float:
         """Factor on the initial std of a branch's last projection. GPT-2's 1/√(2L): the stream is a sum of 2L

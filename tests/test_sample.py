@@ -5,9 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import train as program
-from data.prepared import prepare
 from sample import draw
+from tests.test_train import run
 from training import checkpoint, runs
 
 
@@ -47,7 +46,7 @@ def test_frequencies_are_the_softmax_at_a_temperature():
 @pytest.fixture
 def trained(tiny, tmp_path):
     config = tiny("train.steps=20", "train.eval_every=5", "norm=batchnorm")
-    folder = program.train(config, prepare(**config.data.model_dump()))
+    folder = run(config)
     for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs none of it
         entry.rename(tmp_path / f"gone-{entry.name}")
     return folder

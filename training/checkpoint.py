@@ -1,5 +1,4 @@
-"""A checkpoint is one safetensors file: parameters, buffers, optimizer state, and all that is needed to use
-them.
+"""A checkpoint is one safetensors file: parameters, buffers, optimizer state, and what is needed to use them.
 
 Its metadata is one JSON text (step, config, tokenizer, fingerprint of the tokens) and a SHA-256 of the file.
 It is written beside its place, synced and renamed into it, so a file of that name is whole. There is no
@@ -12,29 +11,42 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from training.config import Checked, ConfigError, RunConfig, checked
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
 HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
 KEEP = 2  # newest checkpoints that stay, besides the best
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; its message is for the user: ``<file>: <what is wrong>; <what to
-    do>``."""
+    """A checkpoint that cannot be used, as ``<file>: <what is wrong>; <what to do>``."""
+
+
+class Meta(Checked):
+    """What a checkpoint says besides its tensors: all that is needed to use them."""
+
+    format: Literal[1] = FORMAT
+    step: Annotated[int, Field(ge=0)]
+    config: RunConfig
+    tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it
+    fingerprint: str  # of the tokens it was trained on
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds: ``meta`` (step, config, tokenizer, …) and tensors by name, on the CPU."""
+    """What a file holds: what it says and its tensors by name, on the CPU."""
 
     path: Path
-    meta: dict[str, Any]
+    meta: Meta
     tensors: "dict[str, Tensor]"
 
 
@@ -65,18 +77,17 @@ def optimizer_tensors(model: "torch.nn.Module", optimizer: "torch.optim.Optimize
     }
 
 
-def save(folder: Path, meta: dict[str, Any], tensors: "dict[str, Tensor]", best: int | None) -> Path:
-    """Write the checkpoint of ``meta["step"]`` so that it is there whole or not at all; then drop the
-    superfluous.
+def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
+    """Write the checkpoint of ``meta.step``, whole or not at all; then drop the superfluous.
 
     Kept are the newest KEEP and that of step ``best``. Raises CheckpointError where the disk refuses.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path = path_of(folder, meta["step"])
+    path = path_of(folder, meta.step)
     temporary = path.with_name(f".{path.name}.tmp")
-    text = json.dumps({"format": FORMAT} | meta, sort_keys=True)
+    text = json.dumps(meta.model_dump(by_alias=True), sort_keys=True)
     try:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, temporary, metadata={"normgpt": text, "sha256": BLANK})
@@ -86,7 +97,7 @@ def save(folder: Path, meta: dict[str, Any], tensors: "dict[str, Tensor]", best:
             file.write(digest(temporary, at).encode())
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~umask())  # safetensors' is for the owner alone
+        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors' is for the owner alone
         temporary.replace(path)
         sync_folder(folder)
         for step in saved_steps(folder)[:-KEEP]:
@@ -101,8 +112,7 @@ def save(folder: Path, meta: dict[str, Any], tensors: "dict[str, Tensor]", best:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raises CheckpointError where it is missing, damaged or of another
-    format."""
+    """Read and verify a checkpoint. Raises CheckpointError where it is missing, damaged or unknown."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -117,20 +127,23 @@ def load(path: Path) -> Checkpoint:
         if header[at : at + 64].decode() != digest(path, at):
             raise damaged
         with safe_open(path, framework="pt") as content:
-            meta = json.loads(content.metadata()["normgpt"])
+            said = json.loads(content.metadata()["normgpt"])
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
     except (OSError, SafetensorError, LookupError, TypeError, ValueError):
         raise damaged from None
-    if meta.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path}: format {meta.get('format')}, this version reads {FORMAT}; use that version"
-        )
-    return Checkpoint(path, meta, tensors)
+    try:
+        return Checkpoint(path, checked(Meta, said), tensors)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}; use a checkpoint of this version") from None
+
+
+def all_finite(tensors: "dict[str, Tensor]") -> bool:
+    """Whether no number is NaN or infinite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
 def restore(model: "torch.nn.Module", checkpoint: Checkpoint) -> None:
-    """Copy the checkpoint's parameters and buffers into ``model``. Raises CheckpointError naming what does
-    not fit."""
+    """Copy parameters and buffers into ``model``. Raises CheckpointError naming what does not fit."""
     import torch
 
     stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith("optimizer/")}
@@ -146,6 +159,8 @@ def restore(model: "torch.nn.Module", checkpoint: Checkpoint) -> None:
                     f"{tuple(tensor.shape)}; the checkpoint is of another model"
                 )
             tensor.copy_(stored[name])
+    if not all_finite(wanted):
+        raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
 
 
 def header_length(path: Path) -> int:
@@ -183,9 +198,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

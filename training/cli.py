@@ -1,5 +1,4 @@
-"""The command line of train.py and sample.py: Hydra's, but text arrives letter by letter and errors are one
-line.
+"""The command line of train.py and sample.py: Hydra's, but text arrives as it is and errors are one line.
 
 @cli.command("config", RunConfig)
 def main(config: RunConfig) -> float | None: ...
@@ -33,8 +32,7 @@ Config = TypeVar("Config", bound=Checked)
 
 
 def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
-    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line, check it, run
-    main."""
+    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line and check it."""
 
     def decorate(main: Callable[[Config], Any]) -> Callable[[], None]:
         failures = []
@@ -47,8 +45,11 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
                 say(str(error))
             except OmegaConfBaseException as error:
                 say(hydra_said(error, known_keys(kind)))
-            except BrokenPipeError:
-                raise
+            except BrokenPipeError:  # whoever read our output has gone: | head
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(141)
+            except OSError as error:
+                say(f"{error.filename}: {error.strerror}; check the path, its permissions and free space")
             except Exception:  # a bug of ours: its place is of use
                 traceback.print_exc()
             failures.append(composed)
@@ -61,9 +62,6 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
                 job()
             except KeyboardInterrupt:
                 sys.exit(130)
-            except BrokenPipeError:  # whoever read our output has gone: | head
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                sys.exit(141)
             except Exception as error:  # all that is raised outside of a job is about the command line
                 say(hydra_said(error, known_keys(kind)))
                 sys.exit(1)
@@ -88,14 +86,13 @@ def plain(composed: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
     values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
     for group, choice in choices.items():
-        if isinstance(values.get(group), dict) and "_target_" in values[group]:
-            values[group] = {"name": choice} | values[group]
+        if group in ("norm", "placement") and isinstance(values.get(group), dict):
+            values[group] = {"_name_": choice.replace("/", "-")} | values[group]
     return values  # type: ignore[return-value]  # keys are strings: YAML of ours
 
 
 def quoted(argument: str) -> str:
-    """``prompt=What's in a name?`` so that Hydra's parser gives back these letters: text is text, not
-    grammar."""
+    """``prompt=What's in a name?`` so that Hydra's parser gives back these letters, as text."""
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
@@ -110,6 +107,8 @@ def hydra_said(error: Exception, known: list[str]) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}; check the path and its permissions"
     if isinstance(error, OverrideParseException):
         why = " ".join(str(error.message).split()).split(" See https")[0]
         return f"{error.override}: cannot be read ({why}); write key=value"
@@ -119,6 +118,8 @@ def hydra_said(error: Exception, known: list[str]) -> str:
         found = re.search(r"Could not override '([^']+)'", text)
         if found and found[1] not in known:
             return unknown_key(found[1], known)
+        if found:
+            return f"{found[1]}: what was chosen for {found[1].split('.')[0]} has no such key; leave it out"
         text = text.removeprefix("Error merging override ").split(" full_key:")[0]
     if "Ambiguous value" in text and (found := re.search(r"for argument '([^']+)'", text)):
         return f"{found[1]}: several values; add -m for a run of each, or quote the value"

@@ -38,7 +38,7 @@ class Component(Checked):
     """A norm or placement: the name of its YAML, the class it names, and that class's keyword arguments."""
 
     model_config = ConfigDict(extra="allow")
-    name: str
+    name: str = Field(alias="_name_", pattern=r"^\w[\w.+-]*$")
     target: str = Field(alias="_target_", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
     @property
@@ -178,11 +178,12 @@ def explained(kind: type[BaseModel], error: ValidationError) -> str:
         return unknown_key(key, keys(kind))
     if first["type"] == "missing":
         return f"{key}: the key is missing; do not remove it"
-    if isinstance(first["input"], dict):  # what must hold between fields
+    if first["type"] == "value_error" and isinstance(first["input"], dict):  # what must hold between fields
         return f"{key}.{what}" if key else what
-    if first["type"] == "string_pattern_mismatch" and key == "device":
-        what = "should be auto, cpu, mps, cuda or cuda:N"
-    return f"{key}: {what}, not {first['input']!r}"
+    if first["type"] == "string_pattern_mismatch":
+        patterns = {"device": "should be auto, cpu, mps, cuda or cuda:N"}
+        what = patterns.get(key, "should be a name with a module, as model.norms.LayerNorm")
+    return f"{key or 'config'}: {what}, not {first['input']!r}"
 
 
 def expectation(error: ValidationError) -> str:

@@ -24,8 +24,7 @@ class Compute:
 
 
 def choose(device: str, precision: str) -> Compute:
-    """Resolve ``auto``: by what the machine says it has, never by timing. Raises ConfigError for what it has
-    not."""
+    """Resolve ``auto``: by what the machine says it has, never by timing. Raises ConfigError for the rest."""
     available = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")

@@ -9,8 +9,7 @@ from training.config import OptimConfig, ScheduleConfig
 
 
 def new_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019). Matrices decay; vectors (biases, a norm's weight) do not: by rank,
-    not by name."""
+    """AdamW (Loshchilov & Hutter 2019). Matrices decay; vectors, as biases and a norm's weight, do not."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -33,8 +32,7 @@ SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gi
 
 
 def rate_scale(step: int, steps: int, schedule: ScheduleConfig) -> float:
-    """Factor on the learning rate of update ``step`` = 0 … steps−1: linear warm-up, then from 1 to
-    final_fraction."""
+    """Factor on the learning rate of update ``step`` < ``steps``: up to 1, then down to final_fraction."""
     warmup = round(schedule.warmup_fraction * steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)

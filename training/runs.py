@@ -13,12 +13,9 @@ at once.
 """
 
 import hashlib
-import importlib.metadata
 import json
-import os
-import platform
+import math
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,18 +24,12 @@ from typing import Any
 
 import yaml
 
-from training.components import source
 from training.config import ConfigError, RunConfig
+from training.environment import asked_for, machine
+from training.source import source
 
-ROOT = Path(__file__).parents[1]
-DONE = ("finished", "diverged")  # the same command has nothing left to do
-WATCHING = {
-    "eval_every",
-    "eval_windows",
-    "checkpoint_every",
-    "log_every",
-    "threads",
-}  # keys of train.* that only watch
+# Keys of train.* that only watch, or say where.
+WATCHING = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
@@ -61,34 +52,29 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
 
 
-def machine() -> dict[str, Any]:
-    """What decides here what ``device=auto precision=auto`` become, as far as it can be told without
-    torch."""
-    return {
-        "host": platform.node(),
-        "torch": importlib.metadata.version("torch"),
-        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-    }
+def has_ended(folder: Path) -> bool:
+    """Whether the same command has nothing left to do there."""
+    return read_status(folder).get("state") in ("finished", "diverged")
 
 
-def finished_run(config: RunConfig, fingerprint: str) -> Path | None:
-    """The folder of this very run where it has ended, else None.
+def ended_here(config: RunConfig, fingerprint: str) -> Path | None:
+    """The folder of this very run where it has ended and that can be told without torch, else None.
 
-    Which precision ``auto`` is here costs an import of torch, so the runs that it was resolved for are asked.
+    What ``precision=auto`` is on this machine costs an import of torch, so the runs that were
+    made of it here are asked.
     """
-    asked = [config.precision] if config.precision != "auto" else ["bf16", "fp32"]
-    for precision in asked:
+    if config.precision != "auto":
+        folder = run_folder(config, config.precision, fingerprint)
+        return folder if has_ended(folder) else None
+    for precision in ("bf16", "fp32"):
         folder = run_folder(config, precision, fingerprint)
-        if read_status(folder).get("state") in DONE:
-            environment = read_json(folder / "environment.json")
-            here = environment.get("machine") == machine() and environment.get("asked") == asked_for(config)
-            if config.precision != "auto" or here:
-                return folder
+        before = read_json(folder / "environment.json")
+        if has_ended(folder) and (before.get("machine"), before.get("asked")) == (
+            machine(),
+            asked_for(config),
+        ):
+            return folder
     return None
-
-
-def asked_for(config: RunConfig) -> dict[str, str]:
-    return {"device": config.device, "precision": config.precision}
 
 
 def newest_run(runs_dir: str) -> Path:
@@ -110,6 +96,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_status(folder: Path) -> dict[str, Any]:
     return read_json(folder / "status.json")
+
+
+def jsonable(value: Any) -> Any:
+    """JSON has no NaN or infinity: they are the strings NaN, Infinity, -Infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -149,8 +142,8 @@ class Run:
             ) from None
 
     def write_status(self, **changes: Any) -> None:
-        self.status |= changes
-        write_atomically(self.folder / "status.json", json.dumps(self.status, indent=1))
+        self.status |= {key: jsonable(value) for key, value in changes.items()}
+        write_atomically(self.folder / "status.json", json.dumps(self.status, indent=1, allow_nan=False))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -166,49 +159,3 @@ class Run:
             raise
         if self.status["state"] == "running":
             self.write_status(state="finished")
-
-
-def environment(config: RunConfig, device: str, precision: str, threads: int) -> dict[str, Any]:
-    """Where and how a run was made: recorded, and not part of its identity."""
-    packages = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
-    return {
-        "machine": machine(),
-        "asked": asked_for(config),
-        "device": device,
-        "precision": precision,
-        "threads": threads,
-        "compile": config.compile,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor(),
-        "packages": {name: importlib.metadata.version(name) for name in packages},
-        "git": git_state(),
-        "command": [sys.executable, *sys.argv],
-    }
-
-
-def processor() -> str:
-    """The processor's model, from where Linux says it, else what Python knows."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-
-
-def git_state() -> dict[str, str] | None:
-    """The project's commit, and a hash of what differs from it; None outside a git checkout."""
-
-    def git(*arguments: str) -> bytes:
-        return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=10
-        ).stdout
-
-    try:
-        difference = git("diff", "HEAD")
-        return {
-            "commit": git("rev-parse", "HEAD").decode().strip(),
-            "diff": hashlib.sha256(difference).hexdigest()[:12] if difference else "",
-        }
-    except (OSError, subprocess.SubprocessError):
-        return None

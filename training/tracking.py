@@ -1,12 +1,11 @@
 """What a run says while it goes: metrics.jsonl, and one line on the terminal."""
 
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -18,14 +17,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from data.batches import Batch
+from training.runs import jsonable
 
-
-def jsonable(value: Any) -> Any:
-    """JSON has no NaN or infinity: they are the strings NaN, Infinity, -Infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+if TYPE_CHECKING:
+    from data.batches import Batch
 
 
 class Metrics:
@@ -91,7 +86,7 @@ class ProgressLine:
             eta = f"  eta {(time.monotonic() - self.start) / step * (self.steps - step):.0f} s"
         self.say(step, text + eta, now="val/loss" in row)
 
-    def through(self, step: int, some: Iterable[Batch], targets: int) -> Iterator[Batch]:
+    def through(self, step: int, some: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
         """The batches of a long evaluation of so many target tokens, showing how far it has come."""
         seen = 0
         for batch in some:

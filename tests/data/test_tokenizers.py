@@ -39,7 +39,12 @@ def test_a_text_starts_with_a_new_line_where_it_has_any():
     assert CharTokenizer.train("ba").start == "a"
 
 
-@pytest.mark.parametrize("spec", [{}, {"kind": "nope"}, {"kind": "char"}, {"kind": "char", "x": 1}])
+@pytest.mark.parametrize(
+    "spec",
+    [{}, [], None, {"kind": []}]
+    + [{"kind": "nope", "chars": "a"}, {"kind": "char"}, {"kind": "char", "chars": "a", "x": 1}]
+    + [{"kind": "char", "chars": chars} for chars in ("", 5, "ba", "aa", "\ud800", None)],
+)
 def test_a_description_of_no_tokenizer_is_an_error(spec):
     with pytest.raises(DataError, match="tokenizer"):
         from_spec(spec)

@@ -121,7 +121,7 @@ def test_one_more_layer_moves_no_other_parameters_start():
             assert torch.equal(p, more[name]), name
 
 
-def test_building_a_model_leaves_the_global_generator_to_the_norms_alone():
+def test_a_start_does_not_depend_on_the_global_generator():
     torch.manual_seed(5)
     a = dict(small(DrawingNorm).named_parameters())
     torch.manual_seed(6)
