@@ -5,9 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.tokenizers import from_spec
 from sample import draw
 from tests.test_train import run
 from training import checkpoint, runs
+from training.components import load_model
 
 
 def logits(rows: int = 5, vocab_size: int = 11) -> torch.Tensor:
@@ -69,6 +71,30 @@ def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trai
     assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != one
 
 
+def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):
+    loaded = checkpoint.load(checkpoint.path_of(trained / "checkpoints", 20))
+    tokenizer = from_spec(loaded.meta.tokenizer)
+    model = load_model(loaded, tokenizer.vocab_size, ("model",)).eval()
+    ids = tokenizer.encode("Now is").tolist()
+    for _ in range(12):
+        ids.append(int(model(torch.tensor([ids[-8:]]))[0, -1].argmax()))
+    greedy = tokenizer.decode(ids) + "\n"
+    common = (f"run={trained}", "which=last", "prompt=Now is", "max_new_tokens=12")
+    for same in (["temperature=0"], ["top_k=1", "temperature=5"], ["top_p=1e-6"], ["temperature=1e-4"]):
+        assert command("sample.py", *common, *same).stdout == greedy, same
+    assert command("sample.py", *common, "temperature=5").stdout != greedy
+
+
+def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):
+    (tmp_path / "empty").write_text("")
+    texts = {
+        command("sample.py", *prompt, "max_new_tokens=5").stdout
+        for prompt in ([], ["prompt="], ["prompt_file=empty"])
+    }
+    [text] = texts
+    assert len(text) == 1 + 5 + 1
+
+
 def test_best_last_and_a_file_are_what_is_loaded(command, trained):
     steps = checkpoint.saved_steps(trained / "checkpoints")
     best = runs.read_status(trained)["best"]["step"]
@@ -114,3 +140,13 @@ def test_a_damaged_checkpoint_is_refused(command, trained):
     done = command("sample.py", f"checkpoint={file}")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: {file}: damaged" in done.stderr
+
+
+def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
+    loaded = checkpoint.load(checkpoint.path_of(trained / "checkpoints", 20))
+    giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
+    meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
+    file = checkpoint.save(trained, meta, loaded.tensors, None)
+    done = command("sample.py", f"checkpoint={file}")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "its config is of a model of" in done.stderr

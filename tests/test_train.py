@@ -14,9 +14,12 @@ import torch
 import yaml
 
 import train as program
+from data.batches import training_batch
 from data.prepared import prepare
+from model.streams import stream_seed
 from tests.conftest import NORMS, PLACEMENTS, ROOT
 from training import checkpoint, runs
+from training.components import build_model
 from training.config import ConfigError
 from training.device import choose
 
@@ -118,6 +121,94 @@ def test_clipping_bounds_what_the_optimizer_sees_and_0_leaves_it(tiny):
     assert seen(tight) == pytest.approx(1e-6, rel=1e-3)
 
 
+def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
+    """AdamW with decay on matrices, warm-up and cosine, clipping, dropout by step and micro-batch."""
+    config = tiny(
+        *(
+            "train.steps=5",
+            "model.dropout=0.3",
+            "train.grad_accum=2",
+            "train.grad_clip=0.5",
+            "optim.eps=1e-3",
+        ),
+        *(
+            "schedule.warmup_fraction=0.4",
+            "optim.weight_decay=0.5",
+            "norm=batchnorm",
+            "optim.learning_rate=0.01",
+        ),
+    )
+    folder = run(config)
+
+    data = prepare(**config.data.model_dump())
+    model = build_model(config, data.tokenizer.vocab_size)
+    matrices, vectors = (
+        [p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False)
+    )
+    adam = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+        betas=(0.9, 0.99),
+        eps=1e-3,
+        weight_decay=0.5,
+    )
+    for step, scale in enumerate([1 / 3, 2 / 3, 1.0, 0.1 + 0.9 * 0.75, 0.1 + 0.9 * 0.25]):
+        x, y = training_batch(data.train, 8, 4, stream_seed(0, "data", step))
+        adam.zero_grad()
+        for micro, part in enumerate((slice(0, 2), slice(2, 4))):
+            torch.manual_seed(stream_seed(0, "dropout", step, micro))
+            logits = model(torch.from_numpy(x[part]))
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), torch.from_numpy(y[part].copy()).flatten()
+            )
+            (loss / 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for group in adam.param_groups:
+            group["lr"] = 0.01 * scale
+        adam.step()
+    found = final(folder)
+    for name, tensor in model.state_dict().items():
+        if name != "head.weight":
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+    assert [row["train/lr"] for row in rows(folder)[:2]] == pytest.approx([0.01 / 3, 0.02 / 3])
+
+
+def test_bf16_is_close_to_fp32_and_not_the_same(tiny):
+    low, high = (losses(run(tiny(f"precision={p}", "train.steps=20"))) for p in ("bf16", "fp32"))
+    assert low != high
+    assert low == pytest.approx(high, rel=0.02)
+
+
+def test_the_best_checkpoint_outlives_newer_ones(tiny):
+    config = tiny(
+        *("train.steps=40", "train.eval_every=4", "optim.learning_rate=0.3", "schedule=constant"),
+        *("train.checkpoint_every=1", "norm=none"),
+    )
+    folder = run(config)
+    best = runs.read_status(folder)["best"]["step"]
+    assert 0 < best < 38, "this test needs a run that gets worse again"
+    assert checkpoint.saved_steps(folder / "checkpoints") == [best, 39, 40]
+
+
+def test_the_best_is_saved_where_no_other_cadence_saves(tiny):
+    wild = ("norm=none", "optim.learning_rate=0.3", "schedule=constant", "train.checkpoint_every=0")
+    folder = run(tiny("train.steps=14", "train.eval_every=7", *wild))
+    assert runs.read_status(folder)["best"]["step"] == 7, "this test needs a run that gets worse again"
+    assert checkpoint.saved_steps(folder / "checkpoints") == [7, 14]
+
+
+def test_val_loss_is_that_of_windows_of_the_validation_split(tiny):
+    config = tiny("train.steps=3", "train.eval_windows=3")
+    folder = run(config)
+    data = prepare(**config.data.model_dump())
+    model = build_model(config, data.tokenizer.vocab_size).eval()
+    checkpoint.restore(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", 3)))
+    n, found = len(data.val), []
+    for start in (0, (n - 9) // 2, n - 9):
+        both = torch.from_numpy(np.array(data.val[start : start + 9], dtype=np.int64))
+        found.append(torch.nn.functional.cross_entropy(model(both[None, :-1])[0], both[1:]).item())
+    assert rows(folder)[-1]["val/loss"] == pytest.approx(sum(found) / 3, rel=1e-5)
+
+
 def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
     config = tiny("train.steps=7", "train.eval_every=3", "train.log_every=2")
     folder = run(config)
@@ -145,8 +236,6 @@ def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
     config = tiny("norm=batchnorm")
     data = prepare(**config.data.model_dump())
     folder = run(config)
-    from training.components import build_model
-
     model = build_model(config, data.tokenizer.vocab_size)
     checkpoint.restore(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", config.train.steps)))
     model.eval()
@@ -174,6 +263,8 @@ def test_divergence_is_a_result_and_no_broken_weight_is_saved(tiny, capsys):
     assert status["state"] == "diverged"
     assert status["step"] < 40
     assert "is nan" in status["reason"] or "is inf" in status["reason"]
+    text = (folder / "status.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert {"NaN", "Infinity"} & {str(value) for value in rows(folder)[-1].values()}
     for step in checkpoint.saved_steps(folder / "checkpoints"):
         tensors = checkpoint.load(checkpoint.path_of(folder / "checkpoints", step)).tensors
@@ -189,8 +280,6 @@ def test_batchnorm_with_one_value_per_channel_is_refused_before_the_first_step(t
 
 
 def test_a_rehearsal_leaves_no_trace(tiny):
-    from training.components import build_model
-
     model = build_model(tiny("norm=batchnorm"), 9)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batch = (np.zeros((2, 8), np.int64), np.ones((2, 8), np.int64))
@@ -270,6 +359,46 @@ def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command
     fresh = command("train.py", *QUICK, "fresh=true")
     assert "starts over" in fresh.stdout
     assert same(first, final(folder))
+
+
+def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(command, text_file, tmp_path):
+    """Where a run computes is not in its identity: another host, or a device spelt out, leaves it alone."""
+    command("train.py", *QUICK)
+    [folder] = (tmp_path / "runs").iterdir()
+    file = folder / "environment.json"
+    environment = json.loads(file.read_text())
+    precision = environment["precision"]
+    environment["machine"]["host"] = "another"
+    file.write_text(json.dumps(environment))
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    for spelling in ([], ["device=cpu"], [f"precision={precision}"]):
+        done = command("train.py", *QUICK, *spelling)
+        assert done.returncode == 0, done.stderr
+        assert "nothing left to do" in done.stdout
+        assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_a_run_that_diverged_is_not_run_again(command, text_file, tmp_path):
+    wild = ("optim.learning_rate=1e30", "norm=none", "train.steps=30", "train.grad_clip=0")
+    assert "diverged by step" in command("train.py", *QUICK, *wild).stdout
+    again = command("train.py", *QUICK, *wild)
+    assert again.returncode == 0
+    assert "diverged by step" in again.stdout
+    assert "nothing left to do" in again.stdout
+
+
+def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):
+    (tmp_path / "fails.py").write_text(
+        "from torch import nn\n\n\nclass Fails(nn.Module):\n    calls = 0\n\n"
+        "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
+        "    def forward(self, x):\n        Fails.calls += 1\n"
+        "        if Fails.calls > 5:\n            raise ZeroDivisionError('on purpose')\n        return x\n"
+    )
+    done = command("train.py", *QUICK, "norm=none", "norm._target_=fails.Fails", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    [folder] = (tmp_path / "runs").iterdir()
+    status = runs.read_status(folder)
+    assert (status["state"], status["reason"]) == ("failed", "ZeroDivisionError: on purpose")
 
 
 def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):

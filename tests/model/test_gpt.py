@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from model import GPT
-from model.gpt import CausalSelfAttention
+from model.gpt import MLP, CausalSelfAttention, Embedding
 from model.norms import LayerNorm
 from model.placements import Post, Pre
 from model.streams import stream_seed
@@ -152,3 +152,26 @@ def test_generation_sees_the_last_block_size_tokens_and_goes_on():
     ]
     assert seen[:5] == [6, 7, 8, 8, 8]
     assert all(0 <= t < 11 for t in drawn)
+
+
+def test_dropout_is_at_every_site_in_training_and_nowhere_in_evaluation():
+    attention = CausalSelfAttention(8, 2, dropout=0.5, bias=False, projection_std=0.02)
+    weights_only = CausalSelfAttention(8, 2, dropout=0.5, bias=False, projection_std=0.02)
+    weights_only.dropout = nn.Identity()  # what is left is on the attention weights
+    mlp = MLP(8, activation=nn.functional.gelu, dropout=0.5, bias=False, projection_std=0.02)
+    embedding = Embedding(11, 8, 8, dropout=0.5)
+    x = torch.randn(3, 8, 8)
+    for module, argument in ((attention, x), (weights_only, x), (mlp, x), (embedding, tokens())):
+        assert not torch.equal(module(argument), module(argument))
+        module.eval()
+        assert torch.equal(module(argument), module(argument))
+
+
+def test_the_activation_is_the_one_that_was_chosen():
+    x = torch.linspace(-3, 3, 50)
+    for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
+        config = configured(f"model.activation={name}", "model.n_layer=1")
+        activation = build_model(config, 9).blocks[0].mlp.branch.activation
+        assert torch.equal(activation(x), nn.functional.gelu(x, approximate=approximate))
+    assert configured("model=gpt2").model.activation == "gelu_tanh"
+    assert configured("model=baby").model.activation == "gelu"
