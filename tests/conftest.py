@@ -1,6 +1,7 @@
 """What tests share: a small text, a small model, the command line in this process or in one of its own."""
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,8 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
 NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
 PLACEMENTS = sorted(file.stem for file in (CONF / "placement").glob("*.yaml"))
-LETTERS = "Now is the winter of our discontent\nmade glorious summer by this sun of York;\n" * 60
+WORDS = "Now is the winter of our discontent\nmade glorious summer by this sun of York;\n".split(" ")
+LETTERS = " ".join(random.Random(0).choices(WORDS, k=900))  # no period: splits and windows differ
 TINY = (  # a run of a second
     "model.n_layer=2",
     "model.n_head=2",

@@ -174,7 +174,7 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
 
 def test_bf16_is_close_to_fp32_and_not_the_same(tiny):
     low, high = (losses(run(tiny(f"precision={p}", "train.steps=20"))) for p in ("bf16", "fp32"))
-    assert low != high
+    assert max(abs(a / b - 1) for a, b in zip(low, high, strict=True)) > 1e-4  # more than another rounding
     assert low == pytest.approx(high, rel=0.02)
 
 
