@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 
@@ -28,11 +29,11 @@ def follow(module: str, name: str, package: str, found: dict[tuple[str, str], st
     if file is None or (module, name) in found:
         return
     try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
+        body = statements(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return  # importing it will say why
     here = [node for node in body if name in bound(node)]
-    found[module, name] = "\n".join(ast.unparse(without_docstrings(node)) for node in here)
+    found[module, name] = "\n".join(ast.unparse(node) for node in here)
     for node in here:
         if isinstance(node, ast.ImportFrom):
             origin = node.module or ""
@@ -44,6 +45,16 @@ def follow(module: str, name: str, package: str, found: dict[tuple[str, str], st
         else:
             for used in {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {name}:
                 follow(module, used, package, found)
+
+
+@cache
+def statements(text: str) -> list[ast.stmt]:
+    """The statements of a module, without docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree.body
 
 
 def bound(node: ast.stmt) -> Iterator[str]:
@@ -58,13 +69,6 @@ def bound(node: ast.stmt) -> Iterator[str]:
                 yield inner.id
             elif isinstance(inner, ast.ClassDef | ast.FunctionDef):
                 yield inner.name
-
-
-def without_docstrings(tree: ast.stmt) -> ast.stmt:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
 
 
 def source_file(module: str, package: str) -> Path | None:
