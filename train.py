@@ -86,11 +86,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", folder: Path) -
         rehearse(model, model, loss_of, micro_batch)
     except ConfigError:
         raise
-    except (
-        MemoryError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # too large, or a norm that these sizes do not suit
+    except (MemoryError, ValueError, RuntimeError) as error:  # too large, or sizes that the norm cannot take
         why = (str(error) or "out of memory").splitlines()[0]
         raise ConfigError(
             f"norm={config.norm.name} placement={config.placement.name}: {why}; "

@@ -99,6 +99,6 @@ class ProgressLine:
         clock = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        elif now or clock - self.said >= max(2.0, 0.05 * (clock - self.start)):
+        elif now or clock - self.said >= max(1.5, 0.05 * (clock - self.start)):
             print(f"step {step}/{self.steps}  {text}", flush=True)
             self.said = clock
