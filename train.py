@@ -16,19 +16,21 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data import batches
 from data.prepared import Prepared, prepare
-from training import checkpoint, cli, runs
+from training import checkpoint, cli, interrupts, runs
 from training.components import build_model
 from training.config import ConfigError, RunConfig
-from training.environment import environment
-from training.tracking import Metrics, ProgressLine
+from training.environment import changed_code, environment
+from training.tracking import Metrics, ProgressLine, cut
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
+    from model import GPT
     from training.device import Compute
 
     Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
@@ -57,14 +59,59 @@ def rehearse(model: "nn.Module", net: "Net", loss_of: "LossOf", batch: batches.B
         buffer.copy_(buffers[name])
 
 
-def train(config: RunConfig, data: Prepared, compute: "Compute", folder: Path) -> None:
-    """Train from step 0 to the last; the folder then holds all there is to know."""
+def rehearsed(
+    config: RunConfig, data: Prepared, compute: "Compute", loss_of: "LossOf", batch: batches.Batch
+) -> "tuple[GPT, Net]":
+    """The model, which is the truth, and a fast view of it; both can do ``batch``.
+
+    Raises:
+        ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
+    """
+    import torch
+
+    try:
+        model = build_model(config, data.tokenizer.vocab_size).to(compute.device)
+        rehearse(model, model, loss_of, batch)
+    except ConfigError:
+        raise
+    except (MemoryError, ValueError, RuntimeError) as error:
+        why = (str(error) or "out of memory").splitlines()[0]
+        raise ConfigError(
+            f"norm={config.norm.name} placement={config.placement.name}: {why}; "
+            "choose another norm, or other sizes of model and train.batch_size"
+        ) from error
+    if config.compile:
+        try:
+            net = torch.compile(model)
+            rehearse(model, net, loss_of, batch)
+            return model, net
+        except Exception as error:  # whatever a compiler may raise
+            print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
+    return model, model
+
+
+def resume(run: runs.Run, model: "nn.Module", optimizers: "list[Optimizer]") -> int:
+    """Take model and optimizers to where the run's newest usable checkpoint has them. Returns its step, or 0
+    where there is none. Raises CheckpointError where there are some and none can be used."""
+    from training import state
+
+    found = checkpoint.newest(run.checkpoints, run.folder.name)
+    if found is None:
+        return 0
+    state.restore_model(model, found)
+    state.restore_optimizers(model, optimizers, found)
+    return found.meta.step
+
+
+def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
+    """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
     import torch.nn.functional as F
 
     from model.streams import stream_seed
+    from training import state
     from training.device import set_switches
-    from training.optim import new_optimizer, rate_scale
+    from training.optim import new_optimizers, rate_scale
 
     threads = set_switches(compute, config.train.threads)
     seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
@@ -79,74 +126,81 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", folder: Path) -
             logits = net(x)  # (B, T, V)
         return F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
-    # The model is the truth, net a fast view of it.
-    try:
-        model = build_model(config, data.tokenizer.vocab_size).to(compute.device)
-        micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
-        rehearse(model, model, loss_of, micro_batch)
-    except ConfigError:
-        raise
-    except (MemoryError, ValueError, RuntimeError) as error:  # too large, or sizes that the norm cannot take
-        why = (str(error) or "out of memory").splitlines()[0]
-        raise ConfigError(
-            f"norm={config.norm.name} placement={config.placement.name}: {why}; "
-            "choose another norm, or other sizes of model and train.batch_size"
-        ) from error
-    net: Net = model
-    if config.compile:
-        try:
-            net = torch.compile(model)
-            rehearse(model, net, loss_of, micro_batch)
-        except Exception as error:  # whatever a compiler may raise
-            print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
-            net = model
-    optimizer = new_optimizer(model, config.optim)
+    micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
+    model, net = rehearsed(config, data, compute, loss_of, micro_batch)
+    optimizers = new_optimizers(model, config.optim)
 
-    run = runs.Run(folder)
-    run.create(config, environment(config, str(compute.device), compute.precision, threads))
+    run.lock()
+    start = 0 if config.fresh else resume(run, model, optimizers)
+    run.open(config, environment(config, str(compute.device), compute.precision, threads), start)
+    logged = cut(run.metrics, start)
+    evaluated = [row for row in logged if "val/loss" in row and row["step"] > 0]
+    lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
+    best = lowest and {
+        "step": lowest["step"],
+        "val/loss": lowest["val/loss"],
+    }  # of all evaluations but step 0's
     n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
-    print(f"{folder}: {n_parameters}, {compute.device} in {compute.precision}, {threads} threads", flush=True)
-
-    best: dict[str, Any] | None = None  # the evaluation with the lowest val/loss: its step and that loss
+    where = f"{compute.device} in {compute.precision}, {threads} threads"
+    going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
+    print(f"{run.folder}: {n_parameters}, {where}{going_on}", flush=True)
 
     def save(step: int) -> None:
+        """Unless this step is saved, or the weights are not finite: then the next loss will say so."""
+        weights = state.model_tensors(model)
+        if step == run.status["saved"] or not state.all_finite(weights):
+            return
+        moments, structure = state.optimizer_state(model, optimizers)
         meta = checkpoint.Meta(
-            step=step, config=config, tokenizer=data.tokenizer.spec, fingerprint=data.fingerprint
+            step=step,
+            config=config,
+            tokenizer=data.tokenizer.spec,
+            fingerprint=data.fingerprint,
+            run=run.folder.name,
+            optimizer=structure,
         )
-        tensors = checkpoint.model_tensors(model) | checkpoint.optimizer_tensors(model, optimizer)
-        checkpoint.save(run.checkpoints, meta, tensors, best["step"] if best else None)
+        metrics.sync()
+        checkpoint.save(run.checkpoints, meta, weights | moments, best["step"] if best else None)
+        run.write_status(step=step, saved=step)
 
-    start = since = time.perf_counter()
+    since = time.perf_counter()
+    begun = since - (logged[-1]["seconds"] if logged else 0.0)
     aside, timed_steps = (
         0.0,
         0,
     )  # since the last row: seconds spent on other things than training; updates done
-    with run.recording(), Metrics(folder / "metrics.jsonl") as metrics, ProgressLine(steps) as progress:
-        for step in range(steps + 1):  # one more than there are updates: the last evaluates and saves
+    with (
+        interrupts.deferred() as stop,
+        run.recording(),
+        Metrics(run.metrics) as metrics,
+        ProgressLine(start, steps) as progress,
+    ):
+        for step in range(start, steps + 1):  # one more than there are updates: the last evaluates and saves
             last = step == steps
             row: dict[str, float] = {}  # what is measured at this step
 
             tick = time.perf_counter()
-            if last or is_due(step, config.train.eval_every):
-                windows = batches.fixed_windows(data.val, T, config.train.eval_windows, micro_rows)
-                row["val/loss"] = evaluate(model, loss_of, windows)
-                if (step > 0 or last) and (best is None or row["val/loss"] < best["val/loss"]):
-                    best = {"step": step, "val/loss": row["val/loss"]}
-            if last:
-                whole = batches.whole_split(data.val, T, micro_rows)
-                row["val/full_loss"] = evaluate(
-                    model, loss_of, progress.through(step, whole, len(data.val) - 1)
-                )
+            try:  # a signal is looked at here only, where the model is that of this step
+                stop.check()
+                if last or is_due(step, config.train.eval_every):
+                    windows = batches.fixed_windows(data.val, T, config.train.eval_windows, micro_rows)
+                    row["val/loss"] = evaluate(model, loss_of, stop.watching(windows))
+                if last:
+                    whole = batches.whole_split(data.val, T, micro_rows)
+                    shown = progress.through(step, whole, len(data.val) - 1)
+                    row["val/full_loss"] = evaluate(model, loss_of, stop.watching(shown))
+            except interrupts.Interrupted:
+                save(step)
+                raise
+            if "val/loss" in row and (step > 0 or last) and (not best or row["val/loss"] < best["val/loss"]):
+                best = {"step": step, "val/loss": row["val/loss"]}
             is_best = best is not None and best["step"] == step
-            due = last or is_best or (step > 0 and is_due(step, config.train.checkpoint_every))
-            if due and checkpoint.all_finite(checkpoint.model_tensors(model)):  # else the next loss says so
+            if last or is_best or (step > 0 and is_due(step, config.train.checkpoint_every)):
                 save(step)
             aside += time.perf_counter() - tick
 
             if not last:
                 rate = config.optim.learning_rate * rate_scale(step, steps, config.schedule)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
                 x, y = batches.training_batch(data.train, T, rows, seed_of("data", step))
                 loss = torch.zeros((), device=compute.device)
                 for micro in range(config.train.grad_accum):
@@ -156,8 +210,11 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", folder: Path) -
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+                for optimizer in optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] = rate
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
                 timed_steps += 1
                 if is_due(step, config.train.log_every):
                     row |= {"train/loss": loss.item(), "train/grad_norm": grad_norm.item(), "train/lr": rate}
@@ -166,8 +223,9 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", folder: Path) -
                     since, aside, timed_steps = now, 0.0, 0
 
             if row:
-                seconds = time.perf_counter() - start
-                metrics.write({"step": step, "tokens": step * rows * T, "seconds": seconds} | row)
+                metrics.write(
+                    {"step": step, "tokens": step * rows * T, "seconds": time.perf_counter() - begun} | row
+                )
                 progress.update(step, row)
                 run.write_status(step=step, best=best, final=row.get("val/full_loss"))
             if reason := not_finite(row):
@@ -188,7 +246,11 @@ def not_finite(row: dict[str, float]) -> str | None:
 def report(folder: Path, already: bool = False) -> float:
     """Say how a run ended. Returns its val/full_loss, infinity where it diverged, as a sweeper expects it."""
     status = runs.read_status(folder)
-    again = "; nothing left to do (fresh=true starts over)" if already else ""
+    again = ""
+    if already:
+        again = "; nothing left to do (fresh=true starts over)"
+        if changed := changed_code(runs.read_json(folder / "environment.json")):
+            again += f"; made by other code, changed since: {', '.join(changed)}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf
@@ -215,7 +277,8 @@ def main(config: RunConfig) -> float:
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
     if not config.fresh and runs.has_ended(folder):
         return report(folder, already=True)
-    train(config, data, compute, folder)
+    with runs.Run(folder) as run:
+        train(config, data, compute, run)
     return report(folder)
 
 

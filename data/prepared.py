@@ -52,7 +52,16 @@ def digest(content: bytes | dict[str, Any]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def prepare(*, corpus: str, path: str | None, tokenizer: str, val_fraction: float, cache: str) -> Prepared:
+def prepare(
+    *,
+    corpus: str,
+    path: str | None,
+    tokenizer: str,
+    vocab_size: int,
+    val_fraction: float,
+    verify: bool,
+    cache: str,
+) -> Prepared:
     """The tokens of a corpus, made now if they were not made before; the last val_fraction of them validate.
 
     Raises:

@@ -18,16 +18,19 @@ from data.batches import training_batch
 from data.prepared import prepare
 from model.streams import stream_seed
 from tests.conftest import NORMS, PLACEMENTS, ROOT
-from training import checkpoint, runs
+from training import checkpoint, runs, state
 from training.components import build_model
 from training.config import ConfigError
 from training.device import choose
 
 
 def run(config) -> Path:
+    """Train from step 0, whatever is there."""
+    config = config.model_copy(update={"fresh": True})
     data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
-    program.train(config, data, compute, folder)
+    with runs.Run(folder) as opened:
+        program.train(config, data, compute, opened)
     return folder
 
 
@@ -207,7 +210,7 @@ def test_val_loss_is_that_of_windows_of_the_validation_split(tiny):
     folder = run(config)
     data = prepare(**config.data.model_dump())
     model = build_model(config, data.tokenizer.vocab_size).eval()
-    checkpoint.restore(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", 3)))
+    state.restore_model(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", 3)))
     n, found = len(data.val), []
     for start in (0, (n - 9) // 2, n - 9):
         both = torch.from_numpy(np.array(data.val[start : start + 9], dtype=np.int64))
@@ -216,7 +219,7 @@ def test_val_loss_is_that_of_windows_of_the_validation_split(tiny):
 
 
 def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
-    config = tiny("train.steps=7", "train.eval_every=3", "train.log_every=2")
+    config = tiny("train.steps=7", "train.eval_every=3", "train.log_every=2", "fresh=true")
     folder = run(config)
     assert yaml.safe_load((folder / "config.yaml").read_text()) == config.model_dump(by_alias=True)
     status = runs.read_status(folder)
@@ -243,7 +246,9 @@ def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
     data = prepare(**config.data.model_dump())
     folder = run(config)
     model = build_model(config, data.tokenizer.vocab_size)
-    checkpoint.restore(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", config.train.steps)))
+    state.restore_model(
+        model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", config.train.steps))
+    )
     model.eval()
     total, T = 0.0, config.model.block_size
     for start in range(0, len(data.val) - 1, T):  # one window at a time, with no help of data/batches.py

@@ -6,9 +6,11 @@ pickle anywhere.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +20,6 @@ from pydantic import Field
 from training.config import Checked, ConfigError, RunConfig, checked
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 FORMAT: Literal[1] = 1
@@ -39,6 +40,8 @@ class Meta(Checked):
     config: RunConfig
     tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it
     fingerprint: str  # of the tokens it was trained on
+    run: str  # the run's name, which says all that determines it: training/runs.py
+    optimizer: dict[str, Any]  # the structure of the optimizers' state: training/state.py
 
 
 @dataclass(frozen=True)
@@ -60,21 +63,6 @@ def saved_steps(folder: Path) -> list[int]:
         re.fullmatch(r"step-(\d+)\.safetensors", file.name) for file in folder.glob("step-*.safetensors")
     )
     return sorted(int(name[1]) for name in names if name)
-
-
-def model_tensors(model: "torch.nn.Module") -> "dict[str, Tensor]":
-    """Parameters and buffers by name; the tied head appears once, as the embedding it is."""
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-def optimizer_tensors(model: "torch.nn.Module", optimizer: "torch.optim.Optimizer") -> "dict[str, Tensor]":
-    """``optimizer/<parameter>/<state>`` for any torch optimizer whose state is tensors."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"optimizer/{names[parameter]}/{key}": value
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
@@ -137,30 +125,37 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error}; use a checkpoint of this version") from None
 
 
-def all_finite(tensors: "dict[str, Tensor]") -> bool:
-    """Whether no number is NaN or infinite."""
-    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+def newest(folder: Path, run: str) -> Checkpoint | None:
+    """The newest usable checkpoint of ``run``; None where there is none at all.
 
-
-def restore(model: "torch.nn.Module", checkpoint: Checkpoint) -> None:
-    """Copy parameters and buffers into ``model``. Raises CheckpointError naming what does not fit."""
-    import torch
-
-    stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith("optimizer/")}
-    wanted = model_tensors(model)
-    for name in sorted(stored.keys() ^ wanted.keys()):
-        what = "is missing" if name in wanted else "is not of this model"
-        raise CheckpointError(f"{checkpoint.path}: tensor {name} {what}; the checkpoint is of another model")
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            if tensor.shape != stored[name].shape:
-                raise CheckpointError(
-                    f"{checkpoint.path}: tensor {name} has shape {tuple(stored[name].shape)}, not "
-                    f"{tuple(tensor.shape)}; the checkpoint is of another model"
-                )
-            tensor.copy_(stored[name])
-    if not all_finite(wanted):
-        raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
+    Newer ones that are damaged, or of another run, are set aside under another name, with one warning. Raises
+    CheckpointError where there are some and none is usable; nothing is moved then.
+    """
+    refused: dict[Path, str] = {}  # and why
+    for step in reversed(saved_steps(folder)):
+        path = path_of(folder, step)
+        try:
+            found = load(path)
+        except CheckpointError as error:
+            refused[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
+            continue
+        if (found.meta.run, found.meta.step) == (run, step):
+            break
+        refused[path] = "of another run or step"
+    else:
+        if refused:
+            path, why = next(iter(refused.items()))
+            raise CheckpointError(
+                f"{path}: {why}, and no older one is usable; fresh=true starts the run over"
+            )
+        return None
+    for path in refused:
+        names = (path.with_name(f"{path.name}.unusable{n}") for n in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    if refused:
+        what = ", ".join(f"{path.name} ({why})" for path, why in refused.items())
+        print(f"warning: {folder}: set aside: {what}; going on from {found.path.name}", file=sys.stderr)
+    return found
 
 
 def header_length(path: Path) -> int:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import DataError
+from training import interrupts
 from training.checkpoint import CheckpointError
 from training.config import Checked, ConfigError, checked, keys, unknown_key
 
@@ -59,9 +60,8 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and we say them
             sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
             try:
-                job()
-            except KeyboardInterrupt:
-                sys.exit(130)
+                with interrupts.handled(interrupts.end):
+                    job()
             except Exception as error:  # all that is raised outside of a job is about the command line
                 say(hydra_said(error, known_keys(kind)))
                 sys.exit(1)

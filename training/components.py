@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from training.checkpoint import Checkpoint, CheckpointError, restore
+from training.checkpoint import Checkpoint, CheckpointError
 from training.config import Component, ConfigError, RunConfig, expectation
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | 
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
     """The model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where its
     tensors are not those of its config."""
+    from training.state import restore_model
+
     sizes = loaded.meta.config.model
     least = sizes.n_embd * (vocab_size + sizes.block_size + 12 * sizes.n_layer * sizes.n_embd)
     held = sum(tensor.numel() for tensor in loaded.tensors.values())
@@ -115,5 +117,5 @@ def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -
             f"{held:,} numbers; use another one"
         )
     model = build_model(loaded.meta.config, vocab_size, packages)
-    restore(model, loaded)
+    restore_model(model, loaded)
     return model

@@ -6,7 +6,7 @@ default. Torch is not imported for it: a typo is answered at once.
 """
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -65,16 +65,22 @@ class ModelConfig(Checked):
 
 
 class DataConfig(Checked):
-    corpus: Literal["shakespeare", "text"]
+    corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
     path: str | None
-    tokenizer: Literal["char"]
+    tokenizer: Literal["char", "bpe", "gpt2"]
+    vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)]
+    verify: bool
     cache: str
 
     @model_validator(mode="after")
-    def text_has_a_path(self) -> "DataConfig":
-        if (self.path is None) == (self.corpus == "text"):
-            raise ValueError("path belongs to data=text, which needs it: data=text data.path=FILE")
+    def paths_where_they_belong(self) -> "DataConfig":
+        if self.corpus in ("text", "prepared") and self.path is None:
+            raise ValueError(f"path is needed by data={self.corpus}: data.path=…")
+        if self.corpus == "shakespeare" and self.path is not None:
+            raise ValueError(
+                "path does not belong to data=shakespeare; for a text of yours: data=text data.path=FILE"
+            )
         return self
 
 
@@ -84,6 +90,18 @@ class OptimConfig(Checked):
     beta1: Annotated[Float, Field(ge=0, lt=1)]
     beta2: Annotated[Float, Field(ge=0, lt=1)]
     eps: Annotated[Float, Field(gt=0)]
+
+
+class AdamWConfig(OptimConfig):
+    kind: Literal["adamw"]
+
+
+class MuonConfig(OptimConfig):
+    kind: Literal["muon"]
+    momentum: Annotated[Float, Field(ge=0, lt=1)]
+
+
+KINDS = ("adamw", "muon")  # pydantic names the kind in the place of an error; it is no key of ours
 
 
 class ScheduleConfig(Checked):
@@ -126,7 +144,7 @@ class RunConfig(Checked):
     norm: Component
     placement: Component
     data: DataConfig
-    optim: OptimConfig
+    optim: Annotated[AdamWConfig | MuonConfig, Field(discriminator="kind")]
     schedule: ScheduleConfig
     train: TrainConfig
 
@@ -172,8 +190,10 @@ def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
 def explained(kind: type[BaseModel], error: ValidationError) -> str:
     """Pydantic's first finding as one line: key, what is wrong, what to do."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"] if part not in KINDS)
     what = expectation(error)
+    if first["type"] == "union_tag_invalid":
+        return f"{key}.kind: should be one of {first['ctx']['expected_tags']}; choose it with {key}=…"
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
     if first["type"] == "missing":
@@ -196,11 +216,9 @@ def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
     found = []
     for name, field in kind.model_fields.items():
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += keys(inner, f"{prefix}{name}.")
-        else:
-            found.append(prefix + name)
-    return found
+        models = [k for k in (inner, *get_args(inner)) if isinstance(k, type) and issubclass(k, BaseModel)]
+        found += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
+    return list(dict.fromkeys(found))
 
 
 def unknown_key(key: str, known: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from training.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
+PARTS = ("model", "data", "training")
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
@@ -29,8 +30,35 @@ def environment(config: RunConfig, device: str, precision: str, threads: int) ->
         "processor": processor(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "git": git_state(),
+        "code": code(),
         "command": [sys.executable, *sys.argv],
     }
+
+
+def code() -> dict[str, str]:
+    """Each file of ours that takes part in a run, and the beginning of its SHA-256."""
+    files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).glob("*.py")))]
+    return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What bears on a run's numbers and is not as it was before, in words."""
+    found = [
+        f"{key} {before[key]} → {now[key]}"
+        for key in ("device", "threads", "compile", "python", "processor")
+        if before.get(key, now[key]) != now[key]
+    ]
+    old, new = before.get("packages", {}), now["packages"]
+    found += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
+    changed = changed_code(before)
+    return found + ([f"changed code: {', '.join(changed)}"] if changed else [])
+
+
+def changed_code(before: dict[str, Any]) -> list[str]:
+    """The files of ours that are not as they were in that environment."""
+    now = code()
+    old = before.get("code", now)
+    return sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
 
 
 def machine() -> dict[str, Any]:

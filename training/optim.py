@@ -1,27 +1,47 @@
-"""AdamW, what it decays, and its learning rate as a pure function of the step."""
+"""AdamW and Muon, what they decay, and their learning rate as a pure function of the step."""
 
 import math
 
 import torch
-from torch import nn
 
-from training.config import OptimConfig, ScheduleConfig
+from model import GPT
+from training.config import MuonConfig, OptimConfig, ScheduleConfig
 
 
-def new_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019). Matrices decay; vectors, as biases and a norm's weight, do not."""
+def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimizer]:
+    """AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of the
+    blocks and AdamW for the rest.
+
+    Matrices decay; vectors, as biases and a norm's weight, do not. Muon's update is scaled to the root mean
+    square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so one rate and one decay fit both.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    hidden = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
+    muons = hidden if isinstance(config, MuonConfig) else []
+    chosen = set(muons)
+    others = [p for p in parameters if p not in chosen]
+    matrices = {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay}
+    vectors = {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0}
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            [group for group in (matrices, vectors) if group["params"]],
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            fused=True,
+        )
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
+    if isinstance(config, MuonConfig):
+        optimizers.append(
+            torch.optim.Muon(
+                muons,
+                lr=config.learning_rate,
+                weight_decay=config.weight_decay,
+                momentum=config.momentum,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    return optimizers
 
 
 SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gives 1 at 0

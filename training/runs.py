@@ -3,29 +3,34 @@
     runs/<norm>-<placement>-s<seed>-<hash>/
         config.yaml         the resolved config, plain
         metrics.jsonl       one line a log: the source of truth
-        status.json         running, finished, diverged, interrupted or failed; step; reason; best
-        environment.json    where it ran: versions, commit, processor, threads, command line
+        status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
+        environment.json    where it ran: versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
+        .lock               held by the process that trains it
 
 The hash is over what changes the result and nothing else, so the same command finds its run again, and
 another norm, rate or number of steps is another folder. Torch is not imported here: a finished run is skipped
 at once.
 """
 
+import fcntl
 import hashlib
 import json
 import math
+import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import yaml
 
 from training.config import ConfigError, RunConfig
-from training.environment import asked_for, machine
+from training.environment import asked_for, differences, machine
+from training.interrupts import Interrupted
 from training.source import source
 
 # Keys of train.* that only watch, or say where.
@@ -112,34 +117,91 @@ def write_atomically(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
+def unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"runs_dir: {folder}: {error.strerror}; name a folder that can be written")
+
+
 class Run:
-    """A run's folder, open for writing."""
+    """A run's folder. From ``lock`` to the end of ``with`` it is this process's alone; ``with`` locks one
+    that is there already, so that a second process is refused at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
-        self.status: dict[str, Any] = {"state": "running", "step": 0, "reason": None, "best": None}
+        self.metrics = folder / "metrics.jsonl"
+        self.status: dict[str, Any] = {
+            "state": "running",
+            "step": 0,
+            "saved": None,
+            "reason": None,
+            "best": None,
+        }
+        self.held: IO[str] | None = None
 
-    def create(self, config: RunConfig, environment: dict[str, Any]) -> None:
-        """Make the folder anew. Raises ConfigError where it cannot be written."""
+    def __enter__(self) -> Self:
+        if self.folder.is_dir():
+            self.lock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.held:
+            self.held.close()
+
+    def lock(self) -> None:
+        """Make the folder and refuse it to other processes. However this one ends, the lock ends with it.
+
+        Raises:
+            ConfigError: another process has it, or the folder cannot be written.
+        """
+        if self.held:
+            return
         try:
-            if self.folder.exists():
-                before = read_status(self.folder)
-                print(
-                    f"{self.folder}: starts over; it was {before.get('state')} at step {before.get('step')}"
-                )
-                shutil.rmtree(self.folder)
-            self.checkpoints.mkdir(parents=True)
-            resolved = config.model_dump(by_alias=True)
-            write_atomically(
-                self.folder / "config.yaml", yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
-            )
-            write_atomically(self.folder / "environment.json", json.dumps(environment, indent=1))
-            self.write_status()
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / ".lock").open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                who = file.read() or "another process"
+                raise ConfigError(
+                    f"{self.folder}: {who} is training this run; wait for it or end it"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
         except OSError as error:
-            raise ConfigError(
-                f"runs_dir: {self.folder}: {error.strerror}; name a folder that can be written"
-            ) from None
+            raise unwritable(self.folder, error) from None
+        self.held = file
+
+    def open(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
+        """Write what the run is as it goes on from ``step``, or begins anew at 0.
+
+        Raises:
+            ConfigError: the folder cannot be written.
+        """
+        before = read_json(self.folder / "environment.json")
+        earlier = before.pop("earlier", [])  # environments that the run was in
+        status = read_status(self.folder)
+        if step and (changes := differences(before, environment)):
+            earlier.append(before)
+            print(f"{self.folder}: goes on in another environment: {'; '.join(changes)}")
+        if not step and status:
+            earlier = []
+            print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
+        try:
+            for left in self.folder.rglob(".*.tmp"):  # by a process that was killed
+                left.unlink()
+            if not step:
+                shutil.rmtree(self.checkpoints)
+                self.checkpoints.mkdir()
+            resolved = config.model_dump(by_alias=True)
+            settings = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+            write_atomically(self.folder / "config.yaml", settings)
+            environment = environment | {"earlier": earlier}
+            write_atomically(self.folder / "environment.json", json.dumps(environment, indent=1))
+            self.write_status(step=step, saved=step or None)
+        except OSError as error:
+            raise unwritable(self.folder, error) from None
 
     def write_status(self, **changes: Any) -> None:
         self.status |= {key: jsonable(value) for key, value in changes.items()}
@@ -150,9 +212,10 @@ class Run:
         """However the run ends, its status says so."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.write_status(state="interrupted", reason="keyboard interrupt")
-            print(f"interrupted at step {self.status['step']}: {self.folder}", file=sys.stderr)
+        except Interrupted as signal:
+            self.write_status(state="interrupted", reason=signal.signal)
+            going_on = f"the same command goes on from step {self.status['saved'] or 0:,}"
+            print(f"{self.folder}: interrupted by {signal.signal}; {going_on}", file=sys.stderr)
             raise
         except BaseException as error:
             self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")

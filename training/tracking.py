@@ -1,6 +1,7 @@
 """What a run says while it goes: metrics.jsonl, and one line on the terminal."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from training.runs import jsonable
+from training.runs import jsonable, write_atomically
 
 if TYPE_CHECKING:
     from data.batches import Batch
@@ -35,6 +36,10 @@ class Metrics:
         )
         self.stream.flush()
 
+    def sync(self) -> None:
+        """Make what was written survive a power failure, too."""
+        os.fsync(self.stream.fileno())
+
     def __enter__(self) -> Self:
         return self
 
@@ -42,11 +47,25 @@ class Metrics:
         self.stream.close()
 
 
+def cut(file: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the rows of metrics.jsonl from ``step`` on, as a run that goes on there writes them again. Returns
+    the rows that stay."""
+    rows = []
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # the process ended in the middle of it
+            break
+    rows = [row for row in rows if row["step"] < step]
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
 class ProgressLine:
     """A live line on a terminal; plain lines elsewhere, the more seldom the longer the run has gone on."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, first: int, steps: int) -> None:
+        self.first, self.steps = first, steps  # the step that this process begins at, and the last
         self.latest: dict[str, float] = {}
         self.start = self.said = time.monotonic()
         self.bar = None
@@ -61,7 +80,7 @@ class ProgressLine:
                 TimeRemainingColumn(),
                 console=Console(highlight=False),
             )
-            self.task = self.bar.add_task("", total=steps, metrics="")
+            self.task = self.bar.add_task("", total=steps, completed=first, metrics="")
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -82,8 +101,9 @@ class ProgressLine:
         }
         text = "  ".join(form.format(self.latest[key]) for key, form in names.items() if key in self.latest)
         eta = ""
-        if 0 < step < self.steps and not self.bar:  # the live line has its own
-            eta = f"  eta {(time.monotonic() - self.start) / step * (self.steps - step):.0f} s"
+        if self.first < step < self.steps and not self.bar:  # the live line has its own
+            pace = (time.monotonic() - self.start) / (step - self.first)  # seconds a step
+            eta = f"  eta {pace * (self.steps - step):.0f} s"
         self.say(step, text + eta, now="val/loss" in row)
 
     def through(self, step: int, some: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":

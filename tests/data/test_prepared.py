@@ -18,6 +18,7 @@ def prepare_text(folder: Path, content: bytes | str, name: str = "text", **chang
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     options = {"corpus": "text", "path": str(folder / name), "tokenizer": "char", "val_fraction": 0.1}
+    options |= {"vocab_size": 300, "verify": False}
     return prepare(**options | {"cache": str(folder / "cache")} | changes)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from model.norms import BatchNorm
 from tests.conftest import configured
-from training import checkpoint
+from training import checkpoint, state
 from training.checkpoint import CheckpointError
 
 
@@ -20,12 +20,14 @@ class Small(nn.Module):
 
 
 def meta(step: int) -> checkpoint.Meta:
-    return checkpoint.Meta(step=step, config=configured(), tokenizer={"chars": "é"}, fingerprint="f")
+    return checkpoint.Meta(
+        step=step, config=configured(), tokenizer={"chars": "é"}, fingerprint="f", run="r", optimizer={}
+    )
 
 
 def write(folder, step=1, best=None, model=None):
     model = model or Small()
-    tensors = checkpoint.model_tensors(model)
+    tensors = state.model_tensors(model)
     return checkpoint.save(folder, meta(step), tensors, best)
 
 
@@ -34,16 +36,16 @@ def test_parameters_buffers_optimizer_and_metadata_come_back_bit_for_bit(tmp_pat
     optimizer = torch.optim.AdamW(model.parameters())
     model.map(model.norm(torch.randn(4, 5, 3))).sum().backward()
     optimizer.step()
-    tensors = checkpoint.model_tensors(model) | checkpoint.optimizer_tensors(model, optimizer)
+    tensors = state.model_tensors(model) | state.optimizer_state(model, [optimizer])[0]
     loaded = checkpoint.load(checkpoint.save(tmp_path, meta(7), tensors, None))
     assert loaded.meta == meta(7)
     assert loaded.tensors.keys() == tensors.keys()
     assert {"norm.num_batches_tracked", "optimizer/map.weight/exp_avg_sq"} <= tensors.keys()
     assert all(torch.equal(value, tensors[name]) for name, value in loaded.tensors.items())
     other = Small()
-    checkpoint.restore(other, loaded)
-    for name, value in checkpoint.model_tensors(model).items():
-        assert torch.equal(value, checkpoint.model_tensors(other)[name])
+    state.restore_model(other, loaded)
+    for name, value in state.model_tensors(model).items():
+        assert torch.equal(value, state.model_tensors(other)[name])
 
 
 def test_a_tied_weight_is_stored_once(tmp_path):
@@ -130,7 +132,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_tensors_name(tmp_path, 
     loaded = checkpoint.load(write(tmp_path))
     change(loaded.tensors)
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.restore(Small(), loaded)
+        state.restore_model(Small(), loaded)
 
 
 @pytest.mark.parametrize(
@@ -156,4 +158,4 @@ def test_weights_that_are_not_finite_are_not_restored(tmp_path):
     with torch.no_grad():
         model.map.bias[0] = torch.nan
     with pytest.raises(CheckpointError, match="not finite"):
-        checkpoint.restore(Small(), checkpoint.load(write(tmp_path, model=model)))
+        state.restore_model(Small(), checkpoint.load(write(tmp_path, model=model)))

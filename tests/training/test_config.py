@@ -76,7 +76,7 @@ def test_norms_bias_follows_the_models_unless_it_is_said():
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: should be auto, cpu, mps, cuda or cuda:N, not 'potato'"),
         ("precision=fp16", r"precision: should be 'auto', 'fp32' or 'bf16'"),
-        ("data.path=x", r"data\.path belongs to data=text"),
+        ("data.path=x", r"data\.path does not belong to data=shakespeare; .*data=text data\.path=FILE"),
         ("schedule.warmup_fraction=1.5", r"schedule\.warmup_fraction: "),
         ("train=3", r"train: "),
     ],

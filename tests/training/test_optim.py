@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import NORMS, PLACEMENTS, configured
 from training.components import build_model
-from training.optim import new_optimizer, rate_scale
+from training.optim import new_optimizers, rate_scale
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -14,7 +14,7 @@ from training.optim import new_optimizer, rate_scale
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement):
     config = configured(f"norm={norm}", f"placement={placement}", "model.bias=true", "model.n_layer=2")
     model = build_model(config, 9)
-    groups = new_optimizer(model, config.optim).param_groups
+    groups = new_optimizers(model, config.optim)[0].param_groups
     optimized = [p for group in groups for p in group["params"]]
     assert {id(p) for p in optimized} == {id(p) for p in model.parameters()}
     assert len(optimized) == len({id(p) for p in optimized})

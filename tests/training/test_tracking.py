@@ -19,7 +19,7 @@ def test_what_is_not_finite_is_a_string(tmp_path):
 
 
 def test_without_a_terminal_evaluations_are_plain_lines(capsys):
-    with ProgressLine(100) as progress:
+    with ProgressLine(0, 100) as progress:
         progress.update(0, {"val/loss": 4.0})
         progress.update(1, {"train/loss": 3.0})  # too soon for another line
         progress.update(50, {"val/loss": 2.0})

@@ -1,0 +1,107 @@
+"""What a run is at a step, as tensors by name and plain data: its model's parameters and buffers, and its
+optimizers' state, whatever torch optimizers these are.
+
+Nothing else is state: random numbers and the learning rate are functions of the step.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from training.checkpoint import Checkpoint, CheckpointError
+
+OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; the tied head appears once, as the embedding it is."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def optimizer_state(
+    model: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of each parameter: its tensors, ``optimizer/<parameter>/<key>``, and its structure.
+
+    A state may hold tensors, numbers, None, and lists and tables of these. An optimizer's options (betas,
+    decay) are no state: they are the config's.
+    """
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    structure = {
+        names[parameter]: taken_apart(state, OPTIMIZER + names[parameter], tensors)
+        for optimizer in optimizers
+        for parameter, state in optimizer.state.items()
+    }
+    return tensors, structure
+
+
+def taken_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """``value`` with {"$tensor": path} in the place of each tensor, which goes into ``tensors``."""
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {"$tensor": path}
+    if isinstance(value, dict):
+        return {key: taken_apart(inner, f"{path}/{key}", tensors) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [taken_apart(inner, f"{path}/{i}", tensors) for i, inner in enumerate(value)]
+    return value
+
+
+def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """What ``taken_apart`` took apart."""
+    if isinstance(value, dict):
+        if value.keys() == {"$tensor"}:
+            return tensors[value["$tensor"]]
+        return {key: put_together(inner, tensors) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [put_together(inner, tensors) for inner in value]
+    return value
+
+
+def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Copy parameters and buffers into ``model``. Raises CheckpointError naming what does not fit."""
+    stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
+    wanted = model_tensors(model)
+    for name in sorted(stored.keys() ^ wanted.keys()):
+        what = "is missing" if name in wanted else "is not of this model"
+        raise CheckpointError(f"{checkpoint.path}: tensor {name} {what}; the checkpoint is of another model")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            if tensor.shape != stored[name].shape:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor {name} has shape {tuple(stored[name].shape)}, not "
+                    f"{tuple(tensor.shape)}; the checkpoint is of another model"
+                )
+            tensor.copy_(stored[name])
+    if not all_finite(wanted):
+        raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
+
+
+def restore_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], checkpoint: Checkpoint) -> None:
+    """Give ``optimizers`` their state back. Raises CheckpointError where it does not fit them."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    try:
+        whole = put_together(checkpoint.meta.optimizer, checkpoint.tensors)
+        for optimizer in optimizers:
+            groups = optimizer.param_groups
+            ours = [names[parameter] for group in groups for parameter in group["params"]]
+            state = {i: whole.pop(name) for i, name in enumerate(ours) if name in whole}
+            # through torch's own loading, which knows the device that each tensor belongs on
+            optimizer.load_state_dict(
+                {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+            )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{checkpoint.path}: its optimizer state does not fit ({error}); use another one"
+        ) from None
+    if whole:
+        raise CheckpointError(f"{checkpoint.path}: has optimizer state of {min(whole)}; use another one")
+
+
+def all_finite(tensors: dict[str, Tensor]) -> bool:
+    """Whether no number is NaN or infinite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
