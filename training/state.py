@@ -52,10 +52,11 @@ def taken_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """What ``taken_apart`` took apart."""
+    """What ``taken_apart`` took apart. The tensors are copies: one read from a file begins at any address,
+    and a sum over it may then be taken in another order."""
     if isinstance(value, dict):
         if value.keys() == {"$tensor"}:
-            return tensors[value["$tensor"]]
+            return tensors[value["$tensor"]].clone()
         return {key: put_together(inner, tensors) for key, inner in value.items()}
     if isinstance(value, list):
         return [put_together(inner, tensors) for inner in value]

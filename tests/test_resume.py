@@ -1,0 +1,375 @@
+"""A run that was stopped, however and however often, ends with the bits of one that was not."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import train as program
+from data.prepared import prepare
+from tests.conftest import ROOT
+from tests.test_train import QUICK, final, rows, same
+from training import checkpoint, interrupts, runs
+from training.device import choose
+
+HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
+CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("adamw", "muon")]
+
+
+def go(config) -> Path:
+    """What the command does: begin, or go on."""
+    data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
+    folder = runs.run_folder(config, compute.precision, data.fingerprint)
+    with interrupts.handled(interrupts.end), runs.Run(folder) as run:
+        program.train(config, data, compute, run)
+    return folder
+
+
+def elsewhere(config, path):
+    """The same run, of which nothing is there."""
+    return config.model_copy(update={"runs_dir": str(path)})
+
+
+def measured(folder: Path) -> list[dict]:
+    """The rows, without the clock's."""
+    return [
+        {k: v for k, v in row.items() if k not in ("seconds", "train/tokens_per_s")} for row in rows(folder)
+    ]
+
+
+# stopped by a signal in this process: at every step, in evaluations -------------------------------------
+
+
+@pytest.mark.parametrize(("norm", "optim"), CASES)
+def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
+    tiny, tmp_path, monkeypatch, norm, optim
+):
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
+    whole = go(config)
+    write = program.Metrics.write
+    for number, stops in [(signal.SIGINT, {k}) for k in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]:
+        left = set(stops)
+
+        def write_and_stop(self, row, number=number, left=left):
+            write(self, row)
+            if row["step"] in left:
+                left.remove(row["step"])
+                os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(program.Metrics, "write", write_and_stop)
+        again = elsewhere(config, tmp_path / f"stopped{number}-{min(stops)}")
+        for stop in sorted(stops):
+            with pytest.raises(interrupts.Interrupted) as raised:
+                go(again)
+            assert raised.value.code == 128 + number
+            [folder] = Path(again.runs_dir).iterdir()
+            status = runs.read_status(folder)
+            reason = signal.Signals(number).name
+            assert (status["state"], status["reason"], status["saved"]) == ("interrupted", reason, stop + 1)
+        assert same(final(go(again)), final(whole))
+        assert measured(folder) == measured(whole)
+        assert runs.read_status(folder) == runs.read_status(whole)
+    assert checkpoint.saved_steps(whole / "checkpoints")[-1] == 9
+
+
+@pytest.mark.parametrize("number", interrupts.SIGNALS)
+def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, number):
+    config = tiny(*HARD, "train.steps=9")
+    whole = go(config)
+    for split in ("fixed_windows", "whole_split"):
+        windows = getattr(program.batches, split)
+
+        def stopping(*arguments, windows=windows):
+            for i, batch in enumerate(windows(*arguments)):
+                assert i < 2, "the evaluation went on"
+                if i == 1:
+                    os.kill(os.getpid(), number)
+                yield batch
+
+        monkeypatch.setattr(program.batches, split, stopping)
+        again = elsewhere(config, tmp_path / f"{split}{number}")
+        with pytest.raises(interrupts.Interrupted):
+            go(again)
+        monkeypatch.undo()
+        assert same(final(go(again)), final(whole))
+
+
+def test_the_handlers_found_are_there_again_afterwards(tiny):
+    before = [signal.getsignal(number) for number in interrupts.SIGNALS]
+    go(tiny("train.steps=1"))
+    assert [signal.getsignal(number) for number in interrupts.SIGNALS] == before
+
+
+def test_a_second_signal_does_not_wait():
+    reached = []
+
+    def stopped_twice():
+        with interrupts.handled(interrupts.end), interrupts.deferred():
+            for time in (1, 2):
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append(time)
+
+    with pytest.raises(interrupts.Interrupted):
+        stopped_twice()
+    assert reached == [1]
+
+
+def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
+    done = []
+
+    def stopped_at_the_end():
+        with interrupts.handled(interrupts.end), interrupts.deferred():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            done.append(True)
+
+    with pytest.raises(interrupts.Interrupted) as raised:
+        stopped_at_the_end()
+    assert done == [True]
+    assert raised.value.code == 128 + signal.SIGUSR1
+
+
+# stopped at random moments, in processes of their own ---------------------------------------------------
+
+PROCESSES = multiprocessing.get_context(
+    "forkserver"
+)  # torch is imported once, and children are forked from there
+PROCESSES.set_forkserver_preload(["tests.test_resume"])
+
+
+def run_to_its_end(config, stops=()) -> Path:
+    """Start it and stop it as ``stops`` say, each a signal and how to wait for it; then let it end."""
+    for number, wait in (*stops, (None, lambda process: None)):
+        process = PROCESSES.Process(target=go, args=(config,))
+        process.start()
+        wait(process)
+        if number is not None and process.is_alive():
+            os.kill(process.pid, number)
+        process.join(120)
+        assert process.exitcode in ((0,) if number is None else (0, -number, 128 + number))
+    [folder] = Path(config.runs_dir).iterdir()
+    assert runs.read_status(folder)["state"] == "finished"
+    return folder
+
+
+def any_signal(dice) -> int:
+    return dice.choice([*interrupts.SIGNALS, signal.SIGKILL])
+
+
+@pytest.mark.parametrize(("norm", "optim"), CASES)
+def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=60", "train.log_every=7")
+    began = time.monotonic()
+    whole = run_to_its_end(elsewhere(config, tmp_path / "whole"))
+    takes = time.monotonic() - began
+
+    dice = random.Random(f"{norm} {optim}")
+    moments = [dice.uniform(0, takes) for _ in range(4)]
+    stops = [(any_signal(dice), lambda process, moment=moment: process.join(moment)) for moment in moments]
+    stopped = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
+    assert same(final(stopped), final(whole))
+    assert measured(stopped) == measured(whole)
+
+
+@pytest.mark.parametrize(("norm", "optim"), [CASES[0], CASES[3]])
+def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, optim):
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=60", "compile=true")
+    whole = run_to_its_end(elsewhere(config, tmp_path / "whole"))
+
+    def wait_for_row(process, step):
+        while process.is_alive() and not any(row["step"] >= step for row in logged()):
+            time.sleep(0.005)
+
+    def logged():
+        return [row for file in (tmp_path / "stopped").glob("*/metrics.jsonl") for row in rows(file.parent)]
+
+    stops = [
+        (number, partial(wait_for_row, step=step))
+        for number, step in ((signal.SIGKILL, 10), (signal.SIGTERM, 31))
+    ]
+    stopped = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
+    assert same(final(stopped), final(whole))
+    assert measured(stopped) == measured(whole)
+
+
+# damage, two processes, the command -------------------------------------------------------------------
+
+
+def cut_in_half(own: bytes, others: bytes) -> bytes:
+    return own[: len(own) // 2]
+
+
+def flip_a_bit(own: bytes, others: bytes) -> bytes:
+    return own[:-100] + bytes([own[-100] ^ 1]) + own[-99:]
+
+
+def take_another_steps(own: bytes, others: bytes) -> bytes:
+    return others
+
+
+def make_foreign(own: bytes, others: bytes) -> bytes:
+    return b"PNG, or whatever"
+
+
+DAMAGES = [cut_in_half, flip_a_bit, take_another_steps, make_foreign]
+
+
+def stop_after(config, monkeypatch, step):
+    """The run, stopped after that step; its checkpoints are those of steps 6 and step + 1."""
+    write = program.Metrics.write
+
+    def write_and_stop(self, row):
+        write(self, row)
+        if row["step"] == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(program.Metrics, "write", write_and_stop)
+    with pytest.raises(interrupts.Interrupted):
+        go(config)
+    monkeypatch.undo()
+    [folder] = Path(config.runs_dir).iterdir()
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
+    tiny, tmp_path, monkeypatch, capsys, damage
+):
+    config = tiny(*HARD, "train.steps=9")
+    whole = go(elsewhere(config, tmp_path / "whole"))
+    folder = stop_after(config, monkeypatch, 6)
+    older, newest = (checkpoint.path_of(folder / "checkpoints", step) for step in (6, 7))
+    damaged = damage(newest.read_bytes(), older.read_bytes())
+    newest.write_bytes(damaged)
+    capsys.readouterr()
+    assert same(final(go(config)), final(whole))
+    said = capsys.readouterr()
+    [warning] = said.err.splitlines()
+    assert warning.startswith("warning:")
+    assert newest.name in warning
+    assert older.name in warning
+    assert "going on from step 6 of 9" in said.out
+    assert newest.with_name(f"{newest.name}.unusable1").read_bytes() == damaged
+    assert measured(folder) == measured(whole)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_where_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, monkeypatch, damage):
+    config = tiny(*HARD, "train.steps=9")
+    folder = stop_after(config, monkeypatch, 6)
+    *_, newest = paths = sorted((folder / "checkpoints").iterdir())
+    contents = [path.read_bytes() for path in paths]
+    for i, path in enumerate(paths):
+        path.write_bytes(damage(contents[i], contents[i - 1]))
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    with pytest.raises(
+        checkpoint.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"
+    ):
+        go(config)
+    lock = folder / ".lock"
+    assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f != lock} == {
+        f: content for f, content in before.items() if f != lock
+    }
+    assert same(
+        final(go(config.model_copy(update={"fresh": True}))), final(go(elsewhere(config, tmp_path / "whole")))
+    )
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, tmp_path, capsys):
+    config = tiny("train.steps=9")
+    whole = go(elsewhere(config, tmp_path / "whole"))
+    folder = go(config)
+    shutil.rmtree(folder / "checkpoints")
+    runs.Run(folder).write_status(state="running", step=3)
+    (folder / ".step.tmp").write_text("half")
+    capsys.readouterr()
+    go(config)
+    assert "starts over; it was running at step 3" in capsys.readouterr().out
+    assert same(final(folder), final(whole))
+    assert measured(folder) == measured(whole)
+    assert not (folder / ".step.tmp").exists()
+
+
+def test_going_on_in_another_environment_is_said_once_and_recorded(tiny, monkeypatch, capsys):
+    config = tiny(*HARD, "train.steps=9")
+    folder = stop_after(config, monkeypatch, 3)
+    file = folder / "environment.json"
+    environment = runs.read_json(file)
+    environment["threads"] = 7
+    environment["packages"]["torch"] = "1.0"
+    environment["code"]["model/gpt.py"] = "other"
+    file.write_text(json.dumps(environment))
+    capsys.readouterr()
+    stop_after(config, monkeypatch, 5)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "another environment" in line]
+    assert "threads 7 → 1" in line
+    assert "torch 1.0 → " in line
+    assert line.endswith("changed code: model/gpt.py")
+    go(config)
+    assert "another environment" not in capsys.readouterr().out
+    [earlier] = runs.read_json(file)["earlier"]
+    assert earlier["threads"] == 7
+
+
+def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_killed(
+    command, text_file, tmp_path
+):
+    long = (*QUICK, "train.steps=100000", "train.checkpoint_every=10", "train.log_every=1")
+    first = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *long], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
+    try:
+        while not [*tmp_path.glob("runs/*/checkpoints/*.safetensors")]:
+            assert first.poll() is None
+            time.sleep(0.02)
+        [folder] = (tmp_path / "runs").iterdir()
+        for options in ([], ["fresh=true"]):
+            second = command("train.py", *long, *options)
+            assert second.returncode == 1
+            [line] = second.stderr.splitlines()
+            assert line.startswith(f"error: runs/{folder.name}: process {first.pid} on ")
+            assert "is training this run" in line
+    finally:
+        first.kill()
+        first.wait()
+    third = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *long], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert any("going on from step" in line for line in third.stdout)  # and reading stops there
+    third.terminate()
+    assert third.wait() == 128 + signal.SIGTERM
+    third.stdout.close()
+
+
+def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tmp_path):
+    sweep = ("-m", *QUICK, "seed=0,1,2", "train.steps=300", "train.checkpoint_every=7")
+    started = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *sweep],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in started.stdout:
+        if "seed=1" in line:
+            break
+    time.sleep(0.3)
+    started.send_signal(signal.SIGTERM)
+    _, said = started.communicate()
+    assert started.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in said
+    assert len([*tmp_path.glob("runs/*-s2-*")]) == 0
+    done = command("train.py", *sweep)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("nothing left to do") == 1
+    assert all(
+        runs.read_status(folder)["state"] == "finished" for folder in tmp_path.glob("runs/layernorm-*")
+    )

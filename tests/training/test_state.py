@@ -1,0 +1,111 @@
+"""Whatever torch optimizer a run has, it goes on from a checkpoint as if it had never stopped."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from model.norms import BatchNorm
+from tests.training.test_checkpoint import meta
+from training import checkpoint, state
+from training.checkpoint import CheckpointError
+
+OPTIMIZERS = [
+    kind
+    for kind in vars(torch.optim).values()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+]
+
+
+class Two(nn.Module):
+    """Of matrices alone, as Muon takes nothing else."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second = nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False)
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+
+def steps(model, optimizers, some) -> None:
+    for step in some:
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+
+        def closure(x=x):
+            model.zero_grad()
+            loss = model(x).square().sum() - model(x).sum()
+            loss.backward()
+            if any(isinstance(optimizer, torch.optim.SparseAdam) for optimizer in optimizers):
+                for p in model.parameters():
+                    p.grad = p.grad.to_sparse()
+            return loss
+
+        for optimizer in optimizers:
+            optimizer.step(closure)
+
+
+def go_on(folder, model, optimizers, other, others):
+    """``other`` and its optimizers, from a checkpoint of ``model`` and its own."""
+    moments, structure = state.optimizer_state(model, optimizers)
+    said = meta(1).model_copy(update={"optimizer": structure})
+    loaded = checkpoint.load(checkpoint.save(folder, said, state.model_tensors(model) | moments, None))
+    state.restore_model(other, loaded)
+    state.restore_optimizers(other, others, loaded)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
+def test_any_torch_optimizer_goes_on_as_if_it_had_never_stopped(tmp_path, kind):
+    options = {"SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.9, "centered": True}}.get(
+        kind.__name__, {}
+    )
+    model, other = Two(0), Two(1)
+    optimizer, resumed = (kind(some.parameters(), lr=1e-2, **options) for some in (model, other))
+    steps(model, [optimizer], range(5))
+    go_on(tmp_path, model, [optimizer], other, [resumed])
+    steps(model, [optimizer], range(5, 9))
+    start = other.first.weight.clone()
+    steps(other, [resumed], range(5, 9))
+    assert not torch.equal(start, other.first.weight)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def two_optimizers(model):
+    return [torch.optim.Muon([model.first.weight]), torch.optim.AdamW([model.second.weight])]
+
+
+def test_several_optimizers_share_a_checkpoint(tmp_path):
+    model, other = Two(0), Two(1)
+    ours, theirs = two_optimizers(model), two_optimizers(other)
+    steps(model, ours, range(3))
+    go_on(tmp_path, model, ours, other, theirs)
+    steps(model, ours, range(3, 5))
+    steps(other, theirs, range(3, 5))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_state_that_no_optimizer_takes_is_an_error(tmp_path):
+    model = Two(0)
+    ours = two_optimizers(model)
+    steps(model, ours, range(3))
+    with pytest.raises(CheckpointError, match=r"optimizer state of second.weight"):
+        go_on(tmp_path, model, ours, model, ours[:1])
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, 0.1, True, "x", [], {}, [1, [2.5, None]], {"a": {"b": [torch.ones(2), 3]}}]
+)
+def test_a_state_may_be_any_plain_data_with_tensors_in_it(value):
+    tensors: dict[str, torch.Tensor] = {}
+    apart = state.taken_apart(value, "here", tensors)
+    assert not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(apart))
+    assert repr(state.put_together(apart, tensors)) == repr(value)
+
+
+def test_buffers_and_tied_weights_are_stored_once():
+    model = nn.Sequential(nn.Embedding(5, 3), BatchNorm(3), nn.Linear(3, 5, bias=False))
+    model[2].weight = model[0].weight
+    names = {"0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert state.model_tensors(model).keys() == names
