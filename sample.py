@@ -7,6 +7,7 @@
 It needs only the checkpoint: the tokenizer and the config are inside.
 """
 
+import codecs
 import sys
 from functools import partial
 from itertools import islice
@@ -114,9 +115,10 @@ def main(config: SampleConfig) -> None:
         if sample:
             print("---------------")
         print(prompt, end="", flush=True)
+        characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
         for token in islice(model.generate(start, choose), config.max_new_tokens):
-            print(tokenizer.decode([int(token)]), end="", flush=True)
-        print()
+            print(characters.decode(tokenizer.decode([int(token)])), end="", flush=True)
+        print(characters.decode(b"", final=True))
 
 
 if __name__ == "__main__":

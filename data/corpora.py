@@ -4,10 +4,11 @@ newlines."""
 import hashlib
 import html
 import importlib.metadata
+import os
 import re
 from pathlib import Path
 
-from data import DataError
+from data import DataError, download
 
 # --------------------------------------------------------------------------------------------------
 # text: any UTF-8 file, or a folder of .txt files
@@ -52,6 +53,56 @@ def text(path: str) -> str:
     if not any(parts):
         raise DataError(f"data.path: {path}: 0 characters; give a text with something in it")
     return "".join(parts)
+
+
+# --------------------------------------------------------------------------------------------------
+# tinyshakespeare: the 1,115,394 characters that char-rnn and nanoGPT train on
+
+TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+def tinyshakespeare(path: str | None, cache: str) -> str:
+    """The text of the file at ``path``; without one, of the cache's; without that, downloaded into the cache.
+
+    Raises:
+        DataError: the file cannot be read or is another text, or the download failed.
+    """
+    kept = Path(cache) / "tinyshakespeare.txt"
+    if path is None and not kept.exists():
+        print(f"data=tinyshakespeare: downloading {TINYSHAKESPEARE}", flush=True)
+        try:
+            content = download.download(TINYSHAKESPEARE, limit=2**21)
+        except download.DownloadError as error:
+            raise DataError(
+                f"data=tinyshakespeare: cannot be downloaded ({error}); give a file with data.path=FILE, "
+                f"put it at {kept}, or use data=shakespeare, which needs no network"
+            ) from None
+        if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
+            raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} has another text; give data.path=FILE")
+        keep(kept, content)
+    file = kept if path is None else Path(path)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None
+    if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
+        raise DataError(
+            f"data.path: {file}: is not tinyshakespeare (its SHA-256 is another); for a text of yours: "
+            "data=text data.path=FILE"
+        )
+    return content.decode("utf-8")
+
+
+def keep(file: Path, content: bytes) -> None:
+    """Write it whole or not at all. Raises DataError where the disk refuses."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_bytes(content)
+        beside.replace(file)
+    except OSError as error:
+        raise DataError(f"data.cache: {file}: {error.strerror}; name a folder that can be written") from None
 
 
 # --------------------------------------------------------------------------------------------------

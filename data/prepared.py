@@ -5,6 +5,7 @@
 
 The folder is named by what determines its content, built beside its place and renamed into it: a folder that
 is there is whole, and two processes that prepare at once end with one.
+A folder that was made for nanoGPT will do, too.
 """
 
 import hashlib
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 
 from data import DataError, corpora, tokenizers
 
-FORMAT = 1
+FORMAT = 2
+SPLITS = ("train", "val")
+ALWAYS_VERIFIED = 2**26  # bytes of a token file that is read through at every start, which takes a moment
 
 
 @dataclass(frozen=True)
@@ -58,45 +61,119 @@ def prepare(
     path: str | None,
     tokenizer: str,
     vocab_size: int,
-    val_fraction: float,
+    val_fraction: float | None,
     verify: bool,
     cache: str,
 ) -> Prepared:
-    """The tokens of a corpus, made now if they were not made before; the last val_fraction of them validate.
+    """The tokens of a corpus, made now if they were not made before. Arguments as in conf/data.
 
     Raises:
-        DataError: the text is missing, unreadable or not UTF-8, or the prepared folder is damaged.
+        DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
     """
+    if corpus == "prepared":
+        return adopt(Path(path or ""), tokenizer, verify, Path(cache))
+    assert val_fraction is not None  # the config checks it, as it does path
     if corpus == "shakespeare":
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:
-        assert path is not None  # the config checks it
-        text = corpora.text(path)
+        text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
         text_digest, read = digest(text.encode()), lambda: text
-    key = digest(
-        {"format": FORMAT, "text": text_digest, "tokenizer": tokenizer, "val_fraction": val_fraction}
+    how = {"tokenizer": tokenizer, "val_fraction": val_fraction} | (
+        {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
     )
+    key = digest({"format": FORMAT, "text": text_digest} | how)
     folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
     if not folder.is_dir():
-        build(folder, read, tokenizer, val_fraction)
-    return load(folder)
+        build(folder, read, tokenizer, vocab_size, val_fraction)
+    return load(folder, verify)
 
 
-def build(folder: Path, read: Callable[[], str], tokenizer: str, val_fraction: float) -> None:
-    """Tokenize and write ``folder``; whoever renames first wins, and the other's work is thrown away."""
+def build(
+    folder: Path, read: Callable[[], str], tokenizer: str, vocab_size: int, val_fraction: float
+) -> None:
+    """Tokenize and write ``folder``. The text is cut where nanoGPT cuts it, before it is tokenized, so the
+    validation split is the same text under every tokenizer."""
     text = read()
-    made = tokenizers.KINDS[tokenizer].train(text)
-    tokens = made.encode(text).astype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
-    cut = len(tokens) - round(len(tokens) * val_fraction)
-    splits = {"train": tokens[:cut], "val": tokens[cut:]}
-    meta = {"format": FORMAT, "characters": len(text), "dtype": str(tokens.dtype), "tokenizer": made.spec}
+    print(f"{folder}: preparing {len(text):,} characters", flush=True)
+    cut = int(len(text) * (1 - val_fraction))
+    train, val = text[:cut], text[cut:]
+    try:
+        made = tokenizers.TRAINERS[tokenizer](train, val, vocab_size)
+        dtype = np.dtype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
+        splits = {split: made.encode(part).astype(dtype) for split, part in (("train", train), ("val", val))}
+    except DataError as error:
+        raise DataError(f"data: {error}") from None
+    meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": made.spec}
+    for split, tokens in splits.items():
+        meta[split] = {"tokens": len(tokens), "sha256": digest(tokens.tobytes())}
+    write(folder, meta, splits)
+
+
+def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
+    """A folder with train.bin and val.bin that was prepared elsewhere, by us or by nanoGPT, which says less
+    of them. They stay where they are; what is found out about them is kept in the cache.
+
+    Raises:
+        DataError: a file is missing or damaged, or nothing says what its tokens stand for.
+    """
+    if (source / "meta.json").exists():
+        said = read_meta(source, "prepare it again")
+        if "train" in said:
+            return load(source, verify, again="prepare it again")
+        made = tokenizers.from_spec(said["tokenizer"])
+    elif (source / "meta.pkl").exists():
+        raise DataError(
+            f"data.path: {source}/meta.pkl: a pickle, which is not opened here; make a meta.json of it with "
+            "the line that is in the README under 'Texts'"
+        )
+    elif tokenizer == "gpt2":
+        said, made = {}, tokenizers.gpt2("", "", 0)
+    else:
+        raise DataError(
+            f"data.path: {source}: nothing says what its tokens stand for; add a meta.json with its "
+            "tokenizer, or data.tokenizer=gpt2 where it is GPT-2's"
+        )
+    files = {split: source / f"{split}.bin" for split in SPLITS}
+    try:
+        stamps = {split: [file.stat().st_size, file.stat().st_mtime_ns] for split, file in files.items()}
+        dtype = np.dtype(said.get("dtype", "uint16"))  # nanoGPT's
+        about = {"format": FORMAT, "dtype": str(dtype), "tokenizer": made.spec}
+        key = digest(about | {"source": str(source.resolve()), "stamps": stamps})
+        folder = cache / f"prepared-{key[:12]}"
+        if not folder.is_dir():
+            print(f"{source}: reading it once", flush=True)
+            write(folder, about | {split: survey(file, dtype, made) for split, file in files.items()}, {})
+    except OSError as error:
+        raise DataError(
+            f"data.path: {error.filename}: {error.strerror}; give a folder with train.bin and val.bin"
+        ) from None
+    return load(folder, verify, source, again="prepare it again")
+
+
+def survey(file: Path, dtype: np.dtype[Any], tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
+    """How many tokens a file has, and its digest. Raises DataError where they are not of ``tokenizer``."""
+    size = file.stat().st_size
+    if size % dtype.itemsize:
+        raise DataError(f"{file}: has {size:,} bytes, not a multiple of {dtype.itemsize}; prepare it again")
+    tokens = mapped(file, dtype)
+    for start in range(0, len(tokens), 2**24):
+        largest = int(tokens[start : start + 2**24].max())
+        if largest >= tokenizer.vocab_size:
+            raise DataError(
+                f"{file}: has token {largest:,}, but the tokenizer has {tokenizer.vocab_size:,}; "
+                "prepare it again, or give it a meta.json with its own tokenizer"
+            )
+    return {"tokens": len(tokens), "sha256": file_digest(file)}
+
+
+def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsignedinteger]]") -> None:
+    """Write ``folder`` beside its place and rename it; whoever is first wins, others' work is thrown away."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
         try:
-            for split, part in splits.items():
-                part.tofile(beside / f"{split}.bin")
-                meta[split] = {"tokens": len(part), "sha256": digest(part.tobytes())}
+            for split, tokens in splits.items():
+                tokens.tofile(beside / f"{split}.bin")
             (beside / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
             beside.chmod(0o755)  # mkdtemp's is for the owner alone
             beside.rename(folder)
@@ -111,28 +188,55 @@ def build(folder: Path, read: Callable[[], str], tokenizer: str, val_fraction: f
         ) from None
 
 
-def load(folder: Path) -> Prepared:
-    """Map a prepared folder. Raises DataError when a file is missing or not of the size it should be."""
-    again = f"delete {folder} and it will be prepared again"
+def read_meta(folder: Path, again: str) -> dict[str, Any]:
+    """meta.json. Raises DataError where it is not there or is no description with a tokenizer."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        tokenizer = tokenizers.from_spec(meta["tokenizer"])
-        dtype, counts = (
-            np.dtype(meta["dtype"]),
-            {split: int(meta[split]["tokens"]) for split in ("train", "val")},
-        )
-        fingerprint = digest({"tokenizer": meta["tokenizer"]} | {s: meta[s]["sha256"] for s in counts})
-        splits = {}
-        for split, count in counts.items():
-            file = folder / f"{split}.bin"
-            if file.stat().st_size != count * dtype.itemsize:
-                raise DataError(
-                    f"{file}: has {file.stat().st_size:,} bytes, not {count * dtype.itemsize:,}; {again}"
-                )
-            empty = np.empty(0, dtype)  # a file of no bytes cannot be mapped
-            splits[split] = np.memmap(file, dtype=dtype, mode="r") if count else empty
-    except DataError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder}: damaged prepared data ({type(error).__name__}); {again}") from None
-    return Prepared(folder, splits["train"], splits["val"], tokenizer, fingerprint)
+        tokenizers.from_spec(meta["tokenizer"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(
+            f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {again}"
+        ) from None
+    return meta
+
+
+def load(folder: Path, verify: bool, bins: Path | None = None, again: str | None = None) -> Prepared:
+    """Map the token files that ``folder`` describes, which are in it, or in ``bins``.
+
+    Raises:
+        DataError: a file is missing, not of its size, or not the one it was; ``again`` is what to do then.
+    """
+    again = again or f"delete {folder} and it will be prepared again"
+    meta = read_meta(folder, again)
+    try:
+        dtype = np.dtype(meta["dtype"])
+        counts = {split: int(meta[split]["tokens"]) for split in SPLITS}
+        digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {again}") from None
+    splits = {}
+    for split in SPLITS:
+        file = (bins or folder) / f"{split}.bin"
+        size = counts[split] * dtype.itemsize
+        try:
+            found = file.stat().st_size
+            if found != size:
+                raise DataError(f"{file}: has {found:,} bytes, not {size:,}; {again}")
+            if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != digests[split]:
+                raise DataError(f"{file}: is not what was prepared (its SHA-256 is another); {again}")
+            splits[split] = mapped(file, dtype)
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}; {again}") from None
+    fingerprint = digest({"tokenizer": meta["tokenizer"]} | digests)
+    tokenizer = tokenizers.from_spec(meta["tokenizer"])
+    return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
+
+
+def mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:
+    """The file's tokens, 1-D; a file of no bytes cannot be mapped."""
+    return np.memmap(file, dtype=dtype, mode="r") if file.stat().st_size else np.empty(0, dtype)
+
+
+def file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

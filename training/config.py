@@ -69,18 +69,22 @@ class DataConfig(Checked):
     path: str | None
     tokenizer: Literal["char", "bpe", "gpt2"]
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
-    val_fraction: Annotated[Float, Field(gt=0, lt=1)]
+    val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
     verify: bool
     cache: str
 
     @model_validator(mode="after")
-    def paths_where_they_belong(self) -> "DataConfig":
+    def what_belongs_to_the_corpus(self) -> "DataConfig":
         if self.corpus in ("text", "prepared") and self.path is None:
             raise ValueError(f"path is needed by data={self.corpus}: data.path=…")
         if self.corpus == "shakespeare" and self.path is not None:
+            raise ValueError("path is not read by data=shakespeare; did you mean data=text data.path=FILE?")
+        if self.corpus == "prepared" and self.val_fraction is not None:
             raise ValueError(
-                "path does not belong to data=shakespeare; for a text of yours: data=text data.path=FILE"
+                "val_fraction is not read by data=prepared, which is split already; leave it out"
             )
+        if self.corpus != "prepared" and self.val_fraction is None:
+            raise ValueError("val_fraction should be a number between 0 and 1")
         return self
 
 
