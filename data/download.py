@@ -1,6 +1,7 @@
 """What is fetched over a network, which nothing here does unless it must: with a limit on the whole time."""
 
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import TypeVar
@@ -42,7 +43,11 @@ def download(url: str, limit: int) -> bytes:
     """The file at ``url``, of at most ``limit`` bytes. Raises DownloadError."""
 
     def fetch() -> bytes:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-            return answer.read(limit)
+        try:
+            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+                return answer.read(limit)
+        except urllib.error.HTTPError as error:
+            error.close()  # it is an open answer, too
+            raise
 
     return within(SECONDS, fetch)

@@ -94,7 +94,8 @@ def build(
     """Tokenize and write ``folder``. The text is cut where nanoGPT cuts it, before it is tokenized, so the
     validation split is the same text under every tokenizer."""
     text = read()
-    print(f"{folder}: preparing {len(text):,} characters", flush=True)
+    if len(text) > 10_000_000:  # it takes a while
+        print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     train, val = text[:cut], text[cut:]
     try:

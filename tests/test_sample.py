@@ -80,11 +80,27 @@ def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(comm
     ids = tokenizer.encode("Now is").tolist()
     for _ in range(12):
         ids.append(int(model(torch.tensor([ids[-8:]]))[0, -1].argmax()))
-    greedy = tokenizer.decode(ids) + "\n"
+    greedy = tokenizer.decode(ids).decode() + "\n"
     common = (f"run={trained}", "which=last", "prompt=Now is", "max_new_tokens=12")
     for same in (["temperature=0"], ["top_k=1", "temperature=5"], ["top_p=1e-6"], ["temperature=1e-4"]):
         assert command("sample.py", *common, *same).stdout == greedy, same
     assert command("sample.py", *common, "temperature=5").stdout != greedy
+
+
+def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path):
+    """A byte pair encoding of 256 tokens has one for each byte, so é, 漢 and 🙂 are two to four of them."""
+    (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
+    options = ("data.tokenizer=bpe", "data.vocab_size=256", "train.steps=150", "optim.learning_rate=1e-2")
+    folder = run(tiny(*options, "model.n_embd=32", "model.block_size=16"))
+    done = command(
+        "sample.py", f"run={folder}", "which=last", "prompt=né 漢", "max_new_tokens=60", "temperature=0"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("né 漢字 🙂 né 漢字 🙂 né"), done.stdout
+    cut = command(
+        "sample.py", f"run={folder}", "which=last", "prompt=né 漢字 ", "max_new_tokens=2", "temperature=0"
+    )
+    assert cut.stdout == "né 漢字 \ufffd\n"  # half a 🙂
 
 
 def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):

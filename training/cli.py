@@ -116,10 +116,8 @@ def hydra_said(error: Exception, known: list[str]) -> str:
         return f"{error.full_key}: a value is needed; give {error.full_key}=…"
     if isinstance(error, ConfigCompositionException):
         found = re.search(r"Could not override '([^']+)'", text)
-        if found and found[1] not in known:
-            return unknown_key(found[1], known)
         if found:
-            return f"{found[1]}: what was chosen for {found[1].split('.')[0]} has no such key; leave it out"
+            return unknown_key(found[1], known)
         text = text.removeprefix("Error merging override ").split(" full_key:")[0]
     if "Ambiguous value" in text and (found := re.search(r"for argument '([^']+)'", text)):
         return f"{found[1]}: several values; add -m for a run of each, or quote the value"

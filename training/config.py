@@ -226,7 +226,9 @@ def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """One line for a key that does not exist, with the nearest that does."""
+    """One line for a key that does not exist, with the nearest that does, or not for what was chosen."""
+    if key in known:
+        return f"{key}: what was chosen for {key.split('.')[0]} has no such key; leave it out"
     near = difflib.get_close_matches(key, known, n=1) or [
         k for k in known if k.split(".")[-1] == key.split(".")[-1]
     ]

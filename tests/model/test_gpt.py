@@ -1,10 +1,13 @@
 """The network is GPT-2's, it sees no future, and its start depends on the seed and the names alone."""
 
+import itertools
 import math
+import re
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from model import GPT
@@ -175,3 +178,75 @@ def test_the_activation_is_the_one_that_was_chosen():
         assert torch.equal(activation(x), nn.functional.gelu(x, approximate=approximate))
     assert configured("model=gpt2").model.activation == "gelu_tanh"
     assert configured("model=baby").model.activation == "gelu"
+
+
+# GPT-2 ------------------------------------------------------------------------------------------------
+
+
+def reference_and_ours(activation, dtype):
+    """Hugging Face's GPT-2, tiny, its weights drawn at 0.2, and our model with the same weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 3, "n_head": 4, "n_embd": 32}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = GPT2Config(vocab_size=61, n_positions=16, activation_function="gelu_new", **sizes, **ends)
+    reference = GPT2LMHeadModel(config).to(dtype).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in reference.named_parameters():  # at GPT-2's 0.02 a wrong GELU would not be seen
+            p.normal_(mean=1.0 if "ln_" in name and "weight" in name else 0.0, std=0.2, generator=generator)
+    ours = GPT(vocab_size=61, block_size=16, **sizes, norm=LayerNorm, placement=Pre(), activation=activation)
+    names = {
+        "wte": "embed.tokens",
+        "wpe": "embed.positions",
+        "ln_1": "attn.pre",
+        "attn.c_attn": "attn.branch.qkv",
+        "attn.c_proj": "attn.branch.proj",
+        "ln_2": "mlp.pre",
+        "mlp.c_fc": "mlp.branch.fc",
+        "mlp.c_proj": "mlp.branch.proj",
+        "ln_f": "final",
+    }
+    weights = {}
+    for name, tensor in reference.transformer.named_parameters():
+        head, _, kind = name.rpartition(".")
+        layer = re.match(r"h\.(\d+)\.", head)
+        ours_name = names[head.removeprefix(layer[0]) if layer else head]
+        transposed = head.endswith(
+            ("c_attn", "c_proj", "c_fc")
+        )  # a Conv1D has its weight the other way round
+        where = f"blocks.{layer[1]}." if layer else ""
+        weights[f"{where}{ours_name}.{kind}"] = tensor.T if transposed and kind == "weight" else tensor
+    weights["head.weight"] = weights["embed.tokens.weight"]
+    ours = ours.to(dtype).eval()
+    ours.load_state_dict(weights)
+    return reference, ours
+
+
+def largest_difference(reference, ours):
+    idx = torch.randint(61, (5, 16), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return (reference(idx).logits - ours(idx)).abs().max().item()
+
+
+gelu_tanh = partial(F.gelu, approximate="tanh")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_logits_are_those_of_hugging_faces_gpt2_with_the_same_weights(dtype, tolerance):
+    assert largest_difference(*reference_and_ours(gelu_tanh, dtype)) < tolerance
+    assert largest_difference(*reference_and_ours(F.gelu, dtype)) > 10 * tolerance  # the other GELU
+
+
+def test_its_likeliest_text_is_gpt2s_beyond_the_context_too():
+    reference, ours = reference_and_ours(gelu_tanh, torch.float64)
+    idx = torch.tensor([[3, 1, 4, 1, 5]])
+    found = [
+        int(token) for token in itertools.islice(ours.generate(idx, lambda logits: logits.argmax(-1)), 20)
+    ]
+    expected = idx
+    for _ in range(20):
+        with torch.no_grad():
+            likeliest = reference(expected[:, -16:]).logits[:, -1].argmax(-1)
+        expected = torch.cat([expected, likeliest[:, None]], dim=1)
+    assert found == expected[0, 5:].tolist()

@@ -18,7 +18,7 @@ CHOICES = [
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
-    path = ["data.path=x"] if choice == "text" else []
+    path = ["data.path=x"] if choice in ("text", "prepared") else []
     assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
 
 
@@ -76,7 +76,14 @@ def test_norms_bias_follows_the_models_unless_it_is_said():
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: should be auto, cpu, mps, cuda or cuda:N, not 'potato'"),
         ("precision=fp16", r"precision: should be 'auto', 'fp32' or 'bf16'"),
-        ("data.path=x", r"data\.path does not belong to data=shakespeare; .*data=text data\.path=FILE"),
+        ("data.path=x", r"data\.path is not read by data=shakespeare; .*data=text data\.path=FILE"),
+        ("data.val_fraction=null", r"data\.val_fraction should be a number between 0 and 1"),
+        ("data.vocab_size=255", r"data\.vocab_size: should be greater than or equal to 256"),
+        ("data.tokenizer=words", r"data\.tokenizer: should be 'char', 'bpe' or 'gpt2'"),
+        ("optim.kind=sgd", r"optim\.kind: should be one of 'adamw', 'muon'; choose it with optim="),
+        ("optim.beta1=x", r"optim\.beta1: should be a valid number"),
+        ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),
+        ("+optim.momentum=0.9", r"optim\.momentum: what was chosen for optim has no such key"),
         ("schedule.warmup_fraction=1.5", r"schedule\.warmup_fraction: "),
         ("train=3", r"train: "),
     ],
@@ -86,3 +93,41 @@ def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
         configured(override)
     assert re.match(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_prepared_folder_needs_a_path_and_takes_no_split():
+    with pytest.raises(ConfigError, match=r"data\.val_fraction is not read by data=prepared"):
+        configured("data=prepared", "data.path=x", "data.val_fraction=0.1")
+    with pytest.raises(ConfigError, match=r"data\.path is needed by data=text"):
+        configured("data=text", "data.path=null")
+
+
+def test_the_published_recipes_are_nanogpts_number_for_number():
+    """README.md and config/train_shakespeare_char.py of nanoGPT, and the defaults of its train.py."""
+    cpu, gpu = (configured(f"experiment=nanogpt_{kind}") for kind in ("cpu", "gpu"))
+    sizes = [
+        (c.model.n_layer, c.model.n_head, c.model.n_embd, c.model.block_size, c.model.dropout, c.model.bias)
+        for c in (cpu, gpu)
+    ]
+    assert sizes == [(4, 4, 128, 64, 0.0, False), (6, 6, 384, 256, 0.2, False)]
+    assert [(c.train.steps, c.train.batch_size, c.train.grad_clip) for c in (cpu, gpu)] == [
+        (2000, 12, 1.0),
+        (5000, 64, 1.0),
+    ]
+    for config in (cpu, gpu):
+        assert (config.data.corpus, config.data.tokenizer) == ("tinyshakespeare", "char")
+        assert (config.model.activation, config.norm.name, config.placement.name) == (
+            "gelu",
+            "layernorm",
+            "pre",
+        )
+        optim, schedule, steps = config.optim, config.schedule, config.train.steps
+        assert (optim.kind, optim.learning_rate, optim.weight_decay) == ("adamw", 1e-3, 0.1)
+        assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.99, 1e-8)
+        assert (schedule.shape, round(schedule.warmup_fraction * steps)) == ("cosine", 100)
+        assert schedule.final_fraction * optim.learning_rate == pytest.approx(1e-4)
+
+
+def test_an_experiment_gives_way_to_what_is_asked_for():
+    config = configured("experiment=nanogpt_cpu", "data=text", "data.path=x", "train.steps=3", "norm=none")
+    assert (config.data.corpus, config.train.steps, config.norm.name) == ("text", 3, "none")

@@ -3,24 +3,54 @@
 import math
 
 import pytest
+import torch
 
 from tests.conftest import NORMS, PLACEMENTS, configured
 from training.components import build_model
 from training.optim import new_optimizers, rate_scale
 
 
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("norm", NORMS)
-def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement):
-    config = configured(f"norm={norm}", f"placement={placement}", "model.bias=true", "model.n_layer=2")
+def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement, optim):
+    options = (f"norm={norm}", f"placement={placement}", f"optim={optim}")
+    config = configured(*options, "model.bias=true", "model.n_layer=2")
     model = build_model(config, 9)
-    groups = new_optimizers(model, config.optim)[0].param_groups
+    groups = [group for optimizer in new_optimizers(model, config.optim) for group in optimizer.param_groups]
     optimized = [p for group in groups for p in group["params"]]
     assert {id(p) for p in optimized} == {id(p) for p in model.parameters()}
     assert len(optimized) == len({id(p) for p in optimized})
     for group in groups:
-        assert group["betas"] == (0.9, 0.99)
+        assert group.get("betas", (0.9, 0.99)) == (0.9, 0.99)
         assert all((group["weight_decay"] > 0) == (p.dim() >= 2) for p in group["params"])
+
+
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
+    config = configured("optim=muon", "model.bias=true", "model.n_layer=2", "optim.momentum=0.9")
+    model = build_model(config, 9)
+    adamw, muon = new_optimizers(model, config.optim)
+    assert isinstance(muon, torch.optim.Muon)
+    names = {p: name for name, p in model.named_parameters()}
+    of_muon = {names[p] for group in muon.param_groups for p in group["params"]}
+    kinds = ("attn.branch.qkv", "attn.branch.proj", "mlp.branch.fc", "mlp.branch.proj")
+    assert of_muon == {f"blocks.{layer}.{kind}.weight" for layer in (0, 1) for kind in kinds}
+    assert muon.param_groups[0]["momentum"] == 0.9
+    assert "embed.tokens.weight" in {names[p] for group in adamw.param_groups for p in group["params"]}
+
+
+def test_a_step_of_muon_is_as_large_as_one_of_adamw_usually_is():
+    """0.2 of the rate, as a root mean square, where the gradient has full rank: Liu et al. 2025, eq. 4."""
+    config = configured("optim=muon", "optim.weight_decay=0", "model.n_layer=1")
+    model = build_model(config, 9)
+    before = {p: p.detach().clone() for p in model.blocks.parameters() if p.dim() == 2}
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    for optimizer in new_optimizers(model, config.optim):
+        optimizer.step()
+    for p, start in before.items():
+        moved = (p - start).square().mean().sqrt().item()
+        assert 0.15 < moved / config.optim.learning_rate < 0.25, p.shape
 
 
 def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
