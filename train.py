@@ -21,16 +21,13 @@ from typing import TYPE_CHECKING
 from data import batches
 from data.prepared import Prepared, prepare
 from training import checkpoint, cli, interrupts, runs
-from training.components import build_model
-from training.config import ConfigError, RunConfig
+from training.config import RunConfig
 from training.environment import changed_code, environment
 from training.tracking import Metrics, ProgressLine, cut
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
-    from model import GPT
     from training.device import Compute
 
     Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
@@ -49,60 +46,6 @@ def evaluate(model: "nn.Module", loss_of: "LossOf", some: Iterable[batches.Batch
     return math.fsum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)
 
 
-def rehearse(model: "nn.Module", net: "Net", loss_of: "LossOf", batch: batches.Batch) -> None:
-    """One forward and backward through ``net``, a view of ``model``, that leaves no trace: what cannot work
-    is heard of before anything is written."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss_of(net, batch).backward()
-    model.zero_grad(set_to_none=True)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
-
-
-def rehearsed(
-    config: RunConfig, data: Prepared, compute: "Compute", loss_of: "LossOf", batch: batches.Batch
-) -> "tuple[GPT, Net]":
-    """The model, which is the truth, and a fast view of it; both can do ``batch``.
-
-    Raises:
-        ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
-    """
-    import torch
-
-    try:
-        model = build_model(config, data.tokenizer.vocab_size).to(compute.device)
-        rehearse(model, model, loss_of, batch)
-    except ConfigError:
-        raise
-    except (MemoryError, ValueError, RuntimeError) as error:
-        why = (str(error) or "out of memory").splitlines()[0]
-        raise ConfigError(
-            f"norm={config.norm.name} placement={config.placement.name}: {why}; "
-            "choose another norm, or other sizes of model and train.batch_size"
-        ) from error
-    if config.compile:
-        try:
-            net = torch.compile(model)
-            rehearse(model, net, loss_of, batch)
-            return model, net
-        except Exception as error:  # whatever a compiler may raise
-            print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
-    return model, model
-
-
-def resume(run: runs.Run, model: "nn.Module", optimizers: "list[Optimizer]") -> int:
-    """Take model and optimizers to where the run's newest usable checkpoint has them. Returns its step, or 0
-    where there is none. Raises CheckpointError where there are some and none can be used."""
-    from training import state
-
-    found = checkpoint.newest(run.checkpoints, run.folder.name)
-    if found is None:
-        return 0
-    state.restore_model(model, found)
-    state.restore_optimizers(model, optimizers, found)
-    return found.meta.step
-
-
 def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
@@ -112,6 +55,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from training import state
     from training.device import set_switches
     from training.optim import new_optimizers, rate_scale
+    from training.rehearsal import rehearsed
 
     threads = set_switches(compute, config.train.threads)
     seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
@@ -127,19 +71,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         return F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
     micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
-    model, net = rehearsed(config, data, compute, loss_of, micro_batch)
+    model, net = rehearsed(config, data.tokenizer.vocab_size, compute, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
 
     run.lock()
-    start = 0 if config.fresh else resume(run, model, optimizers)
+    start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
     run.open(config, environment(config, str(compute.device), compute.precision, threads), start)
     logged = cut(run.metrics, start)
+    # The evaluation with the lowest val/loss, but for step 0's: its step and that loss.
     evaluated = [row for row in logged if "val/loss" in row and row["step"] > 0]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
-    best = lowest and {
-        "step": lowest["step"],
-        "val/loss": lowest["val/loss"],
-    }  # of all evaluations but step 0's
+    best = {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
     n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     where = f"{compute.device} in {compute.precision}, {threads} threads"
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
@@ -165,10 +107,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     since = time.perf_counter()
     begun = since - (logged[-1]["seconds"] if logged else 0.0)
-    aside, timed_steps = (
-        0.0,
-        0,
-    )  # since the last row: seconds spent on other things than training; updates done
+    aside, timed_steps = 0.0, 0  # since the last row: seconds not spent on training; updates done
     with (
         interrupts.deferred() as stop,
         run.recording(),

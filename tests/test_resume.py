@@ -145,11 +145,19 @@ PROCESSES = multiprocessing.get_context(
 PROCESSES.set_forkserver_preload(["tests.test_resume"])
 
 
+def go_in_a_process(config, ready) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of go, multiprocessing would exit with 1
+    ready.set()
+    go(config)
+
+
 def run_to_its_end(config, stops=()) -> Path:
     """Start it and stop it as ``stops`` say, each a signal and how to wait for it; then let it end."""
     for number, wait in (*stops, (None, lambda process: None)):
-        process = PROCESSES.Process(target=go, args=(config,))
+        ready = PROCESSES.Event()
+        process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
         process.start()
+        ready.wait(60)
         wait(process)
         if number is not None and process.is_alive():
             os.kill(process.pid, number)

@@ -5,13 +5,14 @@ Nothing else is state: random numbers and the learning rate are functions of the
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.checkpoint import Checkpoint, CheckpointError
+from training.checkpoint import Checkpoint, CheckpointError, newest
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
 
@@ -61,6 +62,17 @@ def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, list):
         return [put_together(inner, tensors) for inner in value]
     return value
+
+
+def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
+    """Take model and optimizers to where the newest usable checkpoint of ``run`` has them. Returns its step,
+    or 0 where there is none. Raises CheckpointError where there are some and none can be used."""
+    found = newest(folder, run)
+    if found is None:
+        return 0
+    restore_model(model, found)
+    restore_optimizers(model, optimizers, found)
+    return found.meta.step
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
