@@ -76,12 +76,12 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     run.lock()
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
-    run.open(config, environment(config, str(compute.device), compute.precision, threads), start)
     logged = cut(run.metrics, start)
     # The evaluation with the lowest val/loss, but for step 0's: its step and that loss.
     evaluated = [row for row in logged if "val/loss" in row and row["step"] > 0]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     best = {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
+    run.open(config, environment(config, str(compute.device), compute.precision, threads), start, best)
     n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     where = f"{compute.device} in {compute.precision}, {threads} threads"
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""

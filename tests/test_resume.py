@@ -75,6 +75,9 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
             status = runs.read_status(folder)
             reason = signal.Signals(number).name
             assert (status["state"], status["reason"], status["saved"]) == ("interrupted", reason, stop + 1)
+            evaluated = [row for row in rows(folder) if "val/loss" in row and row["step"] > 0]
+            best = min(evaluated, key=lambda row: row["val/loss"], default={})
+            assert (status["best"] or {}) == {k: best[k] for k in ("step", "val/loss") if best}
         assert same(final(go(again)), final(whole))
         assert measured(folder) == measured(whole)
         assert runs.read_status(folder) == runs.read_status(whole)

@@ -173,8 +173,10 @@ class Run:
             raise unwritable(self.folder, error) from None
         self.held = file
 
-    def open(self, config: RunConfig, environment: dict[str, Any], step: int) -> None:
-        """Write what the run is as it goes on from ``step``, or begins anew at 0.
+    def open(
+        self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None
+    ) -> None:
+        """Write what the run is as it goes on from ``step``, its best evaluation until then, or begins at 0.
 
         Raises:
             ConfigError: the folder cannot be written.
@@ -199,7 +201,7 @@ class Run:
             write_atomically(self.folder / "config.yaml", settings)
             environment = environment | {"earlier": earlier}
             write_atomically(self.folder / "environment.json", json.dumps(environment, indent=1))
-            self.write_status(step=step, saved=step or None)
+            self.write_status(step=step, saved=step or None, best=best)
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
