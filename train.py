@@ -75,13 +75,16 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     optimizers = new_optimizers(model, config.optim)
 
     run.lock()
+    if not config.fresh and runs.has_ended(run.folder):  # while the lock was another process's
+        return
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
     logged = cut(run.metrics, start)
     # The evaluation with the lowest val/loss, but for step 0's: its step and that loss.
     evaluated = [row for row in logged if "val/loss" in row and row["step"] > 0]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     best = {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
-    run.open(config, environment(config, str(compute.device), compute.precision, threads), start, best)
+    here = environment(config, str(compute.device), compute.precision, threads, compiled=net is not model)
+    run.open(config, here, start, best)
     n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     where = f"{compute.device} in {compute.precision}, {threads} threads"
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""

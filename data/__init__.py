@@ -1,7 +1,9 @@
 """Text → tokens → batches.
 
 corpora.py      where text comes from
+download.py     what is fetched over a network
 tokenizers.py   text ⇄ token ids
+gpt2.py         where GPT-2's tokens come from
 prepared.py     both, once: a folder of token files, read through a memory map
 batches.py      windows of those tokens, for training and evaluation
 """

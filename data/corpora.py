@@ -87,10 +87,8 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
     except OSError as error:
         raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None
     if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
-        raise DataError(
-            f"data.path: {file}: is not tinyshakespeare (its SHA-256 is another); for a text of yours: "
-            "data=text data.path=FILE"
-        )
+        what_to_do = "for a text of yours: data=text data.path=FILE" if path else "delete it"
+        raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 is another); {what_to_do}")
     return content.decode("utf-8")
 
 

@@ -22,7 +22,7 @@ def gpt2_tokens() -> list[bytes]:
     tokens = carried() or tiktokens()
     listing = b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
     if hashlib.sha256(listing).hexdigest() != SHA256:
-        raise DataError(f"data.tokenizer=gpt2: the tokens of {CARRIER} are not OpenAI's; {INSTALL}")
+        raise DataError(f"data.tokenizer=gpt2: the tokens found are not OpenAI's; {INSTALL}")
     return tokens
 
 
@@ -43,9 +43,12 @@ def carried() -> list[bytes]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     byte_of = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-    merges = [line.replace(" ", "") for line in found[0].read_text(encoding="utf-8").splitlines()[1:]]
     singles = [bytes([byte]) for byte in printable + others]
-    return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
+    try:
+        merges = [line.replace(" ", "") for line in found[0].read_text(encoding="utf-8").splitlines()[1:]]
+        return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
+    except (ValueError, LookupError):  # damaged: the digest will say so
+        return singles
 
 
 def tiktokens() -> list[bytes]:

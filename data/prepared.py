@@ -44,7 +44,7 @@ class Prepared:
                 raise DataError(
                     f"data: the {split} split has {len(tokens):,} tokens, but model.block_size={block_size} "
                     f"needs at least {block_size + 1}; use a longer text, a smaller model.block_size "
-                    "or another data.val_fraction"
+                    "or another split"
                 )
 
 
@@ -117,11 +117,9 @@ def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
     Raises:
         DataError: a file is missing or damaged, or nothing says what its tokens stand for.
     """
+    again = "prepare it again"
     if (source / "meta.json").exists():
-        said = read_meta(source, "prepare it again")
-        if "train" in said:
-            return load(source, verify, again="prepare it again")
-        made = tokenizers.from_spec(said["tokenizer"])
+        said, made = read_meta(source, again)
     elif (source / "meta.pkl").exists():
         raise DataError(
             f"data.path: {source}/meta.pkl: a pickle, which is not opened here; make a meta.json of it with "
@@ -137,18 +135,22 @@ def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
     files = {split: source / f"{split}.bin" for split in SPLITS}
     try:
         stamps = {split: [file.stat().st_size, file.stat().st_mtime_ns] for split, file in files.items()}
-        dtype = np.dtype(said.get("dtype", "uint16"))  # nanoGPT's
-        about = {"format": FORMAT, "dtype": str(dtype), "tokenizer": made.spec}
+        dtype = said.get("dtype", "uint16")  # nanoGPT's
+        about = {"format": FORMAT, "dtype": dtype, "tokenizer": made.spec}
         key = digest(about | {"source": str(source.resolve()), "stamps": stamps})
         folder = cache / f"prepared-{key[:12]}"
         if not folder.is_dir():
             print(f"{source}: reading it once", flush=True)
-            write(folder, about | {split: survey(file, dtype, made) for split, file in files.items()}, {})
+            found = {split: survey(file, np.dtype(dtype), made) for split, file in files.items()}
+            for split, file in files.items():
+                if split in said and said[split] != found[split]:
+                    raise DataError(f"{file}: is not what its meta.json says; {again}")
+            write(folder, about | found, {})
     except OSError as error:
         raise DataError(
             f"data.path: {error.filename}: {error.strerror}; give a folder with train.bin and val.bin"
         ) from None
-    return load(folder, verify, source, again="prepare it again")
+    return load(folder, verify, source)
 
 
 def survey(file: Path, dtype: np.dtype[Any], tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
@@ -189,32 +191,36 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
         ) from None
 
 
-def read_meta(folder: Path, again: str) -> dict[str, Any]:
-    """meta.json. Raises DataError where it is not there or is no description with a tokenizer."""
+def read_meta(folder: Path, again: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
+    """meta.json, and the tokenizer in it. Raises DataError, with ``again`` to do, where it cannot be that."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        tokenizers.from_spec(meta["tokenizer"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        tokenizer = tokenizers.from_spec(meta["tokenizer"])
+        if meta.get("dtype", "uint16") not in ("uint16", "uint32"):
+            raise ValueError("dtype")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(
             f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {again}"
         ) from None
-    return meta
+    return meta, tokenizer
 
 
-def load(folder: Path, verify: bool, bins: Path | None = None, again: str | None = None) -> Prepared:
+def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
     """Map the token files that ``folder`` describes, which are in it, or in ``bins``.
 
     Raises:
-        DataError: a file is missing, not of its size, or not the one it was; ``again`` is what to do then.
+        DataError: a file is missing, not of its size, or not the one it was.
     """
-    again = again or f"delete {folder} and it will be prepared again"
-    meta = read_meta(folder, again)
+    again = f"delete {folder} and it will be prepared again"
+    meta, tokenizer = read_meta(folder, again)
     try:
         dtype = np.dtype(meta["dtype"])
         counts = {split: int(meta[split]["tokens"]) for split in SPLITS}
         digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {again}") from None
+    if bins:
+        again = "prepare it again"
     splits = {}
     for split in SPLITS:
         file = (bins or folder) / f"{split}.bin"
@@ -228,8 +234,7 @@ def load(folder: Path, verify: bool, bins: Path | None = None, again: str | None
             splits[split] = mapped(file, dtype)
         except OSError as error:
             raise DataError(f"{file}: {error.strerror}; {again}") from None
-    fingerprint = digest({"tokenizer": meta["tokenizer"]} | digests)
-    tokenizer = tokenizers.from_spec(meta["tokenizer"])
+    fingerprint = digest({"tokenizer": meta["tokenizer"], "dtype": str(dtype)} | digests)
     return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
 
 

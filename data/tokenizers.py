@@ -135,7 +135,7 @@ class BytePairTokenizer:
                 f"at position {found.start()} begin {SPACES:,} or more white-space characters in a row, "
                 "which tiktoken cannot encode; shorten them"
             )
-        return np.array(self.encoding.encode_ordinary(text), dtype=np.uint32)
+        return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def decode(self, ids: Ids) -> bytes:
         return self.encoding.decode_bytes([*map(int, ids)])

@@ -1,5 +1,6 @@
 """A run that was stopped, however and however often, ends with the bits of one that was not."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,18 +112,41 @@ def test_the_handlers_found_are_there_again_afterwards(tiny):
     assert [signal.getsignal(number) for number in interrupts.SIGNALS] == before
 
 
-def test_a_second_signal_does_not_wait():
+def signalled(times: int, pause: float) -> list[int]:
+    """What was reached by a loop that gets a signal so many times, this many seconds apart."""
     reached = []
 
-    def stopped_twice():
+    def loop():
         with interrupts.handled(interrupts.end), interrupts.deferred():
-            for time in (1, 2):
+            for i in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
-                reached.append(time)
+                reached.append(i)
+                time.sleep(pause)
 
     with pytest.raises(interrupts.Interrupted):
-        stopped_twice()
-    assert reached == [1]
+        loop()
+    return reached
+
+
+def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
+    assert signalled(times=3, pause=0.01) == [0, 1, 2]
+
+
+def test_another_signal_after_a_while_does_not_wait(monkeypatch):
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.05)
+    assert signalled(times=3, pause=0.1) == [0]
+
+
+def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
+    def failing():
+        with interrupts.handled(interrupts.end), interrupts.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise OSError("disk full")
+
+    with pytest.raises(interrupts.Interrupted) as raised:
+        failing()
+    assert raised.value.code == 128 + signal.SIGTERM
+    assert str(raised.value.__cause__) == "disk full"
 
 
 def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
@@ -154,61 +177,73 @@ def go_in_a_process(config, ready) -> None:
     go(config)
 
 
-def run_to_its_end(config, stops=()) -> Path:
-    """Start it and stop it as ``stops`` say, each a signal and how to wait for it; then let it end."""
-    for number, wait in (*stops, (None, lambda process: None)):
+def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
+    """Start it and stop it as ``stops`` say, each a signal and the row of metrics.jsonl after which it comes;
+    then let it end. Returns its folder and the exit codes."""
+    codes = []
+    for number, step in (*stops, (None, None)):
         ready = PROCESSES.Event()
         process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
         process.start()
         ready.wait(60)
-        wait(process)
-        if number is not None and process.is_alive():
+        if number is not None:
+            while process.is_alive() and last_row(config) < step:
+                time.sleep(0.001)
+            time.sleep(random.random() * 0.01)  # anywhere in a step, an evaluation or a save
             os.kill(process.pid, number)
         process.join(120)
-        assert process.exitcode in ((0,) if number is None else (0, -number, 128 + number))
+        codes.append(process.exitcode)
     [folder] = Path(config.runs_dir).iterdir()
     assert runs.read_status(folder)["state"] == "finished"
-    return folder
+    return folder, codes
 
 
-def any_signal(dice) -> int:
-    return dice.choice([*interrupts.SIGNALS, signal.SIGKILL])
+def last_row(config) -> int:
+    """The step of the run's newest whole row; -1 before there is one."""
+    steps = [-1]
+    for file in Path(config.runs_dir).glob("*/metrics.jsonl"):
+        for line in file.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                steps.append(json.loads(line)["step"])
+    return max(steps)
+
+
+def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
+    whole, _ = run_to_its_end(elsewhere(config, tmp_path / "whole"))
+    stopped, codes = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
+    ends = [-number if number == signal.SIGKILL else 128 + number for number, _ in stops]
+    assert codes == [*ends, 0]  # each stop found it training
+    assert same(final(stopped), final(whole))
+    assert measured(stopped) == measured(whole)
 
 
 @pytest.mark.parametrize(("norm", "optim"), CASES)
 def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=60", "train.log_every=7")
-    began = time.monotonic()
-    whole = run_to_its_end(elsewhere(config, tmp_path / "whole"))
-    takes = time.monotonic() - began
-
-    dice = random.Random(f"{norm} {optim}")
-    moments = [dice.uniform(0, takes) for _ in range(4)]
-    stops = [(any_signal(dice), lambda process, moment=moment: process.join(moment)) for moment in moments]
-    stopped = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
-    assert same(final(stopped), final(whole))
-    assert measured(stopped) == measured(whole)
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=200")
+    signals = random.sample([*interrupts.SIGNALS, signal.SIGKILL], 4)
+    stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(120), 5)), strict=True)
+    check_stopped_and_whole_are_the_same(config, tmp_path, [*stops])
 
 
 @pytest.mark.parametrize(("norm", "optim"), [CASES[0], CASES[3]])
 def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, optim):
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=60", "compile=true")
-    whole = run_to_its_end(elsewhere(config, tmp_path / "whole"))
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=100", "compile=true")
+    check_stopped_and_whole_are_the_same(config, tmp_path, [(signal.SIGKILL, 10), (signal.SIGTERM, 31)])
 
-    def wait_for_row(process, step):
-        while process.is_alive() and not any(row["step"] >= step for row in logged()):
-            time.sleep(0.005)
 
-    def logged():
-        return [row for file in (tmp_path / "stopped").glob("*/metrics.jsonl") for row in rows(file.parent)]
-
-    stops = [
-        (number, partial(wait_for_row, step=step))
-        for number, step in ((signal.SIGKILL, 10), (signal.SIGTERM, 31))
-    ]
-    stopped = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
-    assert same(final(stopped), final(whole))
-    assert measured(stopped) == measured(whole)
+def test_a_signal_at_any_moment_of_the_start_ends_it_and_it_begins_well_afterwards(tiny, tmp_path):
+    config = tiny(*HARD, "train.steps=3")
+    whole = go(elsewhere(config, tmp_path / "whole"))
+    for number in interrupts.SIGNALS:
+        ready = PROCESSES.Event()
+        process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
+        process.start()
+        ready.wait(60)
+        time.sleep(random.random() * 0.1)
+        os.kill(process.pid, number)
+        process.join(60)
+        assert process.exitcode in (0, -number, 128 + number)
+    assert same(final(go(config)), final(whole))
 
 
 # damage, two processes, the command -------------------------------------------------------------------
@@ -294,6 +329,45 @@ def test_where_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, mo
     )
 
 
+def test_a_run_knows_its_earlier_seconds_and_its_best(tiny, monkeypatch):
+    config = tiny(*HARD, "train.steps=9")
+    folder = stop_after(config, monkeypatch, 5)
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(row | {"seconds": row["seconds"] + 1000}) + "\n" for row in rows(folder)) + "{torn"
+    )
+    stop_after(config, monkeypatch, 6)
+    assert runs.read_status(folder)["best"]["step"] == 4  # of before: no evaluation was due since
+    assert all(row["seconds"] > 1000 for row in rows(folder))
+
+
+def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
+    config = tiny(*HARD, "train.steps=9")
+    folder = stop_after(config, monkeypatch, 6)
+    fresh = config.model_copy(update={"fresh": True})
+    stop_after(fresh, monkeypatch, 1)
+    assert checkpoint.saved_steps(folder / "checkpoints") == [2]
+
+
+def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch):
+    wild = ("norm=none", "optim.learning_rate=1e30", "train.grad_clip=0", "train.eval_every=0")
+    batches = []
+    draw = program.batches.training_batch
+
+    def draw_and_stop(*arguments):
+        batches.append(1)
+        if len(batches) == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return draw(*arguments)
+
+    monkeypatch.setattr(program.batches, "training_batch", draw_and_stop)
+    config = tiny(*wild, "train.steps=30", "train.log_every=100", "train.checkpoint_every=0")
+    with pytest.raises(interrupts.Interrupted):
+        go(config)
+    [folder] = Path(config.runs_dir).iterdir()
+    assert checkpoint.saved_steps(folder / "checkpoints") == []
+    assert runs.read_status(folder)["saved"] is None
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, tmp_path, capsys):
     config = tiny("train.steps=9")
     whole = go(elsewhere(config, tmp_path / "whole"))
@@ -361,7 +435,7 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
 
 
 def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tmp_path):
-    sweep = ("-m", *QUICK, "seed=0,1,2", "train.steps=300", "train.checkpoint_every=7")
+    sweep = ("-m", *QUICK, "seed=0,1,2", "train.steps=500", "train.checkpoint_every=7")
     started = subprocess.Popen(
         [sys.executable, ROOT / "train.py", *sweep],
         cwd=tmp_path,
@@ -369,10 +443,9 @@ def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tm
         stderr=subprocess.PIPE,
         text=True,
     )
-    for line in started.stdout:
-        if "seed=1" in line:
-            break
-    time.sleep(0.3)
+    while not [*tmp_path.glob("runs/*-s1-*/checkpoints/step*")]:
+        assert started.poll() is None
+        time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate()
     assert started.returncode == 128 + signal.SIGTERM

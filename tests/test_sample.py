@@ -1,5 +1,8 @@
 """Text comes from the checkpoint alone, as its settings say."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,8 +10,9 @@ from hypothesis import strategies as st
 
 from data.tokenizers import from_spec
 from sample import draw
+from tests.conftest import ROOT
 from tests.test_train import run
-from training import checkpoint, runs
+from training import checkpoint, interrupts, runs
 from training.components import build_model
 
 
@@ -168,3 +172,18 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
     done = command("sample.py", f"checkpoint={file}")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "its config is of a model of" in done.stderr
+
+
+@pytest.mark.parametrize("number", interrupts.SIGNALS)
+def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
+    started = subprocess.Popen(
+        [sys.executable, ROOT / "sample.py", f"run={trained}", "max_new_tokens=10000000"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert started.stdout.read(10)
+    started.send_signal(number)
+    _, said = started.communicate(timeout=30)
+    assert started.returncode == 128 + number
+    assert b"Traceback" not in said

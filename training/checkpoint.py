@@ -22,7 +22,7 @@ from training.config import Checked, ConfigError, RunConfig, checked
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
 HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
 KEEP = 2  # newest checkpoints that stay, besides the best
@@ -35,7 +35,7 @@ class CheckpointError(ValueError):
 class Meta(Checked):
     """What a checkpoint says besides its tensors: all that is needed to use them."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
     tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it
@@ -58,11 +58,10 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint in the folder, ascending."""
-    names = (
-        re.fullmatch(r"step-(\d+)\.safetensors", file.name) for file in folder.glob("step-*.safetensors")
-    )
-    return sorted(int(name[1]) for name in names if name)
+    """The steps that have a checkpoint in the folder, ascending. A file of another name is none of ours."""
+    found = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
+    steps = sorted(int(name[1]) for name in found if name)
+    return [step for step in steps if path_of(folder, step).is_file()]
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
@@ -88,15 +87,23 @@ def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | Non
         temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors' is for the owner alone
         temporary.replace(path)
         sync_folder(folder)
-        for step in saved_steps(folder)[:-KEEP]:
-            if step != best:
-                path_of(folder, step).unlink()
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path}: cannot be written ({error}); make room or name another runs_dir"
         ) from None
+    prune(folder, best)
     return path
+
+
+def prune(folder: Path, best: int | None) -> None:
+    """Remove all but the newest KEEP and that of step ``best``; what cannot be removed is only told of."""
+    for step in saved_steps(folder)[:-KEEP]:
+        if step != best:
+            try:
+                path_of(folder, step).unlink(missing_ok=True)
+            except OSError as error:
+                print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
 
 
 def load(path: Path) -> Checkpoint:
@@ -115,10 +122,15 @@ def load(path: Path) -> Checkpoint:
         if header[at : at + 64].decode() != digest(path, at):
             raise damaged
         with safe_open(path, framework="pt") as content:
-            said = json.loads(content.metadata()["normgpt"])
+            said = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError):
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError):
         raise damaged from None
+    if said.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: is of format {said.get('format')!r}, but this version reads {FORMAT}; "
+            "use the version that made it"
+        )
     try:
         return Checkpoint(path, checked(Meta, said), tensors)
     except ConfigError as error:

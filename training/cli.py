@@ -42,6 +42,10 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
         def job(composed: DictConfig) -> Any:
             try:
                 return main(checked(kind, plain(composed, HydraConfig.get().runtime.choices)))
+            except interrupts.Interrupted as signal:
+                if signal.__cause__:  # what went wrong besides
+                    say(str(signal.__cause__))
+                raise
             except USERS as error:
                 say(str(error))
             except OmegaConfBaseException as error:

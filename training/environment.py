@@ -16,7 +16,9 @@ PARTS = ("model", "data", "training")
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
-def environment(config: RunConfig, device: str, precision: str, threads: int) -> dict[str, Any]:
+def environment(
+    config: RunConfig, device: str, precision: str, threads: int, compiled: bool
+) -> dict[str, Any]:
     """Versions, commit, processor, threads, command; device and precision as ``auto`` was resolved."""
     return {
         "machine": machine(),
@@ -24,7 +26,7 @@ def environment(config: RunConfig, device: str, precision: str, threads: int) ->
         "device": device,
         "precision": precision,
         "threads": threads,
-        "compile": config.compile,
+        "compile": compiled,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor(),

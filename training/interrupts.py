@@ -6,6 +6,7 @@ inside ``deferred`` and looks at the signal where its state is whole. The handle
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,19 +23,25 @@ class Interrupted(SystemExit):
         self.signal = signal.Signals(number).name
 
 
+def current() -> dict[int, Any]:
+    """The handler of each signal; the system's own where it is none of Python's."""
+    return {int(number): signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+
+
 @contextmanager
-def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """Call ``handler(number, frame)`` at a signal. Yields what was found. Only a main thread can do this; in
-    another one nothing is changed."""
+def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Call ``handler(number, frame)`` at a signal. Only a main thread can do so; another changes nothing."""
     if threading.current_thread() is not threading.main_thread():
-        yield {}
+        yield
         return
-    found: dict[int, Any] = {number: signal.signal(number, handler) or signal.SIG_DFL for number in SIGNALS}
+    found = current()
+    for number in SIGNALS:
+        signal.signal(number, handler)
     try:
-        yield found
+        yield
     finally:
-        for number, before in found.items():
-            signal.signal(number, before)
+        for number in SIGNALS:
+            signal.signal(number, found[number])
 
 
 def end(number: int, frame: Any) -> None:
@@ -43,9 +50,10 @@ def end(number: int, frame: Any) -> None:
 
 
 class Pending:
-    """Whether a signal has come."""
+    """Whether a signal has come, and when."""
 
     number: int | None = None
+    since = 0.0
 
     def check(self) -> None:
         """Raises Interrupted where one has."""
@@ -59,15 +67,31 @@ class Pending:
             yield item
 
 
+PATIENCE = 1.0  # seconds in which another signal is taken for the same one: launchers may send it twice
+
+
 @contextmanager
 def deferred() -> Iterator[Pending]:
-    """Inside, a signal is only noted. The same one again does what it did outside: it does not wait."""
+    """Inside, a signal is only noted. One that comes after PATIENCE does what it did outside, at once.
+
+    Raises:
+        Interrupted: a signal came and was not looked at; from the error that ended the loop, if one did.
+    """
     pending = Pending()
+    found = current()
 
     def note(number: int, frame: Any) -> None:
-        pending.number = number
-        signal.signal(number, found[number])
+        if pending.number is None:
+            pending.number, pending.since = number, time.monotonic()
+        elif time.monotonic() - pending.since > PATIENCE:
+            signal.signal(number, found[number])
+            signal.raise_signal(number)
 
-    with handled(note) as found:
-        yield pending
-    pending.check()  # it came too late for the loop
+    with handled(note):
+        try:
+            yield pending
+        except Exception as error:
+            if pending.number is not None:
+                raise Interrupted(pending.number) from error
+            raise
+    pending.check()

@@ -22,7 +22,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -110,10 +110,24 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def write_atomically(file: Path, text: str) -> None:
-    """Readers see the old content or the new, never a part."""
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """An OSError in here says which file it is about; that of a full disk does not by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+
+
+def write_atomically(file: Path, text: str, sync: bool = False) -> None:
+    """Readers see the old content or the new, never a part; with ``sync``, after a power failure, too."""
     temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    with naming(file), temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        if sync:
+            stream.flush()
+            os.fsync(stream.fileno())
     temporary.replace(file)
 
 
@@ -137,6 +151,7 @@ class Run:
             "best": None,
         }
         self.held: IO[str] | None = None
+        self.without_fresh = ""
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
@@ -190,7 +205,9 @@ class Run:
         if not step and status:
             earlier = []
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
+        self.without_fresh = " without fresh=true" if config.fresh else ""
         try:
+            self.write_status(step=step, saved=step or None, best=best)
             for left in self.folder.rglob(".*.tmp"):  # by a process that was killed
                 left.unlink()
             if not step:
@@ -201,7 +218,6 @@ class Run:
             write_atomically(self.folder / "config.yaml", settings)
             environment = environment | {"earlier": earlier}
             write_atomically(self.folder / "environment.json", json.dumps(environment, indent=1))
-            self.write_status(step=step, saved=step or None, best=best)
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
@@ -216,11 +232,12 @@ class Run:
             yield
         except Interrupted as signal:
             self.write_status(state="interrupted", reason=signal.signal)
-            going_on = f"the same command goes on from step {self.status['saved'] or 0:,}"
+            going_on = f"the same command{self.without_fresh} goes on from step {self.status['saved'] or 0:,}"
             print(f"{self.folder}: interrupted by {signal.signal}; {going_on}", file=sys.stderr)
             raise
         except BaseException as error:
-            self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # of a full disk there is one error to tell of: that one
+                self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
             raise
         if self.status["state"] == "running":
             self.write_status(state="finished")

@@ -27,8 +27,8 @@ def optimizer_state(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state of each parameter: its tensors, ``optimizer/<parameter>/<key>``, and its structure.
 
-    A state may hold tensors, numbers, None, and lists and tables of these. An optimizer's options (betas,
-    decay) are no state: they are the config's.
+    A state may hold tensors, numbers, None, and lists and tables of these, whose keys are strings. An
+    optimizer's options (betas, decay) are no state: they are the config's.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
@@ -70,8 +70,11 @@ def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimi
     found = newest(folder, run)
     if found is None:
         return 0
-    restore_model(model, found)
-    restore_optimizers(model, optimizers, found)
+    try:
+        restore_model(model, found)
+        restore_optimizers(model, optimizers, found)
+    except CheckpointError as error:  # the code of the model has changed
+        raise CheckpointError(f"{error}; fresh=true starts the run over") from None
     return found.meta.step
 
 

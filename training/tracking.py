@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from training.runs import jsonable, write_atomically
+from training.runs import jsonable, naming, write_atomically
 
 if TYPE_CHECKING:
     from data.batches import Batch
@@ -28,13 +29,14 @@ class Metrics:
     """metrics.jsonl: one JSON object a line, flushed, so that what was logged survives the process."""
 
     def __init__(self, file: Path) -> None:
+        self.file = file
         self.stream = file.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
-        self.stream.write(
-            json.dumps({key: jsonable(value) for key, value in row.items()}, allow_nan=False) + "\n"
-        )
-        self.stream.flush()
+        line = json.dumps({key: jsonable(value) for key, value in row.items()}, allow_nan=False) + "\n"
+        with naming(self.file):
+            self.stream.write(line)
+            self.stream.flush()
 
     def sync(self) -> None:
         """Make what was written survive a power failure, too."""
@@ -52,12 +54,11 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
     the rows that stay."""
     rows = []
     for line in file.read_bytes().splitlines() if file.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # the process ended in the middle of it
-            break
-    rows = [row for row in rows if row["step"] < step]
-    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+        with suppress(ValueError, TypeError, LookupError):  # a line in whose middle the process ended
+            row = json.loads(line)
+            if row["step"] < step:
+                rows.append(row)
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows), sync=True)
     return rows
 
 

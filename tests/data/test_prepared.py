@@ -175,6 +175,24 @@ def test_a_changed_file_with_the_old_time_is_found_by_its_digest(tmp_path):
         adopted(folder)
 
 
+MANY_CHARACTERS = "".join(map(chr, range(0x10000, 0x10000 + 51_000)))
+
+
+def describe(folder: Path, dtype: object, chars: str = MANY_CHARACTERS, **more) -> None:
+    """A meta.json of whoever prepared the folder."""
+    spec = {"kind": "char", "chars": chars}
+    (folder / "meta.json").write_text(json.dumps({"tokenizer": spec, "dtype": dtype} | more))
+
+
+def test_the_same_files_are_other_data_under_another_dtype_or_tokenizer(tmp_path):
+    folder = nanogpts(tmp_path / "folder", [1, 0, 2, 0], [1, 0])
+    found = set()
+    for dtype, chars in (("uint16", "abc"), ("uint32", "abc"), ("uint16", "abd")):
+        describe(folder, dtype, chars)
+        found.add(adopted(folder).fingerprint)
+    assert len(found) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -193,6 +211,15 @@ def test_a_changed_file_with_the_old_time_is_found_by_its_digest(tmp_path):
             r"meta\.pkl: a pickle, which is not opened",
         ),
         (lambda folder: (folder / "meta.json").write_text("{"), r"meta\.json: missing or damaged"),
+        (lambda folder: (folder / "meta.json").write_text("[" * 100_000), r"meta\.json: missing or damaged"),
+        (lambda folder: describe(folder, "O"), r"meta\.json: missing or damaged"),
+        (lambda folder: describe(folder, "int16"), r"meta\.json: missing or damaged"),
+        (lambda folder: describe(folder, None), r"meta\.json: missing or damaged"),
+        (lambda folder: describe(folder, "uint16", "abc"), r"train\.bin: has token 50,256, but .* has 3"),
+        (
+            lambda folder: describe(folder, "uint16", train={"tokens": 3, "sha256": "0" * 64}),
+            r"train\.bin: is not what its meta\.json says",
+        ),
         (lambda folder: (folder / "meta.json").write_text("[]"), r"meta\.json: missing or damaged"),
         (
             lambda folder: (folder / "meta.json").write_text('{"tokenizer": {}}'),

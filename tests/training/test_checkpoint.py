@@ -139,9 +139,9 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_tensors_name(tmp_path, 
     "said",
     [
         *([1], {}, {"step": 1}, None, "x"),
-        {"format": 1, "step": "abc", "config": None, "tokenizer": {}, "fingerprint": "f"},
-        {"format": 2, "step": 1, "config": {}, "tokenizer": {}, "fingerprint": "f"},
-        {"format": 1, "step": 1, "config": {"seed": 0}, "tokenizer": {}, "fingerprint": "f"},
+        {"format": 2, "step": "abc", "config": None, "tokenizer": {}, "fingerprint": "f"},
+        {"format": 1, "step": 1, "config": {}, "tokenizer": {}, "fingerprint": "f"},
+        {"format": 2, "step": 1, "config": {"seed": 0}, "tokenizer": {}, "fingerprint": "f"},
     ],
 )
 def test_metadata_that_is_not_ours_is_refused_by_the_files_name(tmp_path, monkeypatch, said):
@@ -159,3 +159,36 @@ def test_weights_that_are_not_finite_are_not_restored(tmp_path):
         model.map.bias[0] = torch.nan
     with pytest.raises(CheckpointError, match="not finite"):
         state.restore_model(Small(), checkpoint.load(write(tmp_path, model=model)))
+
+
+def test_the_newest_of_this_run_is_found_and_anothers_is_not(tmp_path):
+    assert checkpoint.newest(tmp_path, "r") is None
+    for step in (1, 2):
+        write(tmp_path, step)
+    assert checkpoint.newest(tmp_path, "r").meta.step == 2
+    with pytest.raises(
+        CheckpointError, match=r"step-00000002.safetensors: of another run or step, and no older"
+    ):
+        checkpoint.newest(tmp_path, "another")
+    assert checkpoint.saved_steps(tmp_path) == [1, 2]
+
+
+def test_other_names_and_folders_are_left_alone(tmp_path):
+    (tmp_path / "step-00000009.safetensors").mkdir()
+    (tmp_path / "step-7.safetensors").write_text("mine")
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    assert checkpoint.saved_steps(tmp_path) == [2, 3]
+    assert checkpoint.newest(tmp_path, "r").meta.step == 3
+    assert (tmp_path / "step-7.safetensors").read_text() == "mine"
+
+
+def test_what_cannot_be_removed_is_told_of_and_the_save_holds(tmp_path, monkeypatch, capsys):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    assert checkpoint.saved_steps(tmp_path) == [1, 2, 3]
+    assert "step-00000001.safetensors: cannot be removed (Permission denied)" in capsys.readouterr().err

@@ -27,7 +27,14 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placeme
 
 
 def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
-    config = configured("optim=muon", "model.bias=true", "model.n_layer=2", "optim.momentum=0.9")
+    config = configured(
+        "optim=muon",
+        "model.bias=true",
+        "model.n_layer=2",
+        "optim.momentum=0.9",
+        "optim.weight_decay=0.3",
+        "optim.eps=1e-6",
+    )
     model = build_model(config, 9)
     adamw, muon = new_optimizers(model, config.optim)
     assert isinstance(muon, torch.optim.Muon)
@@ -35,7 +42,8 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
     of_muon = {names[p] for group in muon.param_groups for p in group["params"]}
     kinds = ("attn.branch.qkv", "attn.branch.proj", "mlp.branch.fc", "mlp.branch.proj")
     assert of_muon == {f"blocks.{layer}.{kind}.weight" for layer in (0, 1) for kind in kinds}
-    assert muon.param_groups[0]["momentum"] == 0.9
+    assert (muon.param_groups[0]["momentum"], muon.param_groups[0]["weight_decay"]) == (0.9, 0.3)
+    assert all(group["eps"] == 1e-6 for group in adamw.param_groups)
     assert "embed.tokens.weight" in {names[p] for group in adamw.param_groups for p in group["params"]}
 
 

@@ -2,8 +2,11 @@
 
 import json
 import math
+from pathlib import Path
 
-from training.tracking import Metrics, ProgressLine
+import pytest
+
+from training.tracking import Metrics, ProgressLine, cut
 
 
 def test_a_row_is_one_json_line_on_disk_at_once(tmp_path):
@@ -28,3 +31,30 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
         "step 0/100  val 4.000",
         "step 50/100  loss 3.000  val 2.000",
     ]
+
+
+def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    assert cut(file, 3) == []
+    lines = [
+        '{"step": 0, "x": "NaN"}',
+        "3",
+        "{}",
+        "[1]",
+        '{"step": 2}',
+        '{"step": 3}',
+        '{"step": "a"}',
+        '{"ste',
+    ]
+    file.write_text("\n".join(lines))
+    assert cut(file, 3) == [{"step": 0, "x": "NaN"}, {"step": 2}]
+    assert file.read_text() == '{"step": 0, "x": "NaN"}\n{"step": 2}\n'
+
+
+def test_a_row_that_the_disk_refuses_says_which_file(tmp_path):
+    metrics = Metrics(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left") as raised:
+        metrics.write({"step": 0})
+    assert raised.value.filename == "/dev/full"
+    with pytest.raises(OSError, match="No space left"):
+        metrics.stream.close()
