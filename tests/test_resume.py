@@ -219,9 +219,10 @@ def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
 
 @pytest.mark.parametrize(("norm", "optim"), CASES)
 def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=200")
+    seldom = ("train.eval_every=10", "train.checkpoint_every=7")
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, *seldom, "train.steps=120")
     signals = random.sample([*interrupts.SIGNALS, signal.SIGKILL], 4)
-    stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(120), 5)), strict=True)
+    stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(70), 5)), strict=True)
     check_stopped_and_whole_are_the_same(config, tmp_path, [*stops])
 
 
