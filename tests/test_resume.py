@@ -27,10 +27,11 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 
 def go(config) -> Path:
     """What the command does: begin, or go on."""
-    data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
-    folder = runs.run_folder(config, compute.precision, data.fingerprint)
-    with interrupts.handled(interrupts.end), runs.Run(folder) as run:
-        program.train(config, data, compute, run)
+    with interrupts.handled(interrupts.end):
+        data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
+        folder = runs.run_folder(config, compute.precision, data.fingerprint)
+        with runs.Run(folder) as run:
+            program.train(config, data, compute, run)
     return folder
 
 
@@ -172,9 +173,10 @@ PROCESSES.set_forkserver_preload(["tests.test_resume"])
 
 
 def go_in_a_process(config, ready) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside of go, multiprocessing would exit with 1
-    ready.set()
-    go(config)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # after go, multiprocessing would exit with 1
+    with interrupts.handled(interrupts.end):
+        ready.set()
+        go(config)
 
 
 def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
