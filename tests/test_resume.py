@@ -19,6 +19,7 @@ from data.prepared import prepare
 from tests.conftest import ROOT
 from tests.test_train import QUICK, final, rows, same
 from training import checkpoint, interrupts, runs
+from training.config import ConfigError
 from training.device import choose
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
@@ -435,6 +436,19 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
     third.terminate()
     assert third.wait() == 128 + signal.SIGTERM
     third.stdout.close()
+
+
+def test_a_folder_that_is_there_is_locked_before_anything_is_built(tmp_path):
+    folder = tmp_path / "run"
+    with runs.Run(folder) as new:
+        assert not folder.exists()  # what is refused later leaves no trace
+        new.lock()
+        with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* is training this run"):
+            runs.Run(folder).__enter__()
+    with runs.Run(folder), pytest.raises(ConfigError, match="is training this run"):
+        runs.Run(folder).lock()
+    with runs.Run(folder):
+        pass
 
 
 def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tmp_path):
