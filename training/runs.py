@@ -176,8 +176,9 @@ class Run:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                who = file.read() or "another process"
+                with file:
+                    file.seek(0)
+                    who = file.read() or "another process"
                 raise ConfigError(
                     f"{self.folder}: {who} is training this run; wait for it or end it"
                 ) from None
