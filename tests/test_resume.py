@@ -215,7 +215,7 @@ def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
     whole, _ = run_to_its_end(elsewhere(config, tmp_path / "whole"))
     stopped, codes = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
     ends = [-number if number == signal.SIGKILL else 128 + number for number, _ in stops]
-    assert codes == [*ends, 0]  # each stop found it training
+    assert codes == [*ends, 0]  # each stop came before its end
     assert same(final(stopped), final(whole))
     assert measured(stopped) == measured(whole)
 
