@@ -33,6 +33,7 @@ def rehearsed(
             "choose another norm, or other sizes of model and train.batch_size"
         ) from error
     if config.compile:
+        print("compile: compiling; the first time takes some 20 seconds, later ones a few", flush=True)
         try:
             net: Net = torch.compile(model)
             rehearse(model, net, loss_of)
