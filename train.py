@@ -12,38 +12,24 @@ functions, as it takes a second: a typo, or a run that has already ended, is ans
 
 import math
 import shlex
-import time
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data import batches
 from data.prepared import Prepared, prepare
-from training import checkpoint, cli, interrupts, runs
+from training import checkpoint, cli, interrupts, runs, tracking
+from training.clock import Clock, is_due
 from training.config import RunConfig
 from training.environment import changed_code, environment
-from training.tracking import Metrics, ProgressLine, cut
+from training.files import read_json
+from training.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from training.device import Compute
-
-    Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
-    LossOf = Callable[[Net, batches.Batch], Tensor]
-
-
-def evaluate(model: "nn.Module", loss_of: "LossOf", some: Iterable[batches.Batch]) -> float:
-    """Mean loss per target token, in evaluation mode. Moves no buffer and draws no random number."""
-    import torch
-
-    model.eval()
-    with torch.inference_mode():
-        losses, sizes = zip(*((loss_of(model, batch), batch[1].size) for batch in some), strict=True)
-        values = torch.stack(losses).tolist()  # one copy to the host
-    model.train()
-    return math.fsum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)
+    from training.evaluation import Net
 
 
 def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
@@ -51,12 +37,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     import torch
     import torch.nn.functional as F
 
+    from diagnostics import causality, names
+    from diagnostics.activations import Activations, without_effects
+    from diagnostics.statistics import on_host
+    from diagnostics.weights import Weights
     from model.streams import stream_seed
-    from training import state
+    from training import evaluation, state
     from training.device import set_switches
     from training.optim import new_optimizers, rate_scale
     from training.rehearsal import rehearsed
 
+    wandb_mode = tracking.wandb_mode(config)
     threads = set_switches(compute, config.train.threads)
     seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
     T, steps, rows = config.model.block_size, config.train.steps, config.train.batch_size
@@ -73,27 +64,33 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
     model, net = rehearsed(config, data.tokenizer.vocab_size, compute, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
+    wanted = names.selection(config.stats.metrics, config.stats.sites)
+    weights = Weights(model, wanted)
 
     run.lock()
     if not config.fresh and runs.has_ended(run.folder):  # while the lock was another process's
         return
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
-    logged = cut(run.metrics, start)
-    # The evaluation with the lowest val/loss, but for step 0's: its step and that loss.
-    evaluated = [row for row in logged if "val/loss" in row and row["step"] > 0]
-    lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
-    best = {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
+    logged = tracking.cut(run.metrics, start)
+    best = tracking.best_of(logged)
     here = environment(config, str(compute.device), compute.precision, threads, compiled=net is not model)
+    certificate = read_json(run.certificate) if start else {}
+    certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
     run.open(config, here, start, best)
     n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
     where = f"{compute.device} in {compute.precision}, {threads} threads"
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
     print(f"{run.folder}: {n_parameters}, {where}{going_on}", flush=True)
+    run.write(run.certificate, certificate)
+    print(
+        causality.in_words(certificate, f"norm={config.norm.name} placement={config.placement.name}"),
+        flush=True,
+    )
 
     def save(step: int) -> None:
         """Unless this step is saved, or the weights are not finite: then the next loss will say so."""
-        weights = state.model_tensors(model)
-        if step == run.status["saved"] or not state.all_finite(weights):
+        tensors = state.model_tensors(model)
+        if step == run.status["saved"] or not state.all_finite(tensors):
             return
         moments, structure = state.optimizer_state(model, optimizers)
         meta = checkpoint.Meta(
@@ -105,32 +102,43 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
             optimizer=structure,
         )
         metrics.sync()
-        checkpoint.save(run.checkpoints, meta, weights | moments, best["step"] if best else None)
+        checkpoint.save(run.checkpoints, meta, tensors | moments, best["step"] if best else None)
         run.write_status(step=step, saved=step)
 
-    since = time.perf_counter()
-    begun = since - (logged[-1]["seconds"] if logged else 0.0)
-    aside, timed_steps = 0.0, 0  # since the last row: seconds not spent on training; updates done
+    def evaluations(step: int) -> dict[str, float]:
+        """What is measured on the validation split at ``step``."""
+        windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows, micro_rows)
+        found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows()))}
+        if evaluation.with_running_estimates(model):
+            as_trained = evaluation.evaluate_on_batch_statistics(model, loss_of, stop.watching(windows()))
+            found |= {
+                "val/batch_stats_loss": as_trained,
+                "val/batch_stats_gap": as_trained - found["val/loss"],
+            }
+        if step == steps:
+            whole = progress.through(step, batches.whole_split(data.val, T, micro_rows), len(data.val) - 1)
+            found["val/full_loss"] = evaluation.evaluate(model, loss_of, stop.watching(whole))
+        return found
+
+    clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
+    group = runs.group_name(config, compute.precision, data.fingerprint)
+    timed_steps = 0  # updates since the last row with a loss
     with (
         interrupts.deferred() as stop,
+        tracking.copied_to_wandb(wandb_mode, config, run.folder, group, start),
         run.recording(),
-        Metrics(run.metrics) as metrics,
+        tracking.Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,
     ):
         for step in range(start, steps + 1):  # one more than there are updates: the last evaluates and saves
             last = step == steps
-            row: dict[str, float] = {}  # what is measured at this step
+            row: dict[str, Any] = causality.leaks(certificate) if step == 0 else {}  # measured at this step
 
-            tick = time.perf_counter()
             try:  # a signal is looked at here only, where the model is that of this step
                 stop.check()
                 if last or is_due(step, config.train.eval_every):
-                    windows = batches.fixed_windows(data.val, T, config.train.eval_windows, micro_rows)
-                    row["val/loss"] = evaluate(model, loss_of, stop.watching(windows))
-                if last:
-                    whole = batches.whole_split(data.val, T, micro_rows)
-                    shown = progress.through(step, whole, len(data.val) - 1)
-                    row["val/full_loss"] = evaluate(model, loss_of, stop.watching(shown))
+                    with clock.aside("evaluation"):
+                        row |= evaluations(step)
             except interrupts.Interrupted:
                 save(step)
                 raise
@@ -138,12 +146,18 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                 best = {"step": step, "val/loss": row["val/loss"]}
             is_best = best is not None and best["step"] == step
             if last or is_best or (step > 0 and is_due(step, config.train.checkpoint_every)):
-                save(step)
-            aside += time.perf_counter() - tick
+                with clock.aside("checkpoints"):
+                    save(step)
 
             if not last:
                 rate = config.optim.learning_rate * rate_scale(step, steps, config.schedule)
                 x, y = batches.training_batch(data.train, T, rows, seed_of("data", step))
+                seen: dict[str, Tensor] = {}  # measured at this step, on the device
+                if watching := is_due(step, config.stats.every, dense_start=True):
+                    histograms = is_due(step, config.stats.histograms_every)
+                    with clock.aside("statistics"), Activations(model, wanted, histograms) as seen:
+                        torch.manual_seed(seed_of("dropout", step, 0))
+                        loss_of(without_effects(model), (x[:micro_rows], y[:micro_rows])).backward()
                 loss = torch.zeros((), device=compute.device)
                 for micro in range(config.train.grad_accum):
                     part = slice(micro * micro_rows, (micro + 1) * micro_rows)
@@ -151,23 +165,30 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                     micro_loss = loss_of(net, (x[part], y[part])) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
+                if watching:
+                    with clock.aside("statistics"):
+                        seen |= weights.before()
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
                 for optimizer in optimizers:
-                    for group in optimizer.param_groups:
-                        group["lr"] = rate
+                    for options in optimizer.param_groups:
+                        options["lr"] = rate
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=True)
                 timed_steps += 1
+                if watching:
+                    with clock.aside("statistics"):
+                        seen |= weights.after()
                 if is_due(step, config.train.log_every):
-                    row |= {"train/loss": loss.item(), "train/grad_norm": grad_norm.item(), "train/lr": rate}
-                    now = time.perf_counter()  # after .item(): a GPU has done its work, too
-                    row["train/tokens_per_s"] = timed_steps * rows * T / (now - since - aside)
-                    since, aside, timed_steps = now, 0.0, 0
+                    seen = {"train/loss": loss, "train/grad_norm": grad_norm} | seen
+                row |= on_host(seen)  # by one copy, for which the device must have done its work
+                if "train/loss" in row:
+                    row |= {"train/lr": rate, "train/tokens_per_s": timed_steps * rows * T / clock.lap()}
+                    timed_steps = 0
+                if watching:
+                    row["stats/overhead"] = clock.spent["statistics"] / clock.training()
 
             if row:
-                metrics.write(
-                    {"step": step, "tokens": step * rows * T, "seconds": time.perf_counter() - begun} | row
-                )
+                metrics.write({"step": step, "tokens": step * rows * T, "seconds": clock.seconds()} | row)
                 progress.update(step, row)
                 run.write_status(step=step, best=best, final=row.get("val/full_loss"))
             if reason := not_finite(row):
@@ -175,14 +196,11 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                 break
 
 
-def is_due(step: int, every: int) -> bool:
-    """Whether something done every so many steps is done at ``step``; every 0 is never."""
-    return every > 0 and step % every == 0
-
-
-def not_finite(row: dict[str, float]) -> str | None:
-    """What in the row is not finite, or None."""
-    return next((f"{key} is {value}" for key, value in row.items() if not math.isfinite(value)), None)
+def not_finite(row: dict[str, Any]) -> str | None:
+    """Which loss or gradient norm is not finite, or None. (A statistic need not be: kurtosis of a
+    constant.)"""
+    ours = ((key, value) for key, value in row.items() if key.startswith(("train/", "val/")))
+    return next((f"{key} is {value}" for key, value in ours if not math.isfinite(value)), None)
 
 
 def report(folder: Path, already: bool = False) -> float:
@@ -191,12 +209,15 @@ def report(folder: Path, already: bool = False) -> float:
     again = ""
     if already:
         again = "; nothing left to do (fresh=true starts over)"
-        if changed := changed_code(runs.read_json(folder / "environment.json")):
+        if changed := changed_code(read_json(folder / "environment.json")):
             again += f"; made by other code, changed since: {', '.join(changed)}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf
-    print(f"{folder}: finished, val/full_loss {status['final']:.4f}{again}")
+    certificate = read_json(folder / "certificate.json")
+    leaks = not (certificate.get("causal", True) and certificate.get("independent_rows", True))
+    note = "; it LEAKS, its train/loss is not that of a language model (certificate.json)" if leaks else ""
+    print(f"{folder}: finished, val/full_loss {status['final']:.4f}{note}{again}")
     if not already:
         print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")
     return float(status["final"])

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
+os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import open_dict
 
+from training.checking import checked
 from training.cli import CONF, plain
-from training.config import RunConfig, checked
+from training.config import RunConfig
 
 torch.set_num_threads(1)
 

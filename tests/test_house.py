@@ -8,14 +8,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OURS = [
     file
-    for pattern in ("*.py", "model/*.py", "data/*.py", "training/*.py")
+    for pattern in ("*.py", "model/*.py", "data/*.py", "training/*.py", "diagnostics/*.py")
     for file in sorted(ROOT.glob(pattern))
 ]
 ROOMS = {
     "model": {"model"},
     "data": {"data"},
-    "training": {"training", "data", "model"},
-    "": {"training", "data", "model"},
+    "diagnostics": {"diagnostics"},
+    "training": {"training", "diagnostics", "data", "model"},
+    "": {"training", "diagnostics", "data", "model"},
 }
 
 
@@ -45,6 +46,7 @@ def test_imports_go_one_way(file):
             "model",
             "data",
             "training",
+            "diagnostics",
             "train",
             "sample",
         }:

@@ -19,10 +19,12 @@ from data.prepared import prepare
 from tests.conftest import ROOT
 from tests.test_train import QUICK, final, rows, same
 from training import checkpoint, interrupts, runs
-from training.config import ConfigError
+from training.checking import ConfigError
 from training.device import choose
+from training.files import read_json
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
+CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("adamw", "muon")]
 
 
@@ -43,9 +45,7 @@ def elsewhere(config, path):
 
 def measured(folder: Path) -> list[dict]:
     """The rows, without the clock's."""
-    return [
-        {k: v for k, v in row.items() if k not in ("seconds", "train/tokens_per_s")} for row in rows(folder)
-    ]
+    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows(folder)]
 
 
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------
@@ -57,7 +57,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
 ):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
     whole = go(config)
-    write = program.Metrics.write
+    write = program.tracking.Metrics.write
     for number, stops in [(signal.SIGINT, {k}) for k in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]:
         left = set(stops)
 
@@ -67,7 +67,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
                 left.remove(row["step"])
                 os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(program.Metrics, "write", write_and_stop)
+        monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
         again = elsewhere(config, tmp_path / f"stopped{number}-{min(stops)}")
         for stop in sorted(stops):
             with pytest.raises(interrupts.Interrupted) as raised:
@@ -274,14 +274,14 @@ DAMAGES = [cut_in_half, flip_a_bit, take_another_steps, make_foreign]
 
 def stop_after(config, monkeypatch, step):
     """The run, stopped after that step; its checkpoints are those of steps 6 and step + 1."""
-    write = program.Metrics.write
+    write = program.tracking.Metrics.write
 
     def write_and_stop(self, row):
         write(self, row)
         if row["step"] == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(program.Metrics, "write", write_and_stop)
+    monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
     with pytest.raises(interrupts.Interrupted):
         go(config)
     monkeypatch.undo()
@@ -391,7 +391,7 @@ def test_going_on_in_another_environment_is_said_once_and_recorded(tiny, monkeyp
     config = tiny(*HARD, "train.steps=9")
     folder = stop_after(config, monkeypatch, 3)
     file = folder / "environment.json"
-    environment = runs.read_json(file)
+    environment = read_json(file)
     environment["threads"] = 7
     environment["packages"]["torch"] = "1.0"
     environment["code"]["model/gpt.py"] = "other"
@@ -404,7 +404,7 @@ def test_going_on_in_another_environment_is_said_once_and_recorded(tiny, monkeyp
     assert line.endswith("changed code: model/gpt.py")
     go(config)
     assert "another environment" not in capsys.readouterr().out
-    [earlier] = runs.read_json(file)["earlier"]
+    [earlier] = read_json(file)["earlier"]
     assert earlier["threads"] == 7
 
 

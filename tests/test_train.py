@@ -19,8 +19,8 @@ from data.prepared import prepare
 from model.streams import stream_seed
 from tests.conftest import NORMS, PLACEMENTS, ROOT
 from training import checkpoint, runs, state
+from training.checking import ConfigError
 from training.components import build_model
-from training.config import ConfigError
 from training.device import choose
 from training.rehearsal import rehearse
 
@@ -220,7 +220,8 @@ def test_val_loss_is_that_of_windows_of_the_validation_split(tiny):
 
 
 def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
-    config = tiny("train.steps=7", "train.eval_every=3", "train.log_every=2", "fresh=true")
+    watch = ("train.eval_every=3", "train.log_every=2", "stats.every=0")
+    config = tiny("train.steps=7", *watch, "fresh=true")
     folder = run(config)
     assert yaml.safe_load((folder / "config.yaml").read_text()) == config.model_dump(by_alias=True)
     status = runs.read_status(folder)
@@ -232,6 +233,13 @@ def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
     assert found[1].keys() == {
         *("step", "tokens", "seconds", "train/loss", "train/grad_norm", "train/lr", "train/tokens_per_s")
     }
+    assert {key for key in found[0] if key.startswith("leak.")} == {
+        f"leak.{kind}/{mode}"
+        for kind in ("future", "rows", "future_gradient", "rows_gradient")
+        for mode in ("train", "eval")
+    }
+    certificate = json.loads((folder / "certificate.json").read_text())
+    assert (certificate["causal"], certificate["independent_rows"], certificate["context"]) == (True, True, 8)
     assert found[-1].keys() == {"step", "tokens", "seconds", "val/loss", "val/full_loss"}
     assert found[-1]["tokens"] == 7 * 4 * 8
     assert status["final"] == found[-1]["val/full_loss"]
@@ -403,7 +411,7 @@ def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):
         "from torch import nn\n\n\nclass Fails(nn.Module):\n    calls = 0\n\n"
         "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
         "    def forward(self, x):\n        Fails.calls += 1\n"
-        "        if Fails.calls > 5:\n            raise ZeroDivisionError('on purpose')\n        return x\n"
+        "        if Fails.calls > 60:\n            raise ZeroDivisionError('on purpose')\n        return x\n"
     )
     done = command("train.py", *QUICK, "norm=none", "norm._target_=fails.Fails", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from training.config import Checked, ConfigError, RunConfig, checked
+from training.checking import Checked, ConfigError, checked
+from training.config import RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

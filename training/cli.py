@@ -23,12 +23,15 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import DataError
 from training import interrupts
+from training.checking import Checked, ConfigError, checked, keys, unknown_key
 from training.checkpoint import CheckpointError
-from training.config import Checked, ConfigError, checked, keys, unknown_key
 
 CONF = Path(__file__).parents[1] / "conf"
 USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
-TEXT_KEYS = ("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache")
+TEXT_KEYS = (
+    *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache"),
+    *("wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
+)
 Config = TypeVar("Config", bound=Checked)
 
 

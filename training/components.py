@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from training.checking import ConfigError, expectation
 from training.checkpoint import Checkpoint, CheckpointError
-from training.config import Component, ConfigError, RunConfig, expectation
+from training.config import Component, RunConfig
 
 if TYPE_CHECKING:
     from model import GPT

@@ -6,13 +6,12 @@ default. Torch is not imported for it: a typo is answered at once.
 """
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-
-class ConfigError(ValueError):
-    """A wrong setting; its message is for the user: ``<key>: <what is wrong>; <what to do>``."""
+from diagnostics import names
+from training.checking import Checked
 
 
 def no_bool(value: Any) -> Any:
@@ -28,10 +27,6 @@ CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
 Seed = Annotated[Int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
-
-
-class Checked(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
 
 class Component(Checked):
@@ -105,9 +100,6 @@ class MuonConfig(OptimConfig):
     momentum: Annotated[Float, Field(ge=0, lt=1)]
 
 
-KINDS = ("adamw", "muon")  # pydantic names the kind in the place of an error; it is no key of ours
-
-
 class ScheduleConfig(Checked):
     shape: Literal["cosine", "linear", "constant"]
     warmup_fraction: Fraction
@@ -135,6 +127,32 @@ class TrainConfig(Checked):
         return self
 
 
+class StatsConfig(Checked):
+    every: CountOr0
+    metrics: list[str]
+    sites: list[str]
+    histograms_every: CountOr0
+
+    @field_validator("metrics")
+    @classmethod
+    def of_statistics_that_there_are(cls, metrics: list[str]) -> list[str]:
+        for pattern in metrics:
+            if not names.known(pattern):
+                near = difflib.get_close_matches(pattern.split("/")[0], names.STATISTICS, n=1)
+                advice = f"did you mean {near[0]}" if near else f"choose of {', '.join(names.STATISTICS)}"
+                raise ValueError(f"there is no statistic {pattern!r}; {advice}")
+        return metrics
+
+
+class WandbConfig(Checked):
+    mode: Literal["auto", "online", "offline", "disabled"]
+    project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")]
+    entity: str | None
+    group: Annotated[str, Field(max_length=128)] | None
+    tags: list[Annotated[str, Field(min_length=1, max_length=64)]]
+    dir: str
+
+
 class RunConfig(Checked):
     """Everything train.py needs; conf/config.yaml explains each key."""
 
@@ -151,6 +169,8 @@ class RunConfig(Checked):
     optim: Annotated[AdamWConfig | MuonConfig, Field(discriminator="kind")]
     schedule: ScheduleConfig
     train: TrainConfig
+    stats: StatsConfig
+    wandb: WandbConfig
 
 
 class SampleConfig(Checked):
@@ -178,59 +198,3 @@ class SampleConfig(Checked):
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("prompt and prompt_file both say how to begin; give one of them")
         return self
-
-
-Config = TypeVar("Config", bound=Checked)
-
-
-def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
-    """``plain`` as a frozen config. Raises ConfigError, naming the first wrong key and what it should be."""
-    try:
-        return kind.model_validate(plain)
-    except ValidationError as error:
-        raise ConfigError(explained(kind, error)) from None
-
-
-def explained(kind: type[BaseModel], error: ValidationError) -> str:
-    """Pydantic's first finding as one line: key, what is wrong, what to do."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part not in KINDS)
-    what = expectation(error)
-    if first["type"] == "union_tag_invalid":
-        return f"{key}.kind: should be one of {first['ctx']['expected_tags']}; choose it with {key}=…"
-    if first["type"] == "extra_forbidden":
-        return unknown_key(key, keys(kind))
-    if first["type"] == "missing":
-        return f"{key}: the key is missing; do not remove it"
-    if first["type"] == "value_error" and isinstance(first["input"], dict):  # what must hold between fields
-        return f"{key}.{what}" if key else what
-    if first["type"] == "string_pattern_mismatch":
-        patterns = {"device": "should be auto, cpu, mps, cuda or cuda:N"}
-        what = patterns.get(key, "should be a name with a module, as model.norms.LayerNorm")
-    return f"{key or 'config'}: {what}, not {first['input']!r}"
-
-
-def expectation(error: ValidationError) -> str:
-    """``should be …``, of pydantic's first finding."""
-    return error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("Input ").split(", unable")[0]
-
-
-def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key of a config, dotted."""
-    found = []
-    for name, field in kind.model_fields.items():
-        inner = field.annotation
-        models = [k for k in (inner, *get_args(inner)) if isinstance(k, type) and issubclass(k, BaseModel)]
-        found += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
-    return list(dict.fromkeys(found))
-
-
-def unknown_key(key: str, known: list[str]) -> str:
-    """One line for a key that does not exist, with the nearest that does, or not for what was chosen."""
-    if key in known:
-        return f"{key}: what was chosen for {key.split('.')[0]} has no such key; leave it out"
-    near = difflib.get_close_matches(key, known, n=1) or [
-        k for k in known if k.split(".")[-1] == key.split(".")[-1]
-    ]
-    advice = f"did you mean {near[0]}?" if near else "the option --cfg job prints all keys"
-    return f"{key}: unknown key; {advice}"

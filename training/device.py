@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from training.config import ConfigError
+from training.checking import ConfigError
 
 TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
 
@@ -21,6 +21,11 @@ class Compute:
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bf16 where that is the precision; parameters stay fp32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given; a CPU always has."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
 
 
 def choose(device: str, precision: str) -> Compute:

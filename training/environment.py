@@ -12,7 +12,7 @@ from typing import Any
 from training.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("model", "data", "training")
+PARTS = ("model", "data", "training", "diagnostics")
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from model import GPT
+from training.checking import ConfigError
 from training.components import build_model
-from training.config import ConfigError, RunConfig
+from training.config import RunConfig
 from training.device import Compute
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)

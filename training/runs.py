@@ -4,6 +4,7 @@
         config.yaml         the resolved config, plain
         metrics.jsonl       one line a log: the source of truth
         status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
+        certificate.json    whether its model, at the start, keeps to the past; see diagnostics/causality.py
         environment.json    where it ran: versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
         .lock               held by the process that trains it
@@ -16,7 +17,6 @@ at once.
 import fcntl
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -28,8 +28,10 @@ from typing import IO, Any, Self
 
 import yaml
 
-from training.config import ConfigError, RunConfig
+from training.checking import ConfigError
+from training.config import RunConfig
 from training.environment import asked_for, differences, machine
+from training.files import jsonable, read_json, write_atomically
 from training.interrupts import Interrupted
 from training.source import source
 
@@ -50,11 +52,21 @@ def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, A
     }
 
 
+def short_hash(plain: dict[str, Any]) -> str:
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
 def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     """Where this run is or will be."""
-    canonical = json.dumps(identity(config, precision, fingerprint), sort_keys=True, separators=(",", ":"))
-    short = hashlib.sha256(canonical.encode()).hexdigest()[:8]
+    short = short_hash(identity(config, precision, fingerprint))
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
+
+
+def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
+    """The same for all runs that differ in their seed alone."""
+    short = short_hash(identity(config, precision, fingerprint) | {"seed": None})
+    return f"{config.norm.name}-{config.placement.name}-{short}"
 
 
 def has_ended(folder: Path) -> bool:
@@ -90,45 +102,8 @@ def newest_run(runs_dir: str) -> Path:
     return max(found, key=lambda file: file.stat().st_mtime).parent
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The file's content, or nothing where there is no such file or it is damaged."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def read_status(folder: Path) -> dict[str, Any]:
     return read_json(folder / "status.json")
-
-
-def jsonable(value: Any) -> Any:
-    """JSON has no NaN or infinity: they are the strings NaN, Infinity, -Infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-@contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """An OSError in here says which file it is about; that of a full disk does not by itself."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(file)
-        raise
-
-
-def write_atomically(file: Path, text: str, sync: bool = False) -> None:
-    """Readers see the old content or the new, never a part; with ``sync``, after a power failure, too."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    with naming(file), temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        if sync:
-            stream.flush()
-            os.fsync(stream.fileno())
-    temporary.replace(file)
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:
@@ -143,6 +118,7 @@ class Run:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
+        self.certificate = folder / "certificate.json"
         self.status: dict[str, Any] = {
             "state": "running",
             "step": 0,
@@ -217,14 +193,16 @@ class Run:
             resolved = config.model_dump(by_alias=True)
             settings = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
             write_atomically(self.folder / "config.yaml", settings)
-            environment = environment | {"earlier": earlier}
-            write_atomically(self.folder / "environment.json", json.dumps(environment, indent=1))
+            self.write(self.folder / "environment.json", environment | {"earlier": earlier})
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
     def write_status(self, **changes: Any) -> None:
-        self.status |= {key: jsonable(value) for key, value in changes.items()}
-        write_atomically(self.folder / "status.json", json.dumps(self.status, indent=1, allow_nan=False))
+        self.status |= jsonable(changes)
+        self.write(self.folder / "status.json", self.status)
+
+    def write(self, file: Path, content: dict[str, Any]) -> None:
+        write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -1,28 +1,22 @@
-"""What a run says while it goes: metrics.jsonl, and one line on the terminal."""
+"""What a run writes down while it goes: metrics.jsonl, the source of truth, and a copy of it in wandb."""
 
+import importlib.util
 import json
 import os
+import secrets
+import signal
+import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from training.runs import jsonable, naming, write_atomically
-
-if TYPE_CHECKING:
-    from data.batches import Batch
+from training import wandb_sink
+from training.checking import ConfigError
+from training.config import RunConfig
+from training.files import jsonable, naming, read_json, write_atomically
 
 
 class Metrics:
@@ -33,7 +27,7 @@ class Metrics:
         self.stream = file.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
-        line = json.dumps({key: jsonable(value) for key, value in row.items()}, allow_nan=False) + "\n"
+        line = json.dumps(jsonable(row), allow_nan=False) + "\n"
         with naming(self.file):
             self.stream.write(line)
             self.stream.flush()
@@ -62,64 +56,112 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
     return rows
 
 
-class ProgressLine:
-    """A live line on a terminal; plain lines elsewhere, the more seldom the longer the run has gone on."""
+def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Step and val/loss of the evaluation with the lowest, but for step 0's; None where there is none."""
+    evaluated = [row for row in rows if "val/loss" in row and row["step"] > 0]
+    lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
+    return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
 
-    def __init__(self, first: int, steps: int) -> None:
-        self.first, self.steps = first, steps  # the step that this process begins at, and the last
-        self.latest: dict[str, float] = {}
-        self.start = self.said = time.monotonic()
-        self.bar = None
-        if sys.stdout.isatty():
-            self.bar = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[metrics]}"),
-                TimeElapsedColumn(),
-                TextColumn("eta"),
-                TimeRemainingColumn(),
-                console=Console(highlight=False),
-            )
-            self.task = self.bar.add_task("", total=steps, completed=first, metrics="")
 
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
+def wandb_mode(config: RunConfig) -> str:
+    """auto, online, offline or disabled. ``auto`` is what WANDB_MODE says, where that is set; it is disabled,
+    and that is said, where wandb is not installed.
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+    Raises:
+        ConfigError: another mode is asked for, and wandb is not installed.
+    """
+    asked = config.wandb.mode
+    mode = os.environ.get("WANDB_MODE", asked) if asked == "auto" else asked
+    if mode == "disabled":
+        return mode
+    found = importlib.util.find_spec("wandb")
+    if found is not None and found.origin is not None:  # a mere folder of that name has no origin
+        return mode
+    if asked == "auto":
+        print("wandb: it is not installed; the run's folder has all that it would show", flush=True)
+        return "disabled"
+    raise ConfigError(f"wandb.mode: {mode} needs wandb; pip install wandb, or wandb.mode=disabled")
 
-    def update(self, step: int, row: dict[str, float]) -> None:
-        """Show the newest value of each metric; ``row`` may have some of them."""
-        self.latest |= row
-        names = {
-            "train/loss": "loss {:.3f}",
-            "val/loss": "val {:.3f}",
-            "train/tokens_per_s": "{:,.0f} tokens/s",
-        }
-        text = "  ".join(form.format(self.latest[key]) for key, form in names.items() if key in self.latest)
-        eta = ""
-        if self.first < step < self.steps and not self.bar:  # the live line has its own
-            pace = (time.monotonic() - self.start) / (step - self.first)  # seconds a step
-            eta = f"  eta {pace * (self.steps - step):.0f} s"
-        self.say(step, text + eta, now="val/loss" in row)
 
-    def through(self, step: int, some: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
-        """The batches of a long evaluation of so many target tokens, showing how far it has come."""
-        seen = 0
-        for batch in some:
-            yield batch
-            seen += batch[1].size
-            self.say(step, f"the whole validation split: {seen / targets:.0%}")
+@contextmanager
+def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
+    """Inside, a process copies the rows of metrics.jsonl to wandb as they come: see wandb_sink.py. At the end
+    it is waited for, 15 seconds at most.
 
-    def say(self, step: int, text: str, now: bool = False) -> None:
-        """Show ``text``; in plain lines only where it is time for one, or ``now``."""
-        clock = time.monotonic()
-        if self.bar:
-            self.bar.update(self.task, completed=step, metrics=text)
-        elif now or clock - self.said >= max(1.5, 0.05 * (clock - self.start)):
-            print(f"step {step}/{self.steps}  {text}", flush=True)
-            self.said = clock
+    Args:
+        mode: what ``wandb_mode`` said.
+        folder: the run's; its name begins the id of the wandb run.
+        group: of runs that differ in their seed alone; wandb.group goes before.
+        step: that the run goes on from; from 0 it is a new wandb run.
+    """
+    if mode == "disabled":
+        yield
+        return
+    known = read_json(folder / "wandb.json") if step else {}
+    run_id = (
+        known.get("id") or f"{folder.name}-{secrets.token_hex(3)}"
+    )  # a server takes no step of an id twice
+    write_atomically(folder / "wandb.json", json.dumps({"id": run_id}))
+    settings, certificate = config.wandb, read_json(folder / "certificate.json")
+    job = {
+        "mode": mode,
+        "pid": os.getpid(),
+        "folder": str(folder.resolve()),
+        "offset": (folder / "metrics.jsonl").stat().st_size if known else 0,
+        "init": {
+            "id": run_id,
+            "resume": "allow",
+            "name": folder.name,
+            "project": settings.project,
+            "entity": settings.entity,
+            "group": settings.group or group,
+            "tags": settings.tags,
+            "dir": settings.dir,
+            "config": config.model_dump(by_alias=True) | {"certificate": certificate},
+        },
+    }
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", wandb_sink.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us
+            env={"WANDB_ERROR_REPORTING": "false"} | os.environ,
+        )
+    except OSError as error:
+        print(f"wandb: {error}; the run goes on without it, and metrics.jsonl has every row", flush=True)
+        yield
+        return
+    relay = threading.Thread(target=relayed, args=(child,), daemon=True)
+    relay.start()
+    assert child.stdin
+    try:
+        with suppress(OSError):  # that it has ended already is heard from the relay
+            child.stdin.write(json.dumps(job) + "\n")
+            child.stdin.flush()
+        yield
+    finally:
+        with suppress(OSError):
+            child.stdin.close()  # says that the run has ended
+        relay.join(2)
+        if relay.is_alive():
+            print(f"wandb: waiting for it, {wandb_sink.LAST} seconds at most", flush=True)
+            relay.join(wandb_sink.LAST)
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            relay.join()
+
+
+def relayed(child: "subprocess.Popen[str]") -> None:
+    """Print what the process says, until it ends."""
+    assert child.stdout
+    with child.stdout as lines:
+        for line in lines:
+            print(line, end="", flush=True)
+    if child.wait() < 0:
+        print(
+            "wandb: its process was ended; the run goes on without it, and metrics.jsonl has every row",
+            flush=True,
+        )

@@ -5,8 +5,9 @@ from torch import nn
 
 from model.norms import LayerNorm
 from tests.conftest import configured
+from training.checking import ConfigError
 from training.components import OURS, bind
-from training.config import Component, ConfigError
+from training.config import Component
 
 
 def component(target: str, **options) -> Component:

@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.conftest import CONF, configured
-from training.config import Checked, ConfigError, RunConfig, SampleConfig, checked
+from training.checking import Checked, ConfigError, checked
+from training.config import RunConfig, SampleConfig
 
 CHOICES = [
     (group.name, file.stem)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.config import ConfigError
+from training.checking import ConfigError
 from training.device import choose, set_switches
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.training.test_components import component
+from training.checking import ConfigError
 from training.components import bind
-from training.config import ConfigError
 from training.source import source
 
 CODE = '''

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training.tracking import Metrics, ProgressLine, cut
+from training.progress import ProgressLine
+from training.tracking import Metrics, cut
 
 
 def test_a_row_is_one_json_line_on_disk_at_once(tmp_path):

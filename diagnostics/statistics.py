@@ -1,0 +1,155 @@
+"""Each statistic, as a function of what it is taken of; docs/statistics.md says how to read them.
+
+Tensors come in fp32. Moments are over all of a tensor's numbers, (B, T, C), together; ratios and cosines are
+taken for each token and then averaged. Every result is one number, a 0-d tensor on the same device.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BINS = 64  # of a histogram
+QUERIES, SEQUENCES = 16, 8  # that attention is looked at for
+SATURATED = 2.0  # |αx| from which tanh(αx) is flat: tanh 2 = 0.964
+
+
+def std(x: Tensor) -> Tensor:
+    """√E[(x − E x)²]"""
+    return (x - x.mean()).square().mean().sqrt()
+
+
+def rms(x: Tensor) -> Tensor:
+    """√E[x²]"""
+    return x.square().mean().sqrt()
+
+
+def max_abs(x: Tensor) -> Tensor:
+    """max |x|"""
+    return x.abs().max()
+
+
+def kurtosis(x: Tensor) -> Tensor:
+    """E[((x − E x) / std x)⁴]: 3 for a normal distribution, more with outliers, NaN for a constant."""
+    centred = x - x.mean()
+    return (centred / centred.square().mean().sqrt()).square().square().mean()
+
+
+MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": torch.mean,
+    "std": std,
+    "rms": rms,
+    "max_abs": max_abs,
+    "kurtosis": kurtosis,
+}
+
+
+def ratio(branch: Tensor, stream: Tensor) -> Tensor:
+    """‖branch‖ / ‖stream‖ of each token, (B, T, C) both; the mean."""
+    return (branch.norm(dim=-1) / stream.norm(dim=-1)).mean()
+
+
+def cosine(x: Tensor, y: Tensor) -> Tensor:
+    """x·y / (‖x‖ ‖y‖) of each token, (B, T, C) both; the mean."""
+    return ((x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))).mean()
+
+
+def dead(hidden: Tensor) -> Tensor:
+    """Share of an MLP's units, (B, T, units) after the activation, that are positive for no token."""
+    return (hidden.amax(dim=(0, 1)) <= 0).float().mean()
+
+
+def attention_logits(qkv: Tensor, n_head: int) -> tuple[Tensor, Tensor]:
+    """q·k/√d of some queries, (B, heads, queries, T), and which keys are a query's future, (queries, T).
+
+    They are computed again from qkv (B, T, 3C), as the model's own attention does not show them: for the
+    first 8 sequences at most, and for 16 queries at most, evenly spaced, the last position among them.
+    """
+    B, T, C3 = qkv[:SEQUENCES].shape
+    q, k, _ = qkv[:SEQUENCES].view(B, T, 3, n_head, C3 // 3 // n_head).permute(2, 0, 3, 1, 4)  # (B, nh, T, d)
+    at = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=qkv.device)  # positions of the queries
+    logits = q[:, :, at] @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return logits, torch.arange(T, device=qkv.device) > at[:, None]
+
+
+def entropy(qkv: Tensor, n_head: int) -> Tensor:
+    """−Σ p ln p, in nats, of the attention weights p of a query and head; the mean over these."""
+    logits, future = attention_logits(qkv, n_head)
+    log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
+    return -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1).mean()
+
+
+def max_logit(qkv: Tensor, n_head: int) -> Tensor:
+    """The largest q·k/√d among what the queries may attend to."""
+    logits, future = attention_logits(qkv, n_head)
+    return logits.masked_fill(future, -math.inf).max()
+
+
+# of a norm and its input: None where the norm has no such thing
+
+
+def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
+    """Mean |weight|."""
+    weight = getattr(norm, "weight", None)
+    return None if weight is None else weight.abs().mean()
+
+
+def mean_gap(norm: Any, x: Tensor) -> Tensor | None:
+    """(batch mean − running mean) / running standard deviation, of each channel; the root mean square."""
+    if getattr(norm, "running_mean", None) is None:
+        return None
+    return rms((x.mean((0, 1)) - norm.running_mean) / norm.running_var.sqrt())
+
+
+def std_gap(norm: Any, x: Tensor) -> Tensor | None:
+    """ln(batch standard deviation / running standard deviation) of each channel; the root mean square."""
+    if getattr(norm, "running_var", None) is None:
+        return None
+    return rms(0.5 * (x.var((0, 1), correction=0) / norm.running_var).log())
+
+
+def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
+    """Share of inputs with |αx| > 2, where the norm has an α, as DyT's tanh(αx)."""
+    alpha = getattr(norm, "alpha", None)
+    return None if alpha is None else ((alpha * x).abs() > SATURATED).float().mean()
+
+
+INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
+    "gain": gain,
+    "mean_gap": mean_gap,
+    "std_gap": std_gap,
+    "saturation": saturation,
+}
+
+
+def histogram(x: Tensor) -> Tensor:
+    """Lowest and highest finite number, how many are not finite, and how many of the finite lie in each of 64
+    equal bins between the two: (3 + 64,). By whole numbers, so that a GPU counts deterministically, too."""
+    finite = x.isfinite()
+    low, high = torch.where(finite, x, math.inf).min(), torch.where(finite, x, -math.inf).max()
+    scaled = (torch.where(finite, x, low) - low) * (BINS / (high - low).clamp(min=1e-30))
+    bins = torch.where(finite, scaled.clamp(0, BINS - 1), BINS).long()
+    counts = torch.bincount(bins.flatten(), minlength=BINS + 1).float()
+    return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
+
+
+def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
+    """The same as plain numbers, by one copy from the device. A histogram, the one thing here that is not
+    0-d, is a table of low, high, nonfinite and counts."""
+    numbers = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        mine, numbers = numbers[: value.numel()], numbers[value.numel() :]
+        if value.ndim:
+            low, high, nonfinite, *counts = mine
+            plain[name] = {
+                "low": low,
+                "high": high,
+                "nonfinite": int(nonfinite),
+                "counts": list(map(int, counts)),
+            }
+        else:
+            plain[name] = mine[0]
+    return plain

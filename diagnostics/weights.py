@@ -1,0 +1,57 @@
+"""Norms of gradients, weights and updates, read from the real step.
+
+weights = Weights(model, names.selection(["grad.norm", "update.ratio"], sites=["*"]))
+values = weights.before()  # the gradients are there
+optimizer.step()
+values |= weights.after()
+values["update.ratio/00"]
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """√Σ x² over all numbers of all tensors, in fp32."""
+    return torch.stack([torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]).norm()
+
+
+class Weights:
+    """Measures what ``wanted`` names, of an update between ``before`` and ``after``.
+
+    Of each part of the model, ``embed`` and the blocks ``LL``, only the matrices count: gains and biases are
+    vectors, and which of these there are depends on the norm.
+    """
+
+    def __init__(self, model: Any, wanted: Callable[[str], bool]) -> None:
+        parts: dict[str, nn.Module] = {"embed": model.embed}
+        parts |= {f"{i:02d}": block for i, block in enumerate(model.blocks)}
+        self.matrices = {site: [p for p in part.parameters() if p.dim() >= 2] for site, part in parts.items()}
+        self.wanted = wanted
+        self.copies: dict[str, list[Tensor]] = {}
+
+    @torch.no_grad()
+    def before(self) -> dict[str, Tensor]:
+        """grad.norm and weight.norm, where the gradients are there and not yet clipped."""
+        values = {}
+        for site, matrices in self.matrices.items():
+            if self.wanted(name := f"grad.norm/{site}"):
+                values[name] = norm([p.grad for p in matrices if p.grad is not None])
+            if self.wanted(name := f"weight.norm/{site}"):
+                values[name] = norm(matrices)
+            if self.wanted(f"update.ratio/{site}"):
+                self.copies[site] = [p.clone() for p in matrices]
+        return values
+
+    @torch.no_grad()
+    def after(self) -> dict[str, Tensor]:
+        """update.ratio."""
+        values = {}
+        for site, copies in self.copies.items():
+            changes = [p - copy for p, copy in zip(self.matrices[site], copies, strict=True)]
+            values[f"update.ratio/{site}"] = norm(changes) / norm(copies)
+        self.copies.clear()
+        return values

@@ -1,0 +1,72 @@
+"""Checking what was composed: one line, in the user's words, for the first thing that is wrong."""
+
+import difflib
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+KINDS = ("adamw", "muon")  # pydantic names the kind in the place of an error; it is no key of ours
+
+
+class ConfigError(ValueError):
+    """A wrong setting; its message is for the user: ``<key>: <what is wrong>; <what to do>``."""
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+
+Config = TypeVar("Config", bound=Checked)
+
+
+def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
+    """``plain`` as a frozen config. Raises ConfigError, naming the first wrong key and what it should be."""
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(explained(kind, error)) from None
+
+
+def explained(kind: type[BaseModel], error: ValidationError) -> str:
+    """Pydantic's first finding as one line: key, what is wrong, what to do."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part not in KINDS)
+    what = expectation(error)
+    if first["type"] == "union_tag_invalid":
+        return f"{key}.kind: should be one of {first['ctx']['expected_tags']}; choose it with {key}=…"
+    if first["type"] == "extra_forbidden":
+        return unknown_key(key, keys(kind))
+    if first["type"] == "missing":
+        return f"{key}: the key is missing; do not remove it"
+    if first["type"] == "value_error" and isinstance(first["input"], dict):  # what must hold between fields
+        return f"{key}.{what}" if key else what
+    if first["type"] == "string_pattern_mismatch":
+        patterns = {"device": "should be auto, cpu, mps, cuda or cuda:N"}
+        what = patterns.get(key, "should be a name with a module, as model.norms.LayerNorm")
+    return f"{key or 'config'}: {what}, not {first['input']!r}"
+
+
+def expectation(error: ValidationError) -> str:
+    """``should be …``, of pydantic's first finding."""
+    return error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("Input ").split(", unable")[0]
+
+
+def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key of a config, dotted."""
+    found = []
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        models = [k for k in (inner, *get_args(inner)) if isinstance(k, type) and issubclass(k, BaseModel)]
+        found += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
+    return list(dict.fromkeys(found))
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """One line for a key that does not exist, with the nearest that does, or not for what was chosen."""
+    if key in known:
+        return f"{key}: what was chosen for {key.split('.')[0]} has no such key; leave it out"
+    near = difflib.get_close_matches(key, known, n=1) or [
+        k for k in known if k.split(".")[-1] == key.split(".")[-1]
+    ]
+    advice = f"did you mean {near[0]}?" if near else "the option --cfg job prints all keys"
+    return f"{key}: unknown key; {advice}"

@@ -1,0 +1,178 @@
+"""Copies the rows of a run's metrics.jsonl to wandb, in a process of its own; training/tracking.py starts it.
+
+wandb may hang (a stopped helper process is waited for without end), raise in the middle of a log, ask
+questions, and take seconds to start. Here it can: the process that trains writes metrics.jsonl and does not
+know who reads it. A run that was killed is copied to its last line, too, and each run of a sweep is a wandb
+run of its own, whatever became of the one before.
+
+Standard input: one line of JSON, what to do (see ``main``); its end means that the run has ended. Standard
+output: lines for the user.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+POLL = 0.5  # seconds between looks at metrics.jsonl
+CONNECT = 10  # seconds that a server may take to answer
+LAST = 15  # seconds that may go by after the run's end
+PROBE = 2**16  # bytes that a disk should still take
+SETTINGS = {  # where this wandb has them: those with x_ come and go
+    "silent": True,
+    "console": "off",  # this process's own output is nothing to keep
+    "disable_git": True,  # environment.json has it
+    "init_timeout": CONNECT,
+    "x_save_requirements": False,
+    "x_transaction_log_flush_interval": 2.0,  # seconds of rows that are lost if wandb is killed
+}
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        print("wandb:", " ".join(text.split()), flush=True)
+
+
+def main() -> None:
+    """The line on standard input: ``mode`` (auto, online or offline), ``init`` (what wandb.init is given),
+    ``pid`` of the process that trains, ``folder`` of the run, and ``offset``, from which metrics.jsonl is
+    copied."""
+    sys.stdout = os.fdopen(os.dup(1), "w")  # ours alone: while a process that wandb starts has it, it is open
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # they are for the run, whose end is ours
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(10)
+    job = json.loads(sys.stdin.readline())
+    over = threading.Event()
+    threading.Thread(target=wait_for_the_end, args=(over,), daemon=True).start()
+    try:
+        copy(job, over)
+    except BaseException as error:
+        say(f"{type(error).__name__}: {error}; the run goes on without it, and metrics.jsonl has every row")
+        os._exit(1)  # wandb's own clean-up could hang
+
+
+def wait_for_the_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+    time.sleep(LAST)
+    say(f"not done {LAST} s after the end; metrics.jsonl has every row; wandb sync uploads what is there")
+    os._exit(1)
+
+
+def copy(job: dict[str, Any], over: threading.Event) -> None:
+    run = begin(job)
+    run.define_metric("step")
+    run.define_metric("tokens")
+    run.define_metric("*", step_metric="step")
+    run.define_metric("val/*", step_metric="tokens")
+    folder = Path(job["folder"])
+    disk = Disk(Path(run.dir))
+    with (folder / "metrics.jsonl").open("rb") as file:
+        file.seek(job["offset"])
+        ended = False
+        while not ended:
+            ended = over.wait(POLL)  # what was written before the end is read below
+            for line in iter(file.readline, b""):
+                if not line.endswith(b"\n"):  # the rest of it is still to come
+                    file.seek(-len(line), os.SEEK_CUR)
+                    break
+                row = json.loads(line)
+                run.log(logged(row), step=row["step"], commit=True)
+            disk.check()
+    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    run.summary["state"] = status["state"]
+    for key, value in (status["best"] or {}).items():  # wandb's own minimum is NaN after one NaN
+        run.summary[f"best/{key}"] = value
+    run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+    disk.check(now=True)
+
+
+def begin(job: dict[str, Any]) -> Any:
+    """A wandb run: online if that is wanted and there is a key and a server, else offline."""
+    import wandb
+
+    known = type(wandb.Settings()).model_fields
+    settings = wandb.Settings(
+        **{key: value for key, value in (SETTINGS | {"x_stats_pid": job["pid"]}).items() if key in known}
+    )
+    wandb.setup(settings)
+    mode = job["mode"]
+    if mode != "offline":
+        try:
+            has_key = wandb.login(prompt=False, verify=False)
+        except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
+            has_key = False
+            say(f"{error}; this run is offline")
+        if not has_key and mode == "online":
+            say("no key was found (wandb login asks for one); this run is offline")
+        mode = "online" if has_key else "offline"
+    try:
+        run = wandb.init(mode=mode, settings=settings, **job["init"])
+    except Exception as error:
+        if mode == "offline":
+            raise
+        say(f"no connection ({type(error).__name__}: {error}); this run is offline")
+        wandb.teardown()
+        run = wandb.init(mode="offline", settings=settings, **job["init"])
+        mode = "offline"
+    asked, got = Path(job["init"]["dir"]).resolve(), Path(run.dir).resolve().parent
+    if not got.is_relative_to(asked):
+        say(f"{asked} cannot be written; this run is in {got}")
+    say(
+        str(run.url)
+        if mode == "online"
+        else f"offline, in {os.path.relpath(got)}; watch: wandb leet, upload: wandb sync"
+    )
+    return run
+
+
+def logged(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of metrics.jsonl as wandb takes it: numbers, and histograms."""
+    import numpy as np
+    import wandb
+
+    out: dict[str, Any] = {}
+    for name, value in row.items():
+        if not isinstance(value, dict):
+            out[name] = float(value) if isinstance(value, str) else value  # NaN, Infinity
+            continue
+        out[name.replace("hist.", "nonfinite.", 1)] = value["nonfinite"]
+        if sum(value["counts"]):
+            counts = np.asarray(value["counts"])
+            edges = np.linspace(value["low"], value["high"], len(counts) + 1)
+            out[name] = wandb.Histogram(np_histogram=(counts, edges))
+    return out
+
+
+class Disk:
+    """Notices that wandb's disk is full. wandb does not say so: it only loses what it writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / ".space"
+        self.said = False
+        self.checked = time.monotonic()
+
+    def check(self, now: bool = False) -> None:
+        if self.said or not (now or time.monotonic() - self.checked > 10):
+            return
+        self.checked = time.monotonic()
+        try:
+            self.file.write_bytes(bytes(PROBE))
+        except OSError as error:
+            self.said = True
+            say(
+                f"{self.file.parent}: {error.strerror}; rows may be missing there, metrics.jsonl has them all"
+            )
+        finally:
+            with contextlib.suppress(OSError):
+                self.file.unlink()
+
+
+if __name__ == "__main__":
+    main()
