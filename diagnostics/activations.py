@@ -43,6 +43,7 @@ class Activations:
         self.model, self.wanted, self.histograms = model, wanted, histograms
         self.values: dict[str, Tensor] = {}
         self.hooks: list[Any] = []
+        self.device_type = next(model.parameters()).device.type
 
     def __enter__(self) -> dict[str, Tensor]:
         self.values = {}
@@ -120,10 +121,12 @@ class Activations:
 
     @torch.no_grad()
     def put(self, name: str, statistic: Callable[..., Tensor | None], *of: Any, always: bool = False) -> None:
-        if always or self.wanted(name):
+        if not (always or self.wanted(name)):
+            return
+        with torch.autocast(self.device_type, enabled=False):  # or the products of attention would be bf16
             value = statistic(*(x.float() if isinstance(x, Tensor) else x for x in of))
-            if value is not None:
-                self.values[name] = value
+        if value is not None:
+            self.values[name] = value
 
     def before(self, module: nn.Module, look: Callable[[Tensor], object]) -> None:
         """Call ``look(input)`` before the module's forward."""

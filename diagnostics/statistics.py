@@ -129,8 +129,9 @@ def histogram(x: Tensor) -> Tensor:
     equal bins between the two: (3 + 64,). By whole numbers, so that a GPU counts deterministically, too."""
     finite = x.isfinite()
     low, high = torch.where(finite, x, math.inf).min(), torch.where(finite, x, -math.inf).max()
-    scaled = (torch.where(finite, x, low) - low) * (BINS / (high - low).clamp(min=1e-30))
-    bins = torch.where(finite, scaled.clamp(0, BINS - 1), BINS).long()
+    # by halves, as the difference of two finite numbers need not be finite
+    part = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
+    bins = torch.where(finite, (BINS * part).clamp(0, BINS - 1), BINS).long()
     counts = torch.bincount(bins.flatten(), minlength=BINS + 1).float()
     return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
 

@@ -18,6 +18,9 @@ from training.checking import ConfigError
 from training.config import RunConfig
 from training.files import jsonable, naming, read_json, write_atomically
 
+CONNECT = 10  # seconds that wandb's server may take to answer
+LAST = 15  # seconds that wandb may take after a run's end
+
 
 class Metrics:
     """metrics.jsonl: one JSON object a line, flushed, so that what was logged survives the process."""
@@ -71,7 +74,8 @@ def wandb_mode(config: RunConfig) -> str:
         ConfigError: another mode is asked for, and wandb is not installed.
     """
     asked = config.wandb.mode
-    mode = os.environ.get("WANDB_MODE", asked) if asked == "auto" else asked
+    mode = (os.environ.get("WANDB_MODE") or asked) if asked == "auto" else asked
+    mode = {"dryrun": "offline"}.get(mode, mode)  # its old name
     if mode == "disabled":
         return mode
     found = importlib.util.find_spec("wandb")
@@ -86,7 +90,7 @@ def wandb_mode(config: RunConfig) -> str:
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
     """Inside, a process copies the rows of metrics.jsonl to wandb as they come: see wandb_sink.py. At the end
-    it is waited for, 15 seconds at most.
+    it is waited for, LAST seconds at most.
 
     Args:
         mode: what ``wandb_mode`` said.
@@ -98,14 +102,15 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         yield
         return
     known = read_json(folder / "wandb.json") if step else {}
-    run_id = (
-        known.get("id") or f"{folder.name}-{secrets.token_hex(3)}"
-    )  # a server takes no step of an id twice
+    # a name that begins anew would not do: wandb's server takes no step of an id twice
+    run_id = known.get("id") or f"{folder.name}-{secrets.token_hex(3)}"
     write_atomically(folder / "wandb.json", json.dumps({"id": run_id}))
     settings, certificate = config.wandb, read_json(folder / "certificate.json")
     job = {
         "mode": mode,
         "pid": os.getpid(),
+        "connect": CONNECT,
+        "last": LAST,
         "folder": str(folder.resolve()),
         "offset": (folder / "metrics.jsonl").stat().st_size if known else 0,
         "init": {
@@ -147,8 +152,8 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             child.stdin.close()  # says that the run has ended
         relay.join(2)
         if relay.is_alive():
-            print(f"wandb: waiting for it, {wandb_sink.LAST} seconds at most", flush=True)
-            relay.join(wandb_sink.LAST)
+            print(f"wandb: waiting for it, {LAST} seconds at most", flush=True)
+            relay.join(LAST)
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             relay.join()

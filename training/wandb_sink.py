@@ -20,14 +20,11 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
-CONNECT = 10  # seconds that a server may take to answer
-LAST = 15  # seconds that may go by after the run's end
 PROBE = 2**16  # bytes that a disk should still take
 SETTINGS = {  # where this wandb has them: those with x_ come and go
     "silent": True,
     "console": "off",  # this process's own output is nothing to keep
     "disable_git": True,  # environment.json has it
-    "init_timeout": CONNECT,
     "x_save_requirements": False,
     "x_transaction_log_flush_interval": 2.0,  # seconds of rows that are lost if wandb is killed
 }
@@ -39,9 +36,10 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """The line on standard input: ``mode`` (auto, online or offline), ``init`` (what wandb.init is given),
-    ``pid`` of the process that trains, ``folder`` of the run, and ``offset``, from which metrics.jsonl is
-    copied."""
+    """The line on standard input is a table: ``mode`` (auto, online or offline), ``init`` (what wandb.init is
+    given), ``pid`` of the process that trains, ``folder`` of the run, ``offset`` from which metrics.jsonl is
+    copied; ``connect`` and ``last``, seconds that a server may take to answer and that may go by after the
+    run's end."""
     sys.stdout = os.fdopen(os.dup(1), "w")  # ours alone: while a process that wandb starts has it, it is open
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # they are for the run, whose end is ours
@@ -49,7 +47,7 @@ def main() -> None:
     os.nice(10)
     job = json.loads(sys.stdin.readline())
     over = threading.Event()
-    threading.Thread(target=wait_for_the_end, args=(over,), daemon=True).start()
+    threading.Thread(target=wait_for_the_end, args=(over, job["last"]), daemon=True).start()
     try:
         copy(job, over)
     except BaseException as error:
@@ -57,11 +55,11 @@ def main() -> None:
         os._exit(1)  # wandb's own clean-up could hang
 
 
-def wait_for_the_end(over: threading.Event) -> None:
+def wait_for_the_end(over: threading.Event, last: float) -> None:
     sys.stdin.read()
     over.set()
-    time.sleep(LAST)
-    say(f"not done {LAST} s after the end; metrics.jsonl has every row; wandb sync uploads what is there")
+    time.sleep(last)
+    say(f"not done {last} s after the end; metrics.jsonl has every row; wandb sync uploads what is there")
     os._exit(1)
 
 
@@ -97,21 +95,19 @@ def begin(job: dict[str, Any]) -> Any:
     """A wandb run: online if that is wanted and there is a key and a server, else offline."""
     import wandb
 
-    known = type(wandb.Settings()).model_fields
-    settings = wandb.Settings(
-        **{key: value for key, value in (SETTINGS | {"x_stats_pid": job["pid"]}).items() if key in known}
-    )
+    wanted = SETTINGS | {"init_timeout": job["connect"], "x_stats_pid": job["pid"]}
+    known = wandb.Settings.model_fields
+    settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in known})
     wandb.setup(settings)
     mode = job["mode"]
     if mode != "offline":
+        why = "no key was found, wandb login asks for one" if mode == "online" else None
         try:
-            has_key = wandb.login(prompt=False, verify=False)
+            mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-            has_key = False
-            say(f"{error}; this run is offline")
-        if not has_key and mode == "online":
-            say("no key was found (wandb login asks for one); this run is offline")
-        mode = "online" if has_key else "offline"
+            mode, why = "offline", str(error)
+        if mode == "offline" and why:
+            say(f"{why}; this run is offline")
     try:
         run = wandb.init(mode=mode, settings=settings, **job["init"])
     except Exception as error:

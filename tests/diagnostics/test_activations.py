@@ -1,0 +1,345 @@
+"""What is measured is what a computation by hand gives, and to measure it changes nothing."""
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diagnostics import names, statistics
+from diagnostics.activations import Activations, without_effects
+from model import GPT
+from tests.conftest import NORMS, PLACEMENTS, configured
+from tests.test_train import final, rows, run, same
+from training.components import build_model
+from training.state import model_tensors
+
+V, B, T, C = 11, 6, 20, 16
+SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}")
+EVERYTHING = names.selection(["*"], ["*"])
+
+
+def made(*overrides: str) -> GPT:
+    """A small model whose every parameter is some distance from its start, as after some training."""
+    model = build_model(configured(*SIZES, *overrides), V)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=generator)
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer += torch.rand(buffer.shape, generator=generator)
+    return model
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    idx = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(2))
+    return idx[:, :-1], idx[:, 1:]
+
+
+def loss_of(net: Callable[[Tensor], Tensor]) -> Tensor:
+    x, y = batch()
+    torch.manual_seed(3)  # of the dropout
+    return F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+
+
+def measured(model: GPT, wanted: Callable[[str], bool] = EVERYTHING, **options: bool) -> dict[str, float]:
+    with Activations(model, wanted, **options) as values:
+        loss_of(without_effects(model)).backward()
+    return statistics.on_host(values)
+
+
+# by hand: the forward written out, every tensor kept, and formulas in fp64 -------------------------------
+
+
+def tensors_of(model: GPT) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Every site's tensor with its gradient, and what belongs to a block: qkv, MLP units, block input."""
+    sites: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+
+    def keep(name: str, x: Tensor) -> Tensor:
+        x.retain_grad()
+        sites[name] = x
+        return x
+
+    def normed(name: str, norm: nn.Module, x: Tensor) -> Tensor:
+        if isinstance(norm, nn.Identity):
+            return x
+        keep(f"{name}.in", x)
+        return keep(f"{name}.out", norm(x))
+
+    def forward(idx: Tensor) -> Tensor:
+        x = keep("embed", model.embed(idx))
+        for i, block in enumerate(model.blocks):
+            others[f"{i:02d}.input"] = x
+            for kind in ("attn", "mlp"):
+                r, name = getattr(block, kind), f"{i:02d}.{kind}"
+                branch = r.c(normed(f"{name}.pre", r.pre, x))
+                if kind == "attn":
+                    qkv = others[f"{name}.qkv"] = r.branch.qkv(branch)
+                    q, k, v = (part.view(B, T, 2, C // 2).transpose(1, 2) for part in qkv.split(C, dim=-1))
+                    p = r.branch.attention_dropout
+                    y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+                    branch = r.branch.dropout(r.branch.proj(y.transpose(1, 2).reshape(B, T, C)))
+                else:
+                    units = others[f"{name}.units"] = r.branch.activation(r.branch.fc(branch))
+                    branch = r.branch.dropout(r.branch.proj(units))
+                added = keep(f"{name}.branch", r.b(normed(f"{name}.out", r.out, branch)) * 1)
+                others[f"{name}.skip"] = r.a(x)
+                x = normed(f"{name}.post", r.post, r.a(x) + added)
+                x = keep(name, x * 1)  # a tensor of its own also where there is no norm
+        others["final.in"] = x
+        x = keep("final", model.final(x) * 1)
+        return model.head(x)
+
+    loss_of(forward).backward()
+    return sites, others
+
+
+def by_hand(model: GPT) -> dict[str, float]:
+    """Every statistic in fp64."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    sites, others = tensors_of(model)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    arrays = {name: x.detach().double().numpy() for name, x in (sites | others).items()}
+    found: dict[str, float] = {}
+    for site, tensor in sites.items():
+        x = arrays[site].ravel()
+        centred = x - x.mean()
+        found[f"act.mean/{site}"] = x.mean()
+        found[f"act.std/{site}"] = x.std()
+        found[f"act.rms/{site}"] = math.sqrt((x @ x) / x.size)
+        found[f"act.max_abs/{site}"] = np.abs(x).max()
+        found[f"act.kurtosis/{site}"] = (centred**4).mean() / x.var() ** 2
+        g = tensor.grad.double().numpy().ravel()
+        found[f"grad.rms/{site}"] = math.sqrt((g @ g) / g.size)
+    for i in range(len(model.blocks)):
+        x, y = (arrays[name].reshape(-1, C) for name in (f"{i:02d}.input", f"{i:02d}.mlp"))
+        lengths = np.sqrt((x * x).sum(1) * (y * y).sum(1))
+        found[f"act.cosine/{i:02d}"] = ((x * y).sum(1) / lengths).mean()
+        for kind in ("attn", "mlp"):
+            branch, skip = (arrays[f"{i:02d}.{kind}.{part}"].reshape(-1, C) for part in ("branch", "skip"))
+            ratios = np.sqrt((branch**2).sum(1)) / np.sqrt((skip**2).sum(1))
+            found[f"act.ratio/{i:02d}.{kind}.branch"] = ratios.mean()
+        entropies, logits = [], []
+        qkv = arrays[f"{i:02d}.attn.qkv"].reshape(B, T, 3, 2, C // 2)
+        for row in range(B):
+            for head in range(2):
+                for t in range(T - 1, -1, -2):  # 20 positions, so every second one of them
+                    q, k = qkv[row, t, 0, head], qkv[row, : t + 1, 1, head]
+                    scores = k @ q / math.sqrt(C // 2)
+                    p = np.exp(scores - scores.max())
+                    p /= p.sum()
+                    entropies.append(-(p * np.log(p)).sum())
+                    logits.append(scores.max())
+        found[f"attn.entropy/{i:02d}.attn"] = np.mean(entropies)
+        found[f"attn.max_logit/{i:02d}.attn"] = max(logits)
+        found[f"mlp.dead/{i:02d}.mlp"] = (arrays[f"{i:02d}.mlp.units"].reshape(B * T, -1) <= 0).all(0).mean()
+    norms = {"final": model.final}
+    for i, block in enumerate(model.blocks):
+        for kind in ("attn", "mlp"):
+            norms |= {
+                f"{i:02d}.{kind}.{slot}": getattr(getattr(block, kind), slot)
+                for slot in ("pre", "out", "post")
+            }
+    for site, module in norms.items():
+        if isinstance(module, nn.Identity):
+            continue
+        x = arrays[f"{site}.in"]
+        if getattr(module, "weight", None) is not None:
+            found[f"norm.gain/{site}"] = module.weight.detach().double().abs().mean().item()
+        if getattr(module, "running_mean", None) is not None:
+            mean, var = module.running_mean.double().numpy(), module.running_var.double().numpy()
+            gaps = (x.reshape(-1, C).mean(0) - mean) / np.sqrt(var)
+            found[f"norm.mean_gap/{site}"] = math.sqrt((gaps**2).mean())
+            gaps = np.log(x.reshape(-1, C).std(0) / np.sqrt(var))
+            found[f"norm.std_gap/{site}"] = math.sqrt((gaps**2).mean())
+    return {name: float(value) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_statistic_is_what_fp64_gives_for_every_norm_and_placement(norm, placement):
+    model = made(f"norm={norm}", f"placement={placement}", "model.dropout=0.1")
+    found, expected = measured(model), by_hand(model)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        near_zero = 1e-6 if name.startswith(("act.mean", "act.cosine")) else 0
+        assert value == pytest.approx(expected[name], rel=1e-5, abs=near_zero), name
+
+
+def test_in_bf16_statistics_are_taken_in_fp32():
+    model = made()
+    seen = []
+    hook = model.blocks[0].attn.branch.qkv.register_forward_hook(lambda module, args, qkv: seen.append(qkv))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = measured(model)
+    hook.remove()
+    assert seen[0].dtype == torch.bfloat16
+    q, k, _ = seen[0].detach().double().view(B, T, 3, 2, C // 2).permute(2, 0, 3, 1, 4)
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(C // 2)).masked_fill(
+        torch.ones(T, T).triu(1).bool(), -math.inf
+    )
+    p = scores[:, :, 1::2].softmax(-1)
+    assert found["attn.entropy/00.attn"] == pytest.approx(-(p * p.log()).nansum(-1).mean().item(), rel=1e-5)
+    assert found["attn.max_logit/00.attn"] == pytest.approx(scores[:, :, 1::2].max().item(), rel=1e-5)
+
+
+def test_the_names_of_stream_and_branch_do_not_depend_on_norm_or_placement():
+    wanted = names.selection(
+        ["act.*", "grad.rms", "attn.*", "mlp.*"], ["embed", "??", "*.attn", "*.mlp", "*.branch", "final"]
+    )
+    found = [
+        measured(made(f"norm={norm}", f"placement={placement}"), wanted).keys()
+        for norm in NORMS
+        for placement in PLACEMENTS
+    ]
+    assert all(keys == found[0] for keys in found)
+    sites = {name.partition("/")[2] for name in found[0]}
+    assert sites == {
+        *("embed", "final", "00", "00.attn", "00.mlp", "00.attn.branch", "00.mlp.branch"),
+        *("01", "01.attn", "01.mlp", "01.attn.branch", "01.mlp.branch"),
+    }
+
+
+def test_the_default_set_is_at_most_12_a_block(tiny):
+    for norm in NORMS:
+        for placement in PLACEMENTS:
+            row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
+            block = [name for name in row if name.partition("/")[2].startswith("01")]
+            assert 11 <= len(block) <= 12, block
+
+
+def test_what_is_not_wanted_is_not_measured():
+    assert measured(made(), names.selection(["act.rms/*.attn", "grad.rms"], ["01*"])).keys() == {
+        "act.rms/01.attn",
+        *(f"grad.rms/01.{site}" for site in ("attn", "mlp", "attn.branch", "mlp.branch")),
+        *(f"grad.rms/01.{kind}.pre.{side}" for kind in ("attn", "mlp") for side in ("in", "out")),
+    }
+    assert measured(made(), names.selection([], ["*"])) == {}
+
+
+def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():
+    class Squash(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.alpha = nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.alpha * x)
+
+    from model.placements import Pre
+
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Squash, placement=Pre())
+    with torch.no_grad():
+        model.embed.tokens.weight.mul_(100)
+        x = model.embed(batch()[0])
+    share = ((1.5 * x).abs() > 2).double().mean().item()
+    assert 0 < share < 1
+    assert measured(model)["norm.saturation/00.attn.pre"] == pytest.approx(share)
+
+
+def test_a_histogram_counts_the_stream():
+    model = made("norm=none")
+    found = measured(model, names.selection([], []), histograms=True)
+    assert set(found) == {
+        f"hist.act/{s}" for s in ("embed", "final", "00.attn", "00.mlp", "01.attn", "01.mlp")
+    }
+    x = tensors_of(model)[0]["01.attn"].detach().numpy().ravel()
+    table = found["hist.act/01.attn"]
+    counts, _ = np.histogram(x, bins=statistics.BINS, range=(table["low"], table["high"]))
+    assert (table["low"], table["high"], table["nonfinite"]) == (x.min(), x.max(), 0)
+    assert sum(table["counts"]) == x.size
+    assert np.abs(np.array(table["counts"]) - counts).sum() <= 4  # numbers on an edge
+
+
+# without effects -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_measurement_leaves_no_trace(norm):
+    model = made(f"norm={norm}", "model.dropout=0.1")
+    before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    parameters = dict(model.named_parameters())
+    loss_of(model).backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
+    measured(model, histograms=True)
+    assert same(before, model_tensors(model))
+    assert same(gradients, {name: p.grad for name, p in model.named_parameters()})
+    assert all(p is parameters[name] for name, p in model.named_parameters())
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert model.training
+
+
+def test_hooks_are_gone_after_an_error_too():
+    model = made()
+    with pytest.raises(ZeroDivisionError), Activations(model, EVERYTHING):
+        raise ZeroDivisionError
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+def test_training_has_the_same_bits_with_statistics_at_every_step_at_some_and_at_none(tiny, norm):
+    base = ("train.steps=11", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
+    without = final(run(tiny(*base, "stats.every=0")))
+    for often in (("stats.every=1", "stats=all", "stats.histograms_every=2"), ("stats.every=3",), ()):
+        folder = run(tiny(*base, *often))
+        assert same(final(folder), without)
+        assert sum("act.rms/embed" in row for row in rows(folder)) == {3: 11, 1: 6, 0: 5}[len(often)]
+    if norm == "batchnorm":
+        assert {int(t) for name, t in without.items() if "num_batches" in name} == {11 * 2}
+
+
+COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+
+
+@COMPILER
+def test_a_compiled_run_has_the_same_bits_with_and_without_statistics(tiny):
+    for norm in ("layernorm", "batchnorm"):
+        base = ("compile=true", "train.steps=5", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
+        folder = run(tiny(*base, "stats.every=0"))
+        assert json.loads((folder / "environment.json").read_text())["compile"]
+        without = final(folder)
+        assert same(final(run(tiny(*base, "stats.every=1"))), without)
+        assert {int(t) for name, t in without.items() if "num_batches" in name} <= {5 * 2}
+
+
+@COMPILER
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+def test_the_same_weights_and_batch_give_the_same_values_under_a_compiled_view_which_is_not_recompiled(norm):
+    from torch._dynamo.utils import counters
+
+    model = made(f"norm={norm}")
+    before = measured(model)
+    net = torch.compile(model)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    loss_of(net).backward()
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    compiled = dict(counters["stats"])
+    assert compiled["unique_graphs"] > 0
+    assert measured(model) == before
+    loss_of(net).backward()
+    assert dict(counters["stats"])["unique_graphs"] == compiled["unique_graphs"]
+
+
+def test_statistics_are_those_of_the_first_micro_batch_as_it_is_however_many_follow(tiny):
+    one = rows(run(tiny("train.batch_size=4", "train.steps=1", "stats=all")))[0]
+    four = rows(run(tiny("train.batch_size=16", "train.grad_accum=4", "train.steps=1", "stats=all")))[0]
+    looked = [name for name in one if name.startswith(("act.", "attn.", "mlp.", "norm.", "grad.rms"))]
+    assert len(looked) > 100
+    assert {name: one[name] for name in looked} == {name: four[name] for name in looked}
+
+
+def test_what_observing_costs_is_stored_with_the_run(tiny):
+    found = rows(run(tiny("stats.every=2")))
+    assert all(("stats/overhead" in row) == ("act.rms/embed" in row) for row in found)
+    assert all(0 < row["stats/overhead"] < 100 for row in found if "stats/overhead" in row)

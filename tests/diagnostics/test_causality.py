@@ -1,0 +1,153 @@
+"""The certificate is exactly 0 where there is no leak, and finds the ones that there are."""
+
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from diagnostics import causality
+from diagnostics.causality import certificate, in_words, leaks
+from model import GPT
+from model.placements import Pre
+from tests.conftest import NORMS, PLACEMENTS, configured
+from tests.test_train import same
+from training.components import build_model
+from training.state import model_tensors
+
+KINDS = ("future", "rows", "future_gradient", "rows_gradient")
+REAL = F.scaled_dot_product_attention
+
+
+def made(*overrides: str) -> GPT:
+    return build_model(
+        configured("model.n_layer=2", "model.n_embd=32", "model.block_size=16", *overrides), 11
+    )
+
+
+def with_norm(norm: type[nn.Module], **sizes: int) -> GPT:
+    shape = {"vocab_size": 11, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 8} | sizes
+    return GPT(**shape, norm=norm, placement=Pre())
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dropout", [0, 0.2])
+def test_batchnorm_leaks_in_training_and_nothing_else_leaks_at_all(norm, placement, dropout):
+    found = certificate(made(f"norm={norm}", f"placement={placement}", f"model.dropout={dropout}"), 11)
+    leaking = norm == "batchnorm"
+    assert (found["causal"], found["independent_rows"]) == (not leaking, not leaking)
+    assert all(found["eval"][kind] == 0 for kind in KINDS)
+    assert all((found["train"][kind] > 0.01) == leaking for kind in KINDS)
+    assert all(found["train"][kind] == 0 for kind in KINDS) != leaking
+    assert found["context"] == 16
+
+
+@pytest.mark.parametrize("diagonal", [1, 5])
+def test_a_mask_that_shows_the_future_is_found_in_both_modes(monkeypatch, diagonal):
+    def broken(q, k, v, dropout_p, is_causal):
+        mask = torch.ones(q.shape[2], q.shape[2]).tril(diagonal).bool()
+        return REAL(q, k, v, attn_mask=mask, dropout_p=dropout_p)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", broken)
+    found = certificate(made(), 11)
+    assert (found["causal"], found["independent_rows"]) == (False, True)
+    for mode in causality.MODES:
+        assert found[mode]["future"] > 0.01 < found[mode]["future_gradient"]
+        assert found[mode]["rows"] == found[mode]["rows_gradient"] == 0
+
+
+def test_a_leak_behind_a_branch_that_begins_at_0_is_found(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: REAL(q, k, v))
+    model = made()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.branch.proj.weight.zero_()
+    assert certificate(model, 11)["causal"] is False
+
+
+def test_a_norm_over_time_leaks_in_evaluation_too():
+    class OverTime(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+
+        def forward(self, x):
+            return (x - x.mean(1, keepdim=True)) / x.std((1, 2), keepdim=True)
+
+    found = certificate(with_norm(OverTime), 11)
+    assert (found["causal"], found["independent_rows"]) == (False, True)
+    assert found["eval"]["future"] > 0.01 < found["eval"]["future_gradient"]
+
+
+def test_a_leak_that_only_the_gradient_or_only_the_forward_shows_is_one():
+    class ForwardOnly(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+
+        def forward(self, x):
+            return x + x.detach().mean((0, 1))
+
+    found = certificate(with_norm(ForwardOnly), 11)
+    assert found["train"]["future_gradient"] == 0 < found["train"]["future"]
+    assert (found["causal"], found["independent_rows"]) == (False, False)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_and_the_random_numbers_are_as_they_were(training):
+    model = made("norm=batchnorm", "model.dropout=0.2").train(training)
+    before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    certificate(model, 11)
+    assert torch.equal(torch.rand(3), expected)
+    assert same(before, model_tensors(model))
+    assert model.training is training
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_the_smallest_models_have_one_too():
+    for sizes in ({"block_size": 1}, {"vocab_size": 1}, {"block_size": 2, "vocab_size": 2}):
+        found = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
+        assert found["causal"], sizes
+        assert found["independent_rows"], sizes
+
+
+def test_long_contexts_are_looked_at_in_part():
+    assert certificate(made("model.block_size=200"), 11)["context"] == causality.LONGEST
+
+
+def test_numbers_that_are_not_finite_certify_nothing():
+    model = made()
+    with torch.no_grad():
+        model.head.weight[0, 0] = float("nan")
+    found = certificate(model, 11)
+    assert (found["causal"], found["independent_rows"]) == (False, False)
+
+
+def test_it_takes_no_time_on_the_default_model():
+    model = build_model(configured(), 74)
+    started = time.monotonic()
+    certificate(model, 74)
+    assert time.monotonic() - started < 30  # a hang, not a speed
+
+
+def test_in_words_a_leak_is_a_warning_that_names_the_model_and_what_not_to_compare():
+    line = in_words(certificate(made("norm=batchnorm"), 11), "norm=batchnorm placement=pre")
+    assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS")
+    assert "in training" in line
+    assert "do not compare train/loss" in line
+    assert "val/loss" not in line
+    assert "\n" not in line
+    good = in_words(certificate(made(), 11), "norm=layernorm placement=pre")
+    assert "WARNING" not in good
+    assert "norm=layernorm" in good
+
+
+def test_as_metrics_a_certificate_is_eight_numbers():
+    found = certificate(made("norm=batchnorm"), 11)
+    assert leaks(found) == {
+        f"leak.{kind}/{mode}": found[mode][kind] for mode in ("train", "eval") for kind in KINDS
+    }

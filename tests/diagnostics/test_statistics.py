@@ -1,0 +1,77 @@
+"""Each statistic is its formula, in fp64, to a few roundings, at every scale and offset."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from diagnostics import statistics
+
+ARRAYS = hnp.arrays(
+    np.float32, hnp.array_shapes(min_dims=3, max_dims=3, max_side=6), elements=st.floats(-100, 100, width=32)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ARRAYS, st.sampled_from([1e-6, 1.0, 1e6]))
+def test_moments_are_numpys_in_fp64(array, scale):
+    array = (array * np.float32(scale)).astype(np.float32)
+    x, exact = torch.from_numpy(array), array.astype(np.float64)
+    size = np.abs(exact).max()
+    assert statistics.MOMENTS["mean"](x).item() == pytest.approx(exact.mean(), abs=1e-6 * size)
+    assert statistics.std(x).item() == pytest.approx(exact.std(), rel=1e-5, abs=1e-6 * size)
+    assert statistics.rms(x).item() == pytest.approx(math.sqrt((exact**2).mean()), rel=1e-5, abs=1e-30)
+    assert statistics.max_abs(x).item() == size
+
+
+def test_an_offset_does_not_spoil_what_is_centred():
+    exact = np.random.default_rng(0).standard_normal((8, 32, 32)).astype(np.float32).astype(np.float64)
+    x = torch.from_numpy(exact + 1000).float()
+    exact = x.double().numpy()
+    centred = exact - exact.mean()
+    assert statistics.std(x).item() == pytest.approx(exact.std(), rel=1e-5)
+    assert statistics.kurtosis(x).item() == pytest.approx((centred**4).mean() / exact.var() ** 2, rel=1e-5)
+
+
+def test_kurtosis_is_3_for_a_normal_at_every_scale_and_nan_for_a_constant():
+    x = torch.randn(100, 100, 100, generator=torch.Generator().manual_seed(0))
+    for scale in (1e-15, 1.0, 1e15):
+        assert statistics.kurtosis(x * scale).item() == pytest.approx(3, abs=0.02)
+    assert math.isnan(statistics.kurtosis(torch.ones(2, 2, 2)).item())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(width=32)),
+)
+def test_a_histogram_counts_every_number_once_whatever_it_is(array):
+    low, high, nonfinite, *counts = statistics.histogram(torch.from_numpy(array)).tolist()
+    finite = array[np.isfinite(array)]
+    assert nonfinite == array.size - finite.size
+    assert sum(counts) == finite.size
+    assert len(counts) == statistics.BINS
+    if finite.size:
+        assert (low, high) == (finite.min(), finite.max())
+        assert counts[0] > 0
+        if np.isfinite(float(finite.max()) - float(finite.min())) and high - low > 1e-30:
+            assert counts[-1] > 0 or high == low
+
+
+def test_all_values_come_to_the_host_at_once(monkeypatch):
+    calls = []
+    copy = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: calls.append(x.shape) or copy(x))
+    values = {
+        "a": torch.tensor(1.5),
+        "hist.act/embed": statistics.histogram(torch.arange(65.0)),
+        "b": torch.tensor(2.0),
+    }
+    plain = statistics.on_host(values)
+    assert calls == [torch.Size([69])]
+    assert (plain["a"], plain["b"]) == (1.5, 2.0)
+    assert plain["hist.act/embed"] == {"low": 0.0, "high": 64.0, "nonfinite": 0, "counts": [1] * 63 + [2]}
+    assert statistics.on_host({}) == {}

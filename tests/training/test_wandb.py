@@ -1,0 +1,447 @@
+"""wandb has every row of metrics.jsonl, and whatever becomes of wandb, the run is the same."""
+
+import contextlib
+import json
+import math
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_resume import go
+from tests.test_train import QUICK, final, rows, same
+from training import interrupts, runs, tracking, wandb_sink
+from training.checking import ConfigError
+
+KEY = "0" * 40
+LONG = ("train.steps=60", "train.eval_every=0", "train.checkpoint_every=0")
+
+
+def inspected(file: Path) -> list[dict]:
+    """The records of a .wandb file, read by wandb's own reader."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def offline(folder: Path) -> list[Path]:
+    """The .wandb files there, the oldest first."""
+    return sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+
+
+def history(file: Path) -> list[dict]:
+    """The logged rows, without what wandb adds."""
+    records = [record["history"]["item"] for record in inspected(file) if record["type"] == "history"]
+    return [{k: v for k, v in item.items() if not k.startswith("_")} for item in records]
+
+
+@pytest.fixture
+def watched(tiny, tmp_path, monkeypatch):
+    """The config of a run that wandb copies into tmp_path/wandb, where nobody is logged in."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+
+    def make(*overrides: str):
+        return tiny(f"wandb.dir='{tmp_path}'", "stats.every=2", *overrides)
+
+    return make
+
+
+def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tmp_path, capsys):
+    config = watched("norm=batchnorm", "train.eval_every=4", "wandb.tags=[a,b]")
+    folder = go(config)
+    [file] = offline(tmp_path)
+    assert history(file) == rows(folder)
+    assert {"act.rms/00.mlp", "update.ratio/01", "val/batch_stats_gap"} <= set().union(*rows(folder))
+    [run] = [record["run"] for record in inspected(file) if record["type"] == "run"]
+    stored = run["config"]["update"]
+    assert stored["norm"]["_name_"] == "batchnorm"
+    assert stored["certificate"]["causal"] is False
+    assert run["project"] == "normgpt"
+    assert run["tags"] == ["a", "b"]
+    assert run["display_name"] == folder.name
+    assert run["run_id"].startswith(folder.name)
+    [exited] = [record["exit"] for record in inspected(file) if record["type"] == "exit"]
+    assert exited["exit_code"] == 0
+    metrics = [record["metric"] for record in inspected(file) if record["type"] == "metric"]
+    axes = {metric.get("glob_name", metric.get("name")): metric.get("step_metric") for metric in metrics}
+    assert axes == {"step": None, "tokens": None, "*": "step", "val/*": "tokens"}
+    assert "wandb: offline, in " in capsys.readouterr().out
+
+
+def test_runs_that_differ_in_their_seed_share_a_group_and_no_others_do(watched, tmp_path):
+    for override in ("seed=0", "seed=1", "norm=none"):
+        go(watched(override, "train.steps=1"))
+    groups = [r["run"]["run_group"] for f in offline(tmp_path) for r in inspected(f) if r["type"] == "run"]
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_a_run_that_goes_on_has_each_row_once_and_keeps_its_id(watched, tmp_path, monkeypatch):
+    config = watched("train.steps=6")
+    write = tracking.Metrics.write
+
+    def write_and_stop(self, row):
+        write(self, row)
+        if row["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tracking.Metrics, "write", write_and_stop)
+        with pytest.raises(interrupts.Interrupted):
+            go(config)
+    folder = go(config)
+    first, second = offline(tmp_path)
+    assert history(first) + history(second) == rows(folder)
+    assert [row["step"] for row in rows(folder)] == list(range(7))
+    assert (
+        len(
+            {
+                record["run"]["run_id"]
+                for f in (first, second)
+                for record in inspected(f)[:2]
+                if "run" in record
+            }
+        )
+        == 1
+    )
+    exits = [
+        record["exit"]["exit_code"]
+        for f in (first, second)
+        for record in inspected(f)
+        if record["type"] == "exit"
+    ]
+    assert exits == [1, 0]
+
+
+def test_a_run_that_starts_over_is_another_wandb_run(watched, tmp_path):
+    config = watched("train.steps=1")
+    go(config)
+    go(config.model_copy(update={"fresh": True}))
+    ids = {file.stem for file in offline(tmp_path)}
+    assert len(ids) == 2
+
+
+def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_failed(
+    command, text_file, tmp_path
+):
+    (tmp_path / "fails.py").write_text(
+        "from torch import nn\n\n\nclass Fails(nn.Module):\n    calls = 0\n\n"
+        "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
+        "    def forward(self, x):\n        Fails.calls += 1\n"
+        "        if Fails.calls > 60:\n            raise ZeroDivisionError('on purpose')\n        return x\n"
+    )
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "fails.yaml").write_text("_target_: fails.Fails\n")
+    done = command(
+        *("train.py", "--config-dir", str(tmp_path), "-m", *QUICK, "norm=fails,none", "wandb.mode=offline"),
+        PYTHONPATH=str(tmp_path),
+    )
+    assert done.returncode == 1
+    folders = {
+        folder.name.split("-")[0]: folder for folder in (tmp_path / "runs").iterdir() if folder.name[0] != "."
+    }
+    first, second = offline(tmp_path)
+    assert history(first) == rows(folders["fails"])
+    assert history(second) == rows(folders["none"])
+    exits = [
+        record["exit"]["exit_code"]
+        for f in (first, second)
+        for record in inspected(f)
+        if record["type"] == "exit"
+    ]
+    assert exits == [1, 0]
+
+
+def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path):
+    wild = (
+        "norm=none",
+        "optim.learning_rate=1e5",
+        "train.grad_clip=0",
+        "train.steps=20",
+        "train.eval_every=1",
+    )
+    folder = go(watched(*wild, "stats.every=1", "stats.histograms_every=1"))
+    assert runs.read_status(folder)["state"] == "diverged"
+    [file] = offline(tmp_path)
+    logged = history(file)
+    assert len(logged) == len(rows(folder))
+    assert logged[0]["hist.act/00.mlp._type"] == "histogram"
+    summary = {
+        k: v
+        for record in inspected(file)
+        if record["type"] == "summary"
+        for k, v in record["summary"]["update"].items()
+    }
+    assert summary["state"] == "diverged"
+    assert summary["best/val/loss"] == runs.read_status(folder)["best"]["val/loss"]
+
+
+def test_a_histogram_of_numbers_that_are_not_finite_is_their_number():
+    value = {"low": "Infinity", "high": "-Infinity", "nonfinite": 7, "counts": [0, 0]}
+    assert wandb_sink.logged({"step": 1, "hist.act/embed": value, "x": "NaN"}).keys() == {
+        "step",
+        "nonfinite.act/embed",
+        "x",
+    }
+    assert math.isnan(wandb_sink.logged({"x": "NaN"})["x"])
+    assert wandb_sink.logged({"x": "-Infinity"})["x"] == -math.inf
+
+
+# faults --------------------------------------------------------------------------------------------------
+
+
+def children(of: int) -> dict[int, str]:
+    """Process numbers and command lines of all that descends from a process."""
+    parents, lines = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    found = {of}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: lines[pid] for pid in found - {of}}
+
+
+def signalling(monkeypatch, name: str, number: int) -> None:
+    """From step 5 on, wait until there is a process of that name below this one, and send it a signal."""
+    write, sent = tracking.Metrics.write, []
+
+    def write_and_signal(self, row):
+        write(self, row)
+        deadline = time.monotonic() + 60
+        while row["step"] == 5 and not sent:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            if list(Path(os.environ["HOME"]).glob("wandb/*/*.wandb")):
+                sent.extend(pid for pid, line in children(os.getpid()).items() if name in line)
+                for pid in sent:
+                    os.kill(pid, number)
+
+    monkeypatch.setattr(tracking.Metrics, "write", write_and_signal)
+
+
+def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
+    """Whether the run in ``folder`` ended as one without wandb does."""
+    off = config.wandb.model_copy(update={"mode": "disabled"})
+    without = go(config.model_copy(update={"wandb": off, "runs_dir": str(tmp_path / "without")}))
+    return same(final(folder), final(without)) and len(rows(folder)) == len(rows(without))
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        ("wandb_sink", signal.SIGKILL, "its process was ended"),
+        ("wandb-core", signal.SIGKILL, "ConnectionResetError"),
+        ("wandb-core", signal.SIGSTOP, "not done 3 s after the end"),
+        ("wandb_sink", signal.SIGTERM, ""),
+    ],
+)
+def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
+    watched, tmp_path, monkeypatch, capsys, name, number, said
+):
+    config = watched(*LONG)
+    monkeypatch.setattr(tracking, "LAST", 3)
+    signalling(monkeypatch, name, number)
+    started = time.monotonic()
+    folder = go(config)
+    assert time.monotonic() - started < 60
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
+    warnings = [line for line in lines if "offline, in" not in line and "waiting" not in line]
+    assert len(warnings) == (1 if said else 0), lines
+    assert all(said in line for line in warnings)
+    monkeypatch.undo()
+    assert same_as_without(config, folder, tmp_path)
+    for pid, line in children(os.getpid()).items():
+        assert "wandb_sink" not in line, f"{pid} is left"
+
+
+@contextlib.contextmanager
+def server(answers: bool):
+    """The address of a server that closes every connection at once, or never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        kept = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection = listening.accept()[0]
+                    connection.close() if answers else kept.append(connection)
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    for connection in kept:
+        connection.close()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_that_refuses_or_never_answers_leaves_an_offline_run(
+    watched, tmp_path, monkeypatch, capsys, answers
+):
+    monkeypatch.setattr(tracking, "CONNECT", 2)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    config = watched("wandb.mode=auto")
+    with server(answers) as address:
+        monkeypatch.setenv("WANDB_BASE_URL", address)
+        started = time.monotonic()
+        folder = go(config)
+        assert time.monotonic() - started < 60
+    out = capsys.readouterr().out
+    assert out.count("this run is offline") == 1
+    [file] = offline(tmp_path)
+    assert history(file) == rows(folder)
+    assert same_as_without(config, folder, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["auto", "online"])
+def test_a_key_that_is_none_leaves_an_offline_run(watched, tmp_path, monkeypatch, capsys, mode):
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    folder = go(watched(f"wandb.mode={mode}"))
+    assert capsys.readouterr().out.count("this run is offline") == 1
+    assert history(offline(tmp_path)[0]) == rows(folder)
+
+
+def test_online_without_a_key_is_offline_and_says_so(watched, tmp_path, capsys):
+    folder = go(watched("wandb.mode=online"))
+    assert "no key was found" in capsys.readouterr().out
+    assert history(offline(tmp_path)[0]) == rows(folder)
+
+
+def test_on_a_terminal_nothing_is_asked(tmp_path, text_file):
+    terminal, side = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {
+        "HOME": str(tmp_path)
+    }
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *QUICK],
+        cwd=tmp_path,
+        env=environment,
+        stdin=side,
+        stdout=side,
+        stderr=side,
+    ) as process:
+        os.close(side)
+        out = b""
+        with contextlib.suppress(OSError):  # how a terminal says that nobody is there any more
+            while chunk := os.read(terminal, 65536):
+                out += chunk
+        os.close(terminal)
+        assert process.wait(timeout=60) == 0
+    assert b"wandb: offline, in" in out
+    assert b"finished" in out
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_another_used(watched, tmp_path, monkeypatch, capsys):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "elsewhere"))
+    config = watched(f"wandb.dir='{tmp_path}/text.txt/x'")
+    folder = go(config)
+    out = capsys.readouterr().out
+    assert out.count("text.txt/x cannot be written") + out.count("the run goes on without it") == 1
+    assert same_as_without(config, folder, tmp_path)
+
+
+def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        config = watched(*LONG, f"wandb.dir='{small}'", "stats.every=1", 'stats.metrics=["*"]')
+        folder = go(config)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
+    warnings = [line for line in lines if "offline, in" not in line]
+    assert len(warnings) == 1, lines
+    assert "No space left on device" in warnings[0]
+    assert same_as_without(config, folder, tmp_path)
+
+
+def test_a_killed_run_is_in_wandb_to_its_last_row(command, text_file, tmp_path):
+    long = (*QUICK, "train.steps=100000", "train.log_every=1", "train.eval_every=0", "wandb.mode=offline")
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *long], cwd=tmp_path, stdout=subprocess.DEVNULL
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not offline(tmp_path):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1)
+        run.kill()
+    [folder] = (tmp_path / "runs").iterdir()
+    whole = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        if line[-1] == "\n"
+    ]
+    while time.monotonic() < deadline and not any(
+        r["type"] == "exit" for r in inspected(offline(tmp_path)[0])
+    ):
+        time.sleep(0.2)
+    assert history(offline(tmp_path)[0]) == whole
+    assert len(whole) > 100
+
+
+def without_wandb(tmp_path: Path) -> dict[str, str]:
+    """An environment in which Python does not find wandb."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
+        "def found(name, *more):\n    return None if name == 'wandb' else find(name, *more)\n"
+        "PathFinder.find_spec = found\n"
+    )
+    return {"PYTHONPATH": str(tmp_path), "WANDB_MODE": ""}
+
+
+def test_without_wandb_auto_is_one_line_and_what_was_asked_for_is_an_error(command, text_file, tmp_path):
+    done = command("train.py", *QUICK, **without_wandb(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wandb: it is not installed") == 1
+    refused = command("train.py", *QUICK, "wandb.mode=offline", "seed=1", **without_wandb(tmp_path))
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert "wandb.mode: offline needs wandb" in refused.stderr
+
+
+def test_a_folder_named_wandb_is_not_taken_for_the_package(tiny, tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if k.split(".")[0] != "wandb"})
+    with pytest.raises(ConfigError, match="needs wandb"):
+        tracking.wandb_mode(tiny("wandb.mode=offline"))
+
+
+def test_a_signal_ends_the_run_and_wandb_has_it_all(watched, tmp_path, monkeypatch):
+    config = watched("train.steps=6")
+    write = tracking.Metrics.write
+
+    def write_and_stop(self, row):
+        write(self, row)
+        if row["step"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tracking.Metrics, "write", write_and_stop)
+    with pytest.raises(interrupts.Interrupted):
+        go(config)
+    [folder] = Path(config.runs_dir).iterdir()
+    assert history(offline(tmp_path)[0]) == rows(folder)
