@@ -12,11 +12,8 @@ os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import open_dict
 
-from training.checking import checked
-from training.cli import CONF, plain
+from training.cli import CONF, choices
 from training.config import RunConfig
 
 torch.set_num_threads(1)
@@ -43,12 +40,7 @@ TINY = (  # a run of a second
 
 def configured(*overrides: str) -> RunConfig:
     """The checked config of a command line."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("config", overrides=list(overrides), return_hydra_config=True)
-    choices = dict(composed.hydra.runtime.choices)
-    with open_dict(composed):
-        del composed["hydra"]
-    return checked(RunConfig, plain(composed, choices))
+    return choices("config", RunConfig, list(overrides))[""]
 
 
 @pytest.fixture
@@ -65,9 +57,9 @@ def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
     def make(*overrides: str) -> RunConfig:
         return configured(
             "data=text",
-            f"data.path='{text_file}'",
-            f"data.cache='{tmp_path}/cache'",
-            f"runs_dir='{tmp_path}/runs'",
+            f"data.path={text_file}",
+            f"data.cache={tmp_path}/cache",
+            f"runs_dir={tmp_path}/runs",
             *TINY,
             *overrides,
         )

@@ -1,9 +1,10 @@
-"""The command line of train.py and sample.py: Hydra's, but text arrives as it is and errors are one line.
+"""The command line of our programs: Hydra's, but text arrives as it is and errors are one line.
 
 @cli.command("config", RunConfig)
 def main(config: RunConfig) -> float | None: ...
 """
 
+import itertools
 import math
 import os
 import re
@@ -16,9 +17,15 @@ from typing import Any, TypeVar
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import DataError
@@ -49,17 +56,8 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
                 if signal.__cause__:  # what went wrong besides
                     say(str(signal.__cause__))
                 raise
-            except USERS as error:
-                say(str(error))
-            except OmegaConfBaseException as error:
-                say(hydra_said(error, known_keys(kind)))
-            except BrokenPipeError:  # whoever read our output has gone: | head
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                sys.exit(141)
-            except OSError as error:
-                say(f"{error.filename}: {error.strerror}; check the path, its permissions and free space")
-            except Exception:  # a bug of ours: its place is of use
-                traceback.print_exc()
+            except Exception as error:
+                explain(error, known_keys(kind))
             failures.append(composed)
             return math.inf  # a sweep goes on
 
@@ -77,6 +75,46 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
         return program
 
     return decorate
+
+
+def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[str, Config]:
+    """A config for each choice that a command line leaves open, by what is chosen: ``norm=none,layernorm``
+    makes two; without any choice it is one, by the name "".
+
+    Raises:
+        ConfigError: as ``checked``; Hydra's and OmegaConf's errors, which ``explain`` explains.
+    """
+    parsed = OverridesParser.create().parse_overrides([quoted(argument) for argument in arguments])
+    fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+    swept = [
+        [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+        for override in parsed
+        if override.is_sweep_override()
+    ]
+    configs = {}
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        for chosen in itertools.product(*swept):
+            composed = hydra.compose(config_name, [*fixed, *chosen], return_hydra_config=True)
+            groups = dict(composed.hydra.runtime.choices)
+            with open_dict(composed):
+                del composed["hydra"]
+            configs[" ".join(chosen)] = checked(kind, plain(composed, groups))
+    return configs
+
+
+def explain(error: Exception, known: list[str]) -> None:
+    """Say what a user can do about an error. One of ours shows its place instead."""
+    if isinstance(error, USERS):
+        say(str(error))
+    elif isinstance(error, OmegaConfBaseException | HydraException):
+        say(hydra_said(error, known))
+    elif isinstance(error, BrokenPipeError):  # whoever read our output has gone: | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    elif isinstance(error, OSError):
+        say(f"{error.filename}: {error.strerror}; check the path, its permissions and free space")
+    else:
+        traceback.print_exception(error)
 
 
 def known_keys(kind: type[Config]) -> list[str]:

@@ -31,15 +31,10 @@ def test_it_is_logged_at_each_evaluation_where_there_are_batch_statistics(tiny):
 def test_it_is_the_loss_in_training_mode_without_dropout_in_micro_batches(tiny):
     config = tiny("norm=batchnorm", "model.dropout=0.5", "train.grad_accum=2", "train.eval_windows=8")
     data = prepare(**config.data.model_dump())
-    row = rows(run(config.model_copy(update={"train": config.train.model_copy(update={"steps": 0})})))[0]
-    model = build_model(
-        configured(
-            *(f"model.{k}={v}" for k, v in config.model.model_dump().items() if k != "dropout"),
-            "norm=batchnorm",
-            "model.dropout=0",
-        ),
-        data.tokenizer.vocab_size,
-    )
+    none = config.train.model_copy(update={"steps": 0})
+    row = rows(run(config.model_copy(update={"train": none})))[0]
+    dropless = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
+    model = build_model(dropless, data.tokenizer.vocab_size)
     losses = []
     for x, y in batches.fixed_windows(data.val, 8, 8, 2):
         logits = model(torch.from_numpy(x))  # in training mode, with no dropout to do

@@ -58,7 +58,7 @@ def watched(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
 
     def make(*overrides: str):
-        return tiny(f"wandb.dir='{tmp_path}'", "stats.every=2", *overrides)
+        return tiny(f"wandb.dir={tmp_path}", "stats.every=2", *overrides)
 
     return make
 
@@ -352,7 +352,7 @@ def test_on_a_terminal_nothing_is_asked(tmp_path, text_file):
 def test_a_folder_that_cannot_be_written_is_said_and_another_used(watched, tmp_path, monkeypatch, capsys):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "elsewhere"))
-    config = watched(f"wandb.dir='{tmp_path}/text.txt/x'")
+    config = watched(f"wandb.dir={tmp_path}/text.txt/x")
     folder = go(config)
     out = capsys.readouterr().out
     assert out.count("text.txt/x cannot be written") + out.count("the run goes on without it") == 1
@@ -368,7 +368,7 @@ def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
     if mounted.returncode:
         pytest.skip("mounting a small disk is not permitted here")
     try:
-        config = watched(*LONG, f"wandb.dir='{small}'", "stats.every=1", 'stats.metrics=["*"]')
+        config = watched(*LONG, f"wandb.dir={small}", "stats.every=1", 'stats.metrics=["*"]')
         folder = go(config)
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

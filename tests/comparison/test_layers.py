@@ -1,0 +1,75 @@
+"""The picture of a run's layers has a panel for each run and statistic, and a line for each block."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from comparison.layers import METRICS, curves, draw
+from tests.conftest import ROOT
+from tests.test_train import run
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "comparison.layers", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_goes_on(tmp_path):
+    rows = [{"step": 0, "a": 1.5, "b": "NaN"}, {"step": 2, "a": 2, "hist.act/embed": {"low": 0}}]
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "a"'
+    )
+    assert curves(tmp_path) == {"step": [(0, 0), (2, 2)], "a": [(0, 1.5), (2, 2)]}
+
+
+def test_runs_are_drawn_without_torch(tiny, tmp_path):
+    folders = [run(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
+    out = tmp_path / "layers.svg"
+    done = started(*map(str, folders), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}\n"
+    assert " torch\n" not in done.stderr
+    drawing = ET.parse(out).getroot()
+    axes = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("id", "").startswith("axes_")]
+    assert len(axes) == 2 * len(METRICS)
+    text = out.read_text()
+    assert all(folder.name in text for folder in folders)
+    assert all(metric.partition("/")[0] in text for metric in METRICS)
+
+
+def test_the_same_runs_are_the_same_file(tmp_path):
+    found = {"A": {"act.rms/00.mlp": [(0, 1.0), (1, 100.0)], "act.rms/01.mlp": [(0, 2.0)]}}
+    files = [tmp_path / name for name in ("1.svg", "2.svg")]
+    for file in files:
+        draw(found, ["act.rms/*"], file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere",), "nowhere/metrics.jsonl: No such file or directory"),
+        (("RUN", "--metrics", "act.rsm/*"), "no run has 'act.rsm/*'"),
+        (("RUN", "--out", "layers.gif"), "should end in .svg, .png or .pdf"),
+        (("RUN", "--out", "/nowhere/layers.svg"), "/nowhere/layers.svg: No such file"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, said):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
+    )
+    chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
+    done = started(*(str(tmp_path) if a == "RUN" else a for a in arguments), *chosen)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert done.returncode == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert said in lines[0]
