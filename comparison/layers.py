@@ -70,7 +70,8 @@ def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
             panel.tick_params(labelsize=7)
             panel.set_xscale("symlog", linthresh=1)
             panel.set_xlim(left=0)
-        row[0].set_ylabel(pattern.partition("/")[0], fontsize=8)
+        kind, _, site = pattern.partition("/")
+        row[0].set_ylabel(kind if set("*?[") & set(site) else pattern, fontsize=8)
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn):
             row[0].set_yscale("log")
     handles, labels = max(
