@@ -99,8 +99,10 @@ def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
 def test_a_prepared_folder_needs_a_path_and_takes_no_split():
     with pytest.raises(ConfigError, match=r"data\.val_fraction is not read by data=prepared"):
         configured("data=prepared", "data.path=x", "data.val_fraction=0.1")
+    plain = configured("data=text", "data.path=x").model_dump(by_alias=True)
+    plain["data"]["path"] = None
     with pytest.raises(ConfigError, match=r"data\.path is needed by data=text"):
-        configured("data=text", "data.path=null")
+        checked(RunConfig, plain)
 
 
 def test_the_published_recipes_are_nanogpts_number_for_number():
