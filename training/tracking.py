@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -154,8 +153,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         if relay.is_alive():
             print(f"wandb: waiting for it, {LAST} seconds at most", flush=True)
             relay.join(LAST)
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
             relay.join()
 
 

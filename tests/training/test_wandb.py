@@ -220,8 +220,10 @@ def children(of: int) -> dict[int, str]:
     return {pid: lines[pid] for pid in found - {of}}
 
 
-def signalling(monkeypatch, name: str, number: int) -> None:
-    """From step 5 on, wait until there is a process of that name below this one, and send it a signal."""
+def signalling(monkeypatch, name: str, number: int) -> list[int]:
+    """At step 5, wait until wandb has its file, and signal each process of that name below this one.
+
+    Returns a list that will hold their numbers."""
     write, sent = tracking.Metrics.write, []
 
     def write_and_signal(self, row):
@@ -236,6 +238,7 @@ def signalling(monkeypatch, name: str, number: int) -> None:
                     os.kill(pid, number)
 
     monkeypatch.setattr(tracking.Metrics, "write", write_and_signal)
+    return sent
 
 
 def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
@@ -259,7 +262,7 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
 ):
     config = watched(*LONG)
     monkeypatch.setattr(tracking, "LAST", 3)
-    signalling(monkeypatch, name, number)
+    sent = signalling(monkeypatch, name, number)
     started = time.monotonic()
     folder = go(config)
     assert time.monotonic() - started < 60
@@ -271,6 +274,9 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
     assert same_as_without(config, folder, tmp_path)
     for pid, line in children(os.getpid()).items():
         assert "wandb_sink" not in line, f"{pid} is left"
+    for pid in sent:
+        with contextlib.suppress(ProcessLookupError):  # a stopped one cannot end by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
