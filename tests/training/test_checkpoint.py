@@ -139,9 +139,9 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_tensors_name(tmp_path, 
     "said",
     [
         *([1], {}, {"step": 1}, None, "x"),
-        {"format": 2, "step": "abc", "config": None, "tokenizer": {}, "fingerprint": "f"},
+        {"format": checkpoint.FORMAT, "step": "abc", "config": None, "tokenizer": {}, "fingerprint": "f"},
         {"format": 1, "step": 1, "config": {}, "tokenizer": {}, "fingerprint": "f"},
-        {"format": 2, "step": 1, "config": {"seed": 0}, "tokenizer": {}, "fingerprint": "f"},
+        {"format": checkpoint.FORMAT, "step": 1, "config": {"seed": 0}, "tokenizer": {}, "fingerprint": "f"},
     ],
 )
 def test_metadata_that_is_not_ours_is_refused_by_the_files_name(tmp_path, monkeypatch, said):
