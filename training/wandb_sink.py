@@ -70,7 +70,7 @@ def copy(job: dict[str, Any], over: threading.Event) -> None:
     run.define_metric("*", step_metric="step")
     run.define_metric("val/*", step_metric="tokens")
     folder = Path(job["folder"])
-    disk = Disk(Path(run.dir))
+    disk = Disk(Path(run.dir).parents[1])  # wandb/run-…/files
     with (folder / "metrics.jsonl").open("rb") as file:
         file.seek(job["offset"])
         ended = False

@@ -1,6 +1,8 @@
 """wandb has every row of metrics.jsonl, and whatever becomes of wandb, the run is the same."""
 
 import contextlib
+import gzip
+import http.server
 import json
 import math
 import os
@@ -12,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -317,6 +320,65 @@ def test_a_server_that_refuses_or_never_answers_leaves_an_offline_run(
     assert same_as_without(config, folder, tmp_path)
 
 
+class Server(http.server.BaseHTTPRequestHandler):
+    """As much of wandb's server as a run needs. It keeps the history that it is sent, or never takes it."""
+
+    history: ClassVar[list[dict]] = []
+    silent: ClassVar[bool] = False
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        asked = json.loads(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
+        if self.silent and self.path.startswith("/files/"):
+            time.sleep(30)
+        query, name = asked.get("query", ""), asked.get("variables", {}).get("name")
+        project = {"id": "p", "name": "normgpt", "entity": {"id": "e", "name": "someone"}}
+        bucket = {"id": "b", "name": name, "displayName": name, "config": "{}", "historyLineCount": 0}
+        data: dict = {}
+        if "mutation UpsertBucket" in query:
+            data = {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}}
+        elif "mutation CreateRunFiles" in query:
+            data = {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
+        rows = asked.get("files", {}).get("wandb-history.jsonl", {}).get("content", [])
+        self.history.extend(json.loads(row) for row in rows)
+        answer = json.dumps({"data": data}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_online_the_server_gets_every_row_and_may_fall_silent(watched, tmp_path, monkeypatch, capsys, silent):
+    monkeypatch.setattr(tracking, "LAST", 4)
+    monkeypatch.setattr(Server, "history", [])
+    monkeypatch.setattr(Server, "silent", silent)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    config = watched()
+    folder = go(config)
+    server.shutdown()
+    server.socket.close()
+    out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
+    assert f"wandb: http://127.0.0.1:{server.server_port}/someone/normgpt/runs/{folder.name}" in out[0]
+    if not silent:
+        got = [{k: v for k, v in row.items() if k[0] != "_"} for row in Server.history]
+        assert got == rows(folder)
+        assert len(out) == 1
+    else:
+        assert "not done 4 s after the end" in out[-1]
+    [file] = tmp_path.glob("wandb/run-*/*.wandb")
+    assert history(file) == rows(folder)
+    assert same_as_without(config, folder, tmp_path)
+
+
 @pytest.mark.parametrize("mode", ["auto", "online"])
 def test_a_key_that_is_none_leaves_an_offline_run(watched, tmp_path, monkeypatch, capsys, mode):
     monkeypatch.setenv("WANDB_API_KEY", "abc")
@@ -408,6 +470,27 @@ def test_a_killed_run_is_in_wandb_to_its_last_row(command, text_file, tmp_path):
         time.sleep(0.2)
     assert history(offline(tmp_path)[0]) == whole
     assert len(whole) > 100
+
+
+def test_where_no_process_can_be_started_the_run_goes_on_and_errors_are_not_reported_home(
+    watched, monkeypatch, capsys
+):
+    started = []
+
+    start = subprocess.Popen
+
+    def refuse(arguments, **options):
+        if wandb_sink.__file__ not in arguments:
+            return start(arguments, **options)
+        started.append(options["env"])
+        raise OSError("no more processes")
+
+    monkeypatch.delenv("WANDB_ERROR_REPORTING")
+    monkeypatch.setattr(tracking.subprocess, "Popen", refuse)
+    folder = go(watched())
+    assert started[0]["WANDB_ERROR_REPORTING"] == "false"
+    assert capsys.readouterr().out.count("wandb: no more processes; the run goes on without it") == 1
+    assert runs.read_status(folder)["state"] == "finished"
 
 
 def without_wandb(tmp_path: Path) -> dict[str, str]:
