@@ -214,9 +214,8 @@ def report(folder: Path, already: bool = False) -> float:
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf
-    certificate = read_json(folder / "certificate.json")
-    leaks = not (certificate.get("causal", True) and certificate.get("independent_rows", True))
-    note = "; it LEAKS, its train/loss is not that of a language model (certificate.json)" if leaks else ""
+    leak = "; it LEAKS (certificate.json): not all of its losses are a language model's"
+    note = leak if runs.leaks(folder) else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{note}{again}")
     if not already:
         print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")

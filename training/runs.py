@@ -106,6 +106,12 @@ def read_status(folder: Path) -> dict[str, Any]:
     return read_json(folder / "status.json")
 
 
+def leaks(folder: Path) -> bool:
+    """Whether its certificate says that the run's model looks where it must not."""
+    certificate = read_json(folder / "certificate.json")
+    return not (certificate.get("causal", True) and certificate.get("independent_rows", True))
+
+
 def unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {folder}: {error.strerror}; name a folder that can be written")
 

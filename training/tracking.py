@@ -16,6 +16,7 @@ from training import wandb_sink
 from training.checking import ConfigError
 from training.config import RunConfig
 from training.files import jsonable, naming, read_json, write_atomically
+from training.runs import leaks
 
 CONNECT = 10  # seconds that wandb's server may take to answer
 LAST = 15  # seconds that wandb may take after a run's end
@@ -119,7 +120,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             "project": settings.project,
             "entity": settings.entity,
             "group": settings.group or group,
-            "tags": settings.tags,
+            "tags": [*settings.tags, *(["leaks"] if leaks(folder) else [])],
             "dir": settings.dir,
             "config": config.model_dump(by_alias=True) | {"certificate": certificate},
         },

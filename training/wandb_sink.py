@@ -120,11 +120,9 @@ def begin(job: dict[str, Any]) -> Any:
     asked, got = Path(job["init"]["dir"]).resolve(), Path(run.dir).resolve().parent
     if not got.is_relative_to(asked):
         say(f"{asked} cannot be written; this run is in {got}")
-    say(
-        str(run.url)
-        if mode == "online"
-        else f"offline, in {os.path.relpath(got)}; watch: wandb leet, upload: wandb sync"
-    )
+    where = os.path.relpath(got)
+    offline = f"offline; watch: wandb leet {os.path.dirname(where)}; upload: wandb sync {where}"
+    say(offline if mode == "offline" else str(run.url))
     return run
 
 

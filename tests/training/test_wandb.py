@@ -77,7 +77,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     assert stored["norm"]["_name_"] == "batchnorm"
     assert stored["certificate"]["causal"] is False
     assert run["project"] == "normgpt"
-    assert run["tags"] == ["a", "b"]
+    assert run["tags"] == ["a", "b", "leaks"]
     assert run["display_name"] == folder.name
     assert run["run_id"].startswith(folder.name)
     [exited] = [record["exit"] for record in inspected(file) if record["type"] == "exit"]
@@ -85,7 +85,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     metrics = [record["metric"] for record in inspected(file) if record["type"] == "metric"]
     axes = {metric.get("glob_name", metric.get("name")): metric.get("step_metric") for metric in metrics}
     assert axes == {"step": None, "tokens": None, "*": "step", "val/*": "tokens"}
-    assert "wandb: offline, in " in capsys.readouterr().out
+    assert "wandb: offline; watch" in capsys.readouterr().out
 
 
 def test_runs_that_differ_in_their_seed_share_a_group_and_no_others_do(watched, tmp_path):
@@ -270,7 +270,7 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
     folder = go(config)
     assert time.monotonic() - started < 60
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
-    warnings = [line for line in lines if "offline, in" not in line and "waiting" not in line]
+    warnings = [line for line in lines if "offline; watch" not in line and "waiting" not in line]
     assert len(warnings) == (1 if said else 0), lines
     assert all(said in line for line in warnings)
     monkeypatch.undo()
@@ -413,7 +413,7 @@ def test_on_a_terminal_nothing_is_asked(tmp_path, text_file):
                 out += chunk
         os.close(terminal)
         assert process.wait(timeout=60) == 0
-    assert b"wandb: offline, in" in out
+    assert b"wandb: offline; watch" in out
     assert b"finished" in out
 
 
@@ -441,7 +441,7 @@ def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
-    warnings = [line for line in lines if "offline, in" not in line]
+    warnings = [line for line in lines if "offline; watch" not in line]
     assert len(warnings) == 1, lines
     assert "No space left on device" in warnings[0]
     assert same_as_without(config, folder, tmp_path)
