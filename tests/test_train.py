@@ -397,6 +397,18 @@ def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(comman
         assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
+def test_a_run_that_leaks_says_so_before_it_trains_and_wherever_its_result_is_told(command, text_file):
+    first = command("train.py", *QUICK, "norm=batchnorm")
+    again = command("train.py", *QUICK, "norm=batchnorm")
+    assert first.stdout.count("WARNING: norm=batchnorm placement=pre LEAKS: a logit moves in training") == 1
+    assert first.stdout.index("WARNING") < first.stdout.index("step 0/3")
+    for told in (first, again):
+        assert (
+            len([line for line in told.stdout.splitlines() if "finished" in line and "it LEAKS" in line]) == 1
+        )
+    assert "LEAKS" not in command("train.py", *QUICK, "norm=layernorm").stdout
+
+
 def test_a_run_that_diverged_is_not_run_again(command, text_file, tmp_path):
     wild = ("optim.learning_rate=1e30", "norm=none", "train.steps=30", "train.grad_clip=0")
     assert "diverged by step" in command("train.py", *QUICK, *wild).stdout
