@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from training.device import Compute
     from training.evaluation import Net
 
+DECISIVE = ("train/loss", "train/grad_norm", "val/loss", "val/full_loss")  # not finite, the run has diverged
+
 
 def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
@@ -63,6 +65,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
     model, net = rehearsed(config, data.tokenizer.vocab_size, compute, lambda net: loss_of(net, micro_batch))
+    estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)
     weights = Weights(model, wanted)
@@ -109,12 +112,10 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         """What is measured on the validation split at ``step``."""
         windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows, micro_rows)
         found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows()))}
-        if evaluation.with_running_estimates(model):
-            as_trained = evaluation.evaluate_on_batch_statistics(model, loss_of, stop.watching(windows()))
-            found |= {
-                "val/batch_stats_loss": as_trained,
-                "val/batch_stats_gap": as_trained - found["val/loss"],
-            }
+        full = [batch for batch in windows() if len(batch[0]) == micro_rows]  # micro-batches, as in training
+        if estimating and full:
+            on = evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, stop.watching(full))
+            found |= {"val/batch_stats_loss": on, "val/batch_stats_gap": on - found["val/loss"]}
         if step == steps:
             whole = progress.through(step, batches.whole_split(data.val, T, micro_rows), len(data.val) - 1)
             found["val/full_loss"] = evaluation.evaluate(model, loss_of, stop.watching(whole))
@@ -197,10 +198,9 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
 
 def not_finite(row: dict[str, Any]) -> str | None:
-    """Which loss or gradient norm is not finite, or None. (A statistic need not be: kurtosis of a
-    constant.)"""
-    ours = ((key, value) for key, value in row.items() if key.startswith(("train/", "val/")))
-    return next((f"{key} is {value}" for key, value in ours if not math.isfinite(value)), None)
+    """Which loss or gradient norm is not finite, or None. What only watches need not be."""
+    found = (key for key in DECISIVE if not math.isfinite(row.get(key, 0.0)))
+    return next((f"{key} is {row[key]}" for key in found), None)
 
 
 def report(folder: Path, already: bool = False) -> float:
@@ -214,8 +214,7 @@ def report(folder: Path, already: bool = False) -> float:
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf
-    leak = "; it LEAKS (certificate.json): not all of its losses are a language model's"
-    note = leak if runs.leaks(folder) else ""
+    note = "; it LEAKS: not all of its losses are a language model's" if runs.leaks(folder) else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{note}{again}")
     if not already:
         print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")

@@ -34,6 +34,17 @@ def curves(folder: Path) -> Curves:
     return found
 
 
+def block(name: str) -> str:
+    """The block that a metric is of, as 03; of no block it is another word."""
+    return name.partition("/")[2].partition(".")[0]
+
+
+def titles(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, or where two share one, their paths."""
+    names = [folder.resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+
+
 def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
     """Draw the metrics that fit each of the patterns ``metrics``, of each run, into the file ``out``."""
     import matplotlib
@@ -44,6 +55,7 @@ def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
         "svg.hashsalt": "layers",
     }  # the same picture, the same file
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
     figure, axes = pyplot.subplots(
         *(len(metrics), len(runs)),
@@ -53,14 +65,16 @@ def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
         sharey="row",
         layout="constrained",
     )
+    names = {name for found in runs.values() for name in found if any(fnmatchcase(name, p) for p in metrics)}
+    blocks = sorted({block(name) for name in names if block(name).isdigit()})
+    bright = [0.9 * i / max(1, len(blocks) - 1) for i in range(len(blocks))]
+    colors = dict(zip(blocks, map(matplotlib.colormaps["viridis"], bright), strict=True))
     for row, pattern in zip(axes, metrics, strict=True):
         drawn: list[float] = []
         for panel, (title, found) in zip(row, runs.items(), strict=True):
-            names = sorted(name for name in found if fnmatchcase(name, pattern))
-            for i, name in enumerate(names):
+            for name in sorted(name for name in found if fnmatchcase(name, pattern)):
                 steps, values = zip(*found[name], strict=True)
-                color = matplotlib.colormaps["viridis"](i / max(1, len(names) - 1) * 0.9)
-                panel.plot(steps, values, color=color, linewidth=1, label=name.partition("/")[2])
+                panel.plot(steps, values, color=colors.get(block(name), "black"), linewidth=1)
                 drawn += values
             panel.grid(alpha=0.3)
             if pattern == metrics[0]:
@@ -74,11 +88,8 @@ def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
         row[0].set_ylabel(kind if set("*?[") & set(site) else pattern, fontsize=8)
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn):
             row[0].set_yscale("log")
-    handles, labels = max(
-        (panel.get_legend_handles_labels() for panel in axes.flat), key=lambda found: len(found[1])
-    )
-    short = [label.partition(".")[0] for label in labels]
-    figure.legend(handles, short, title="block", loc="outside right upper", fontsize=7, title_fontsize=8)
+    lines = [Line2D([], [], color=color) for color in colors.values()]
+    figure.legend(lines, blocks, title="block", loc="outside right upper", fontsize=7, title_fontsize=8)
     figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
     pyplot.close(figure)
 
@@ -90,7 +101,7 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, as 'act.rms/*.mlp'")
     asked = parser.parse_args()
     try:
-        found = {folder.resolve().name: curves(folder) for folder in asked.runs}
+        found = dict(zip(titles(asked.runs), map(curves, asked.runs), strict=True))
         for pattern in asked.metrics:
             if not any(fnmatchcase(name, pattern) for run in found.values() for name in run):
                 raise ValueError(f"--metrics: no run has {pattern!r}; stats=all logs everything there is")
@@ -98,7 +109,7 @@ def main() -> None:
             raise ValueError(f"--out: {asked.out} should end in .svg, .png or .pdf")
         draw(found, asked.metrics, asked.out)
     except OSError as error:
-        sys.exit(f"error: {error.filename}: {error.strerror}; name the folder of a run")
+        sys.exit(f"error: {error.filename}: {error.strerror}; check the path")
     except ValueError as error:
         sys.exit(f"error: {error}")
     print(asked.out)

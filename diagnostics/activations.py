@@ -39,20 +39,20 @@ class Activations:
             ``statistics.histogram``.
     """
 
-    def __init__(self, model: Any, wanted: Callable[[str], bool], histograms: bool = False) -> None:
-        self.model, self.wanted, self.histograms = model, wanted, histograms
+    def __init__(self, model: nn.Module, wanted: Callable[[str], bool], histograms: bool = False) -> None:
+        self.modules, self.wanted, self.histograms = dict(model.named_modules()), wanted, histograms
+        self.device_type = next(model.parameters()).device.type
         self.values: dict[str, Tensor] = {}
         self.hooks: list[Any] = []
-        self.device_type = next(model.parameters()).device.type
 
     def __enter__(self) -> dict[str, Tensor]:
         self.values = {}
-        self.after(self.model.embed, lambda _, embedded: embedded.requires_grad_())  # gradients end here
-        self.of_stream("embed", self.model.embed)
-        for i, block in enumerate(self.model.blocks):
-            self.of_block(f"{i:02d}", block)
-        self.of_stream("final", self.model.final)
-        self.of_norm("final", self.model.final)
+        self.after("embed", lambda _, embedded: embedded.requires_grad_())  # gradients end here
+        self.of_stream("embed", "embed")
+        for i in range(len(self.modules["blocks"])):
+            self.of_block(f"{i:02d}", f"blocks.{i}")
+        self.of_stream("final", "final")
+        self.of_norm("final", "final")
         return self.values
 
     def __exit__(self, *_: object) -> None:
@@ -60,53 +60,54 @@ class Activations:
             hook.remove()
         self.hooks.clear()
 
-    # what is measured where
+    # what is measured where: site is the metric's, name the module's
 
-    def of_block(self, site: str, block: Any) -> None:
-        self.of_residual(f"{site}.attn", block.attn)
-        self.of_residual(f"{site}.mlp", block.mlp)
-        n_head = block.attn.branch.n_head
+    def of_block(self, site: str, name: str) -> None:
+        for kind in ("attn", "mlp"):
+            self.of_residual(f"{site}.{kind}", f"{name}.{kind}")
 
         def attend(_: Tensor, qkv: Tensor) -> None:
+            n_head = self.modules[f"{name}.attn.branch"].n_head
             self.put(f"attn.entropy/{site}.attn", statistics.entropy, qkv, n_head)
             self.put(f"attn.max_logit/{site}.attn", statistics.max_logit, qkv, n_head)
 
-        self.after(block.attn.branch.qkv, attend)
-        self.before(
-            block.mlp.branch.proj, lambda units: self.put(f"mlp.dead/{site}.mlp", statistics.dead, units)
-        )
-        self.after(block, lambda x, y: self.put(f"act.cosine/{site}", statistics.cosine, x, y))
+        def fire(units: Tensor) -> None:
+            self.put(f"mlp.dead/{site}.mlp", statistics.dead, units)
 
-    def of_residual(self, site: str, residual: Any) -> None:
+        self.after(f"{name}.attn.branch.qkv", attend)
+        self.before(f"{name}.mlp.branch.proj", fire)
+        self.after(name, lambda x, y: self.put(f"act.cosine/{site}", statistics.cosine, x, y))
+
+    def of_residual(self, site: str, name: str) -> None:
         """x ← post(a·x + b·out(f(c·pre(x)))), in which a·x is computed first."""
         skipped: list[Tensor] = []  # a·x, until the branch is there
 
         def added(_: Tensor, branch: Tensor) -> None:
-            self.put(f"act.ratio/{site}.branch", statistics.ratio, branch, skipped.pop())
+            if skipped:
+                self.put(f"act.ratio/{site}.branch", statistics.ratio, branch, skipped.pop())
             self.of_tensor(f"{site}.branch", branch)
 
-        self.after(residual.a, lambda _, ax: skipped.append(ax))
-        self.after(residual.b, added)
+        self.after(f"{name}.a", lambda _, ax: skipped.append(ax))
+        self.after(f"{name}.b", added)
         for slot in ("pre", "out", "post"):
-            norm = getattr(residual, slot)
-            if not isinstance(norm, nn.Identity):
-                self.of_norm(f"{site}.{slot}", norm)
-                self.before(norm, partial(self.of_tensor, f"{site}.{slot}.in"))
-                self.after(norm, partial(self.of_output, f"{site}.{slot}.out"))
-        self.of_stream(site, residual)
+            self.of_norm(f"{site}.{slot}", f"{name}.{slot}")
+            if not isinstance(self.modules.get(f"{name}.{slot}"), nn.Identity):
+                self.before(f"{name}.{slot}", partial(self.of_tensor, f"{site}.{slot}.in"))
+                self.after(f"{name}.{slot}", partial(self.of_output, f"{site}.{slot}.out"))
+        self.of_stream(site, name)
 
-    def of_stream(self, site: str, module: nn.Module) -> None:
-        self.after(module, partial(self.of_output, site))
+    def of_stream(self, site: str, name: str) -> None:
+        self.after(name, partial(self.of_output, site))
         if self.histograms:
-            name = f"hist.act/{site}"
-            self.after(module, lambda _, x: self.put(name, statistics.histogram, x, always=True))
+            metric = f"hist.act/{site}"
+            self.after(name, lambda _, x: self.put(metric, statistics.histogram, x, always=True))
 
-    def of_norm(self, site: str, norm: nn.Module) -> None:
+    def of_norm(self, site: str, name: str) -> None:
         def internals(x: Tensor) -> None:
-            for name, internal in statistics.INTERNALS.items():
-                self.put(f"norm.{name}/{site}", internal, norm, x)
+            for statistic, internal in statistics.INTERNALS.items():
+                self.put(f"norm.{statistic}/{site}", internal, self.modules[name], x)
 
-        self.before(norm, internals)
+        self.before(name, internals)
 
     def of_output(self, site: str, _: Tensor, output: Tensor) -> None:
         self.of_tensor(site, output)
@@ -128,18 +129,20 @@ class Activations:
         if value is not None:
             self.values[name] = value
 
-    def before(self, module: nn.Module, look: Callable[[Tensor], object]) -> None:
-        """Call ``look(input)`` before the module's forward."""
+    def before(self, name: str, look: Callable[[Tensor], object]) -> None:
+        """Call ``look(input)`` before the forward of the module of that name; a model may have none."""
 
         def hook(_: nn.Module, args: tuple[Tensor]) -> None:
             look(args[0])
 
-        self.hooks.append(module.register_forward_pre_hook(hook))
+        if name in self.modules:
+            self.hooks.append(self.modules[name].register_forward_pre_hook(hook))
 
-    def after(self, module: nn.Module, look: Callable[[Tensor, Tensor], object]) -> None:
-        """Call ``look(input, output)`` after the module's forward."""
+    def after(self, name: str, look: Callable[[Tensor, Tensor], object]) -> None:
+        """Call ``look(input, output)`` after it."""
 
         def hook(_: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
             look(args[0], output)
 
-        self.hooks.append(module.register_forward_hook(hook))
+        if name in self.modules:
+            self.hooks.append(self.modules[name].register_forward_hook(hook))

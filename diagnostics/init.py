@@ -4,8 +4,9 @@
     python -m diagnostics.init norm=layernorm,batchnorm placement=pre,post model.n_layer=12
 
 It takes train.py's arguments and looks, in fp32, at what step 0 of that run sees: its weights and its first
-batch. For each block: the variance of the stream behind it, how much attention and MLP add, relative to what
-they are added to, and the norm of the gradient of its matrices. Below that, whether it keeps to the past.
+micro-batch. For each block: the variance of the stream behind it, how much attention and MLP add, relative to
+what they are added to, and the norm of the gradient of its matrices. Below that, whether it keeps to the
+past.
 
 A program, as train.py is one, so it may import what these may.
 """
@@ -36,19 +37,26 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.statistics import on_host
     from diagnostics.weights import Weights
     from model.streams import stream_seed
-    from training.components import build_model
+    from training.device import choose
+    from training.evaluation import Net
+    from training.rehearsal import rehearsed
 
     data, T = prepare(**config.data.model_dump()), config.model.block_size
     data.check_length(T)
-    model = build_model(config, data.tokenizer.vocab_size)
-    certificate = causality.certificate(model, data.tokenizer.vocab_size)
     rows = config.train.batch_size // config.train.grad_accum
     batch = batches.training_batch(data.train, T, rows, stream_seed(config.seed, "data", 0))
     x, y = (torch.from_numpy(tokens) for tokens in batch)
+
+    def loss_of(net: Net) -> torch.Tensor:
+        torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
+        return F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+
+    eager = config.model_copy(update={"compile": False})
+    model, _ = rehearsed(eager, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of)
+    certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
-    torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
     with Activations(model, wanted) as values:
-        F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+        loss_of(model).backward()
     numbers = on_host(values | Weights(model, wanted).before())
 
     blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
@@ -96,8 +104,8 @@ def main() -> None:
         console.print(table("", columns))
     for quantity in QUANTITIES if len(found) > 1 else ():
         console.print(table(quantity, {chosen: columns[quantity] for chosen, (columns, _) in found.items()}))
-    for _, certificate in found.values():
-        print(certificate)
+    for chosen, (_, certificate) in found.items():
+        print(f"{chosen}: {certificate}" if len(found) > 1 else certificate)
 
 
 if __name__ == "__main__":

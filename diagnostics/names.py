@@ -16,27 +16,52 @@ Torch is not imported here.
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
+MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
 STATISTICS = (
-    "act.mean act.std act.rms act.max_abs act.kurtosis act.ratio act.cosine "
-    "attn.entropy attn.max_logit mlp.dead "
-    "norm.gain norm.mean_gap norm.std_gap norm.saturation "
-    "grad.rms grad.norm weight.norm update.ratio"
-).split()
+    *(f"act.{moment}" for moment in MOMENTS),
+    *("act.ratio", "act.cosine", "attn.entropy", "attn.max_logit", "mlp.dead"),
+    *("norm.gain", "norm.mean_gap", "norm.std_gap", "norm.saturation"),
+    *("grad.rms", "grad.norm", "weight.norm", "update.ratio"),
+)
 
 
-def known(pattern: str) -> bool:
-    """Whether a pattern, as ``act.rms`` or ``act.*/*.mlp``, is of statistics that there are."""
-    statistic = pattern.partition("/")[0]
-    return any(fnmatchcase(name, statistic) for name in STATISTICS)
+def possible(n_layer: int) -> list[str]:
+    """Every name that a model of so many blocks can have, whichever norms it has and wherever they stand."""
+    blocks = [f"{i:02d}" for i in range(n_layer)]
+    streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
+    norms = [f"{stream}.{slot}" for stream in streams for slot in ("pre", "out", "post")]
+    branches = [f"{stream}.branch" for stream in streams]
+    tensors = [
+        "embed",
+        "final",
+        *streams,
+        *branches,
+        *(f"{norm}.{side}" for norm in norms for side in ("in", "out")),
+    ]
+    sites = {f"act.{moment}": tensors for moment in MOMENTS} | {
+        "act.ratio": branches,
+        "act.cosine": blocks,
+        "mlp.dead": [f"{block}.mlp" for block in blocks],
+        "grad.rms": tensors,
+    }
+    sites |= {name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")}
+    sites |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
+    sites |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
+    return [f"{name}/{site}" for name in STATISTICS for site in sites[name]]
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name is what a pattern means, as ``act.rms/*.mlp``; one without a site means all sites."""
+    return fnmatchcase(name, pattern if "/" in pattern else f"{pattern}/*")
 
 
 def selection(metrics: Sequence[str], sites: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name is among those asked for: it fits one of ``metrics`` (one without a site means all
-    sites), and its site one of ``sites``. In both * stands for anything, dots too."""
-    wanted = [pattern if "/" in pattern else f"{pattern}/*" for pattern in metrics]
+    """Whether a name is among those asked for: it fits one of ``metrics``, and its site one of ``sites``. In
+    both
+    * stands for anything, dots too."""
 
     def is_wanted(name: str) -> bool:
         site = name.partition("/")[2]
-        return any(fnmatchcase(name, p) for p in wanted) and any(fnmatchcase(site, p) for p in sites)
+        return any(fits(name, p) for p in metrics) and any(fnmatchcase(site, p) for p in sites)
 
     return is_wanted

@@ -87,32 +87,37 @@ def max_logit(qkv: Tensor, n_head: int) -> Tensor:
     return logits.masked_fill(future, -math.inf).max()
 
 
-# of a norm and its input: None where the norm has no such thing
+# of a norm and its input: None where the norm has no such thing, or means something else by that name
+
+
+def of_channels(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
+    """The norm's tensor of that name, if it is one number or one for each channel of x (B, T, C)."""
+    value = getattr(norm, name, None)
+    fits = isinstance(value, Tensor) and value.shape in ((), (1,), x.shape[-1:])
+    return value if fits else None
 
 
 def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
     """Mean |weight|."""
-    weight = getattr(norm, "weight", None)
+    weight = of_channels(norm, "weight", x)
     return None if weight is None else weight.abs().mean()
 
 
-def mean_gap(norm: Any, x: Tensor) -> Tensor | None:
+def mean_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
     """(batch mean − running mean) / running standard deviation, of each channel; the root mean square."""
-    if getattr(norm, "running_mean", None) is None:
-        return None
-    return rms((x.mean((0, 1)) - norm.running_mean) / norm.running_var.sqrt())
+    mean, var = (of_channels(norm, name, x) for name in ("running_mean", "running_var"))
+    return None if mean is None or var is None else rms((x.mean((0, 1)) - mean) / var.sqrt())
 
 
-def std_gap(norm: Any, x: Tensor) -> Tensor | None:
+def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
     """ln(batch standard deviation / running standard deviation) of each channel; the root mean square."""
-    if getattr(norm, "running_var", None) is None:
-        return None
-    return rms(0.5 * (x.var((0, 1), correction=0) / norm.running_var).log())
+    var = of_channels(norm, "running_var", x)
+    return None if var is None else rms(0.5 * (x.var((0, 1), correction=0) / var).log())
 
 
 def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
     """Share of inputs with |αx| > 2, where the norm has an α, as DyT's tanh(αx)."""
-    alpha = getattr(norm, "alpha", None)
+    alpha = of_channels(norm, "alpha", x)
     return None if alpha is None else ((alpha * x).abs() > SATURATED).float().mean()
 
 

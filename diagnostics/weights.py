@@ -4,7 +4,7 @@ weights = Weights(model, names.selection(["grad.norm", "update.ratio"], sites=["
 values = weights.before()  # the gradients are there
 optimizer.step()
 values |= weights.after()
-values["update.ratio/00"]
+values["update.ratio/00"]  # a 0-d tensor on the model's device
 """
 
 from collections.abc import Callable, Sequence

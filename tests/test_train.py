@@ -418,13 +418,26 @@ def test_a_run_that_diverged_is_not_run_again(command, text_file, tmp_path):
     assert "nothing left to do" in again.stdout
 
 
+FAILS = """
+from torch import nn
+
+
+class Fails(nn.Module):
+    calls = 0
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x):
+        Fails.calls += 1
+        if Fails.calls > 60:  # some steps after the start
+            raise ZeroDivisionError("on purpose")
+        return x
+"""
+
+
 def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):
-    (tmp_path / "fails.py").write_text(
-        "from torch import nn\n\n\nclass Fails(nn.Module):\n    calls = 0\n\n"
-        "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
-        "    def forward(self, x):\n        Fails.calls += 1\n"
-        "        if Fails.calls > 60:\n            raise ZeroDivisionError('on purpose')\n        return x\n"
-    )
+    (tmp_path / "fails.py").write_text(FAILS)
     done = command("train.py", *QUICK, "norm=none", "norm._target_=fails.Fails", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     [folder] = (tmp_path / "runs").iterdir()

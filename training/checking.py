@@ -40,8 +40,6 @@ def explained(kind: type[BaseModel], error: ValidationError) -> str:
         return f"{key}: the key is missing; do not remove it"
     if first["type"] == "value_error" and isinstance(first["input"], dict):  # what must hold between fields
         return f"{key}.{what}" if key else what
-    if first["type"] == "value_error" and isinstance(first["input"], list):
-        return f"{key}: {what}"
     if first["type"] == "string_pattern_mismatch":
         patterns = {
             "device": "should be auto, cpu, mps, cuda or cuda:N",

@@ -4,6 +4,7 @@
 def main(config: RunConfig) -> float | None: ...
 """
 
+import argparse
 import itertools
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import hydra
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -84,15 +86,22 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     Raises:
         ConfigError: as ``checked``; Hydra's and OmegaConf's errors, which ``explain`` explains.
     """
-    parsed = OverridesParser.create().parse_overrides([quoted(argument) for argument in arguments])
-    fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
-    swept = [
-        [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
-        for override in parsed
-        if override.is_sweep_override()
-    ]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir")
+    options, overrides = parser.parse_known_args([argument for argument in arguments if argument != "-m"])
+    if options.config_dir:
+        os.stat(options.config_dir)  # raises what Hydra would only warn of
+        overrides.append(f"hydra.searchpath=[file://{Path(options.config_dir).resolve()}]")
     configs = {}
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        parsed = OverridesParser.create(loader).parse_overrides([quoted(override) for override in overrides])
+        fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+        swept = [
+            [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+            for override in parsed
+            if override.is_sweep_override()
+        ]
         for chosen in itertools.product(*swept):
             composed = hydra.compose(config_name, [*fixed, *chosen], return_hydra_config=True)
             groups = dict(composed.hydra.runtime.choices)

@@ -6,9 +6,10 @@ default. Torch is not imported for it: a typo is answered at once.
 """
 
 import difflib
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from diagnostics import names
 from training.checking import Checked
@@ -133,15 +134,14 @@ class StatsConfig(Checked):
     sites: list[str]
     histograms_every: CountOr0
 
-    @field_validator("metrics")
-    @classmethod
-    def of_statistics_that_there_are(cls, metrics: list[str]) -> list[str]:
-        for pattern in metrics:
-            if not names.known(pattern):
-                near = difflib.get_close_matches(pattern.split("/")[0], names.STATISTICS, n=1)
-                advice = f"did you mean {near[0]}" if near else f"choose of {', '.join(names.STATISTICS)}"
-                raise ValueError(f"there is no statistic {pattern!r}; {advice}")
-        return metrics
+    @model_validator(mode="after")
+    def histograms_come_with_statistics(self) -> "StatsConfig":
+        if self.every and self.histograms_every % self.every:
+            raise ValueError(
+                f"histograms_every={self.histograms_every} is not a multiple of every={self.every}; "
+                "histograms are taken on steps that have statistics"
+            )
+        return self
 
 
 class WandbConfig(Checked):
@@ -149,7 +149,7 @@ class WandbConfig(Checked):
     project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")]
     entity: str | None
     group: Annotated[str, Field(max_length=128)] | None
-    tags: list[Annotated[str, Field(min_length=1, max_length=64)]]
+    tags: list[Annotated[str, BeforeValidator(str), Field(min_length=1, max_length=64)]]
     dir: str
 
 
@@ -171,6 +171,21 @@ class RunConfig(Checked):
     train: TrainConfig
     stats: StatsConfig
     wandb: WandbConfig
+
+    @model_validator(mode="after")
+    def statistics_that_there_are(self) -> "RunConfig":
+        possible = names.possible(self.model.n_layer)
+        for pattern in self.stats.metrics:
+            if not any(names.fits(name, pattern) for name in possible):
+                near = difflib.get_close_matches(pattern, [*names.STATISTICS, *possible], n=1)
+                advice = f"did you mean {near[0]}?" if near else f"choose of {', '.join(names.STATISTICS)}"
+                raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
+        for pattern in self.stats.sites:
+            if not any(fnmatchcase(name.partition("/")[2], pattern) for name in possible):
+                raise ValueError(
+                    f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
+                )
+        return self
 
 
 class SampleConfig(Checked):

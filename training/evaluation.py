@@ -1,7 +1,7 @@
 """The loss on given batches: as a model is used, and on the batch statistics that it was trained on."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,13 @@ def evaluate(model: nn.Module, loss_of: LossOf, some: Iterable[Batch]) -> float:
         model.train()
 
 
-def evaluate_on_batch_statistics(model: nn.Module, loss_of: LossOf, some: Iterable[Batch]) -> float:
-    """The same, but modules with running estimates take their statistics from each batch, as in training.
-    The estimates stay as they are."""
+def evaluate_on_batch_statistics(
+    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, some: Iterable[Batch]
+) -> float:
+    """The same, but the modules ``estimating`` take their statistics from each batch, as in training. Their
+    running estimates stay as they are."""
     model.eval()
-    for module in with_running_estimates(model):
+    for module in estimating:
         module.train()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
@@ -35,9 +37,14 @@ def evaluate_on_batch_statistics(model: nn.Module, loss_of: LossOf, some: Iterab
         model.train()
 
 
-def with_running_estimates(model: nn.Module) -> list[nn.Module]:
-    """The modules with buffers of real numbers, as BatchNorm's running mean."""
-    return [m for m in model.modules() if any(b.is_floating_point() for b in m.buffers(recurse=False))]
+def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
+    """The modules whose buffers a forward in training mode moves, as BatchNorm's. It is tried on copies."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        loss_of(lambda idx: functional_call(model, buffers, (idx,)))
+    moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, buffers[name])}
+    owners = {name.rpartition(".")[0] for name in moved}
+    return [module for name, module in model.named_modules() if name in owners]
 
 
 def mean_loss(net: Net, loss_of: LossOf, some: Iterable[Batch]) -> float:

@@ -10,8 +10,7 @@ from training.checking import ConfigError
 from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
-
-Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
+from training.evaluation import Net
 
 
 def rehearsed(

@@ -18,8 +18,9 @@ from training.config import RunConfig
 from training.files import jsonable, naming, read_json, write_atomically
 from training.runs import leaks
 
-CONNECT = 10  # seconds that wandb's server may take to answer
+CONNECT = 8  # seconds that wandb's server may take to answer
 LAST = 15  # seconds that wandb may take after a run's end
+WITHOUT = "the run goes on without it, and metrics.jsonl has every row"
 
 
 class Metrics:
@@ -66,16 +67,21 @@ def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
 
 
+MODES = ("auto", "online", "offline", "disabled")
+
+
 def wandb_mode(config: RunConfig) -> str:
-    """auto, online, offline or disabled. ``auto`` is what WANDB_MODE says, where that is set; it is disabled,
-    and that is said, where wandb is not installed.
+    """One of MODES. ``auto`` is what WANDB_MODE says, where that is set; it is disabled, and that is said,
+    where wandb is not installed.
 
     Raises:
-        ConfigError: another mode is asked for, and wandb is not installed.
+        ConfigError: another mode is asked for, and wandb is not installed; or WANDB_MODE is no mode.
     """
     asked = config.wandb.mode
-    mode = (os.environ.get("WANDB_MODE") or asked) if asked == "auto" else asked
+    mode = (os.environ.get("WANDB_MODE") or asked).lower() if asked == "auto" else asked
     mode = {"dryrun": "offline"}.get(mode, mode)  # its old name
+    if mode not in MODES:
+        raise ConfigError(f"WANDB_MODE: should be one of {', '.join(MODES)}, not {mode!r}")
     if mode == "disabled":
         return mode
     found = importlib.util.find_spec("wandb")
@@ -101,30 +107,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
     if mode == "disabled":
         yield
         return
-    known = read_json(folder / "wandb.json") if step else {}
-    # a name that begins anew would not do: wandb's server takes no step of an id twice
-    run_id = known.get("id") or f"{folder.name}-{secrets.token_hex(3)}"
-    write_atomically(folder / "wandb.json", json.dumps({"id": run_id}))
-    settings, certificate = config.wandb, read_json(folder / "certificate.json")
-    job = {
-        "mode": mode,
-        "pid": os.getpid(),
-        "connect": CONNECT,
-        "last": LAST,
-        "folder": str(folder.resolve()),
-        "offset": (folder / "metrics.jsonl").stat().st_size if known else 0,
-        "init": {
-            "id": run_id,
-            "resume": "allow",
-            "name": folder.name,
-            "project": settings.project,
-            "entity": settings.entity,
-            "group": settings.group or group,
-            "tags": [*settings.tags, *(["leaks"] if leaks(folder) else [])],
-            "dir": settings.dir,
-            "config": config.model_dump(by_alias=True) | {"certificate": certificate},
-        },
-    }
+    job = wandb_job(config, folder, group, step) | {"mode": mode}
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", wandb_sink.__file__],
@@ -136,7 +119,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             env={"WANDB_ERROR_REPORTING": "false"} | os.environ,
         )
     except OSError as error:
-        print(f"wandb: {error}; the run goes on without it, and metrics.jsonl has every row", flush=True)
+        print(f"wandb: {error}; {WITHOUT}", flush=True)
         yield
         return
     relay = threading.Thread(target=relayed, args=(child,), daemon=True)
@@ -154,8 +137,38 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         if relay.is_alive():
             print(f"wandb: waiting for it, {LAST} seconds at most", flush=True)
             relay.join(LAST)
-            child.kill()
+            child.kill()  # it has not kept to that
             relay.join()
+
+
+def wandb_job(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
+    """What wandb_sink.py is told. The run's wandb.json knows its id, and how much of metrics.jsonl is
+    copied."""
+    known = read_json(folder / "wandb.json") if step else {}
+    # the folder's name alone would not do: wandb's server takes no step of an id twice
+    new: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
+    known = new | known
+    write_atomically(folder / "wandb.json", json.dumps(known))
+    settings = config.wandb
+    return {
+        "pid": os.getpid(),
+        "connect": CONNECT,
+        "last": LAST,
+        "folder": str(folder.resolve()),
+        "offset": min(known["copied"], (folder / "metrics.jsonl").stat().st_size),
+        "init": {
+            "id": known["id"],
+            "resume": "allow",
+            "name": folder.name,
+            "project": settings.project,
+            "entity": settings.entity,
+            "group": settings.group or group,
+            "tags": [*settings.tags, *(["leaks"] if leaks(folder) else [])],
+            "dir": settings.dir,
+            "config": config.model_dump(by_alias=True)
+            | {"certificate": read_json(folder / "certificate.json")},
+        },
+    }
 
 
 def relayed(child: "subprocess.Popen[str]") -> None:
@@ -163,9 +176,11 @@ def relayed(child: "subprocess.Popen[str]") -> None:
     assert child.stdout
     with child.stdout as lines:
         for line in lines:
-            print(line, end="", flush=True)
+            tell(line.rstrip("\n"))
     if child.wait() < 0:
-        print(
-            "wandb: its process was ended; the run goes on without it, and metrics.jsonl has every row",
-            flush=True,
-        )
+        tell(f"wandb: its process was ended; {WITHOUT}")
+
+
+def tell(line: str) -> None:
+    with suppress(OSError):  # whoever read our output has gone; the main thread hears of that itself
+        print(line, flush=True)

@@ -12,6 +12,7 @@ output: lines for the user.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
+FLUSH = 2.0  # seconds of rows that are lost if wandb is killed
 PROBE = 2**16  # bytes that a disk should still take
 SETTINGS = {  # where this wandb has them: those with x_ come and go
     "silent": True,
     "console": "off",  # this process's own output is nothing to keep
     "disable_git": True,  # environment.json has it
     "x_save_requirements": False,
-    "x_transaction_log_flush_interval": 2.0,  # seconds of rows that are lost if wandb is killed
+    "x_transaction_log_flush_interval": FLUSH,
 }
 
 
@@ -65,6 +67,8 @@ def wait_for_the_end(over: threading.Event, last: float) -> None:
 
 def copy(job: dict[str, Any], over: threading.Event) -> None:
     run = begin(job)
+    if run is None:
+        return
     run.define_metric("step")
     run.define_metric("tokens")
     run.define_metric("*", step_metric="step")
@@ -73,9 +77,13 @@ def copy(job: dict[str, Any], over: threading.Event) -> None:
     disk = Disk(Path(run.dir).parents[1])  # wandb/run-…/files
     with (folder / "metrics.jsonl").open("rb") as file:
         file.seek(job["offset"])
+        marked, mark = time.monotonic(), job["offset"]
         ended = False
         while not ended:
             ended = over.wait(POLL)  # what was written before the end is read below
+            if time.monotonic() - marked > 2 * FLUSH:  # what was copied by then is in wandb's file by now
+                remember(job, mark)
+                marked, mark = time.monotonic(), file.tell()
             for line in iter(file.readline, b""):
                 if not line.endswith(b"\n"):  # the rest of it is still to come
                     file.seek(-len(line), os.SEEK_CUR)
@@ -83,31 +91,47 @@ def copy(job: dict[str, Any], over: threading.Event) -> None:
                 row = json.loads(line)
                 run.log(logged(row), step=row["step"], commit=True)
             disk.check()
-    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    run.summary["state"] = status["state"]
-    for key, value in (status["best"] or {}).items():  # wandb's own minimum is NaN after one NaN
-        run.summary[f"best/{key}"] = value
-    run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+        status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        run.summary["state"] = status["state"]
+        for key, value in (status["best"] or {}).items():  # wandb's own minimum is NaN after one NaN
+            run.summary[f"best/{key}"] = value
+        run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+        remember(job, file.tell())
     disk.check(now=True)
 
 
+def remember(job: dict[str, Any], copied: int) -> None:
+    """How much of metrics.jsonl wandb has: a run that goes on goes on there."""
+    temporary = Path(job["folder"]) / ".wandb.json.tmp"
+    temporary.write_text(json.dumps({"id": job["init"]["id"], "copied": copied}), encoding="utf-8")
+    temporary.replace(temporary.with_name("wandb.json"))
+
+
 def begin(job: dict[str, Any]) -> Any:
-    """A wandb run: online if that is wanted and there is a key and a server, else offline."""
+    """A wandb run: online if that is wanted and there is a key and a server, else offline. None where wandb's
+    own settings say that there shall be none."""
     import wandb
 
     wanted = SETTINGS | {"init_timeout": job["connect"], "x_stats_pid": job["pid"]}
     known = wandb.Settings.model_fields
     settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in known})
-    wandb.setup(settings)
-    mode = job["mode"]
+    configured = wandb.setup(settings).settings.mode  # by wandb offline, wandb disabled
+    mode: Any = job["mode"]
+    if mode == "auto" and configured == "disabled":
+        say("disabled by its own settings")
+        return None
     if mode != "offline":
-        why = "no key was found, wandb login asks for one" if mode == "online" else None
+        why = None
+        if mode == "online":
+            why = "no key was found, wandb login asks for one"
+            why = why if configured == "online" else f"its own settings say {configured}"
         try:
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
             mode, why = "offline", str(error)
         if mode == "offline" and why:
             say(f"{why}; this run is offline")
+    attempts = set(Path(job["init"]["dir"]).glob(f"wandb/run-*-{job['init']['id']}"))
     try:
         run = wandb.init(mode=mode, settings=settings, **job["init"])
     except Exception as error:
@@ -115,8 +139,10 @@ def begin(job: dict[str, Any]) -> Any:
             raise
         say(f"no connection ({type(error).__name__}: {error}); this run is offline")
         wandb.teardown()
-        run = wandb.init(mode="offline", settings=settings, **job["init"])
+        for attempt in set(Path(job["init"]["dir"]).glob(f"wandb/run-*-{job['init']['id']}")) - attempts:
+            shutil.rmtree(attempt, ignore_errors=True)  # empty, and it would be uploaded
         mode = "offline"
+        run = wandb.init(mode=mode, settings=settings, **job["init"])
     asked, got = Path(job["init"]["dir"]).resolve(), Path(run.dir).resolve().parent
     if not got.is_relative_to(asked):
         say(f"{asked} cannot be written; this run is in {got}")

@@ -1,13 +1,14 @@
 """The picture of a run's layers has a panel for each run and statistic, and a line for each block."""
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from comparison.layers import METRICS, curves, draw
+from comparison.layers import METRICS, curves, draw, titles
 from tests.conftest import ROOT
 from tests.test_train import run
 
@@ -73,3 +74,17 @@ def test_bad_input_is_one_line(tmp_path, arguments, said):
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert said in lines[0]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    assert titles([tmp_path / "a" / "R", tmp_path / "b" / "S"]) == ["R", "S"]
+    assert titles([tmp_path / "a" / "R", tmp_path / "b" / "R"]) == [f"{tmp_path}/a/R", f"{tmp_path}/b/R"]
+
+
+def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run(tmp_path):
+    deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
+    shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
+    draw({"deep": deep, "shallow": shallow}, ["act.rms/*"], tmp_path / "a.svg")
+    strokes = re.findall(r"clip-path.*?stroke: (#[0-9a-f]{6})", (tmp_path / "a.svg").read_text())
+    counted = [strokes.count(color) for color in dict.fromkeys(strokes) if color != "#b0b0b0"]
+    assert counted == [2, 2, 1, 1]

@@ -1,5 +1,6 @@
 """What is measured is what a computation by hand gives, and to measure it changes nothing."""
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -10,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import train as program
 from diagnostics import names, statistics
 from diagnostics.activations import Activations, without_effects
 from model import GPT
+from model.placements import Pre
 from tests.conftest import NORMS, PLACEMENTS, configured
 from tests.test_train import final, rows, run, same
 from training.components import build_model
@@ -224,6 +227,73 @@ def test_what_is_not_wanted_is_not_measured():
     assert measured(made(), names.selection([], ["*"])) == {}
 
 
+def test_of_many_rows_attention_is_looked_at_in_eight():
+    qkv = torch.randn(20, T, 3 * C, generator=torch.Generator().manual_seed(4))
+    assert statistics.entropy(qkv, 2) == statistics.entropy(qkv[:8], 2) != statistics.entropy(qkv[:9], 2)
+
+
+def test_a_unit_that_is_never_more_than_0_is_dead():
+    units = torch.tensor([[[0.0, -1.0, 1.0, -2.0], [0.0, 1.0, 1.0, -1.0]]])
+    assert statistics.dead(units) == 0.5
+
+
+def test_a_gain_counts_by_its_size():
+    model = made()
+    with torch.no_grad():
+        model.final.weight.copy_(torch.linspace(-1, 1, C))
+    assert measured(model)["norm.gain/final"] == pytest.approx(torch.linspace(-1, 1, C).abs().mean().item())
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"running_mean": torch.zeros(C)},
+        {"running_mean": torch.zeros(T, C), "running_var": torch.ones(T, C)},
+        {"alpha": "automatic"},
+        {"alpha": torch.ones(T, 1)},
+        {"weight": nn.Linear(C, C)},
+        {"weight": torch.ones(C, C)},
+    ],
+)
+def test_what_a_norm_means_something_else_by_is_not_measured(own):
+    class Own(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            for name, value in own.items():
+                setattr(self, name, value)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Own, placement=Pre())
+    assert not [name for name in measured(model) if name.startswith("norm.")]
+
+
+def test_a_wiring_of_the_users_own_is_measured_where_it_has_what_is_measured():
+    class Wired(nn.Module):
+        def __init__(self, branch: nn.Module) -> None:
+            super().__init__()
+            self.inner = branch
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.inner(x)
+
+    class Own(Pre):
+        def __call__(self, branch, norm, layer, n_layer):
+            return Wired(branch)
+
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=nn.LayerNorm, placement=Own())
+    found = measured(model)
+    assert {name.partition("/")[2] for name in found} == {"embed", "00.attn", "00.mlp", "00", "final"}
+
+
+def test_every_name_is_one_that_was_said_to_be_possible():
+    possible = set(names.possible(2))
+    for norm in NORMS:
+        for placement in PLACEMENTS:
+            assert measured(made(f"norm={norm}", f"placement={placement}")).keys() <= possible
+
+
 def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():
     class Squash(nn.Module):
         def __init__(self, n: int) -> None:
@@ -232,8 +302,6 @@ def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():
 
         def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(self.alpha * x)
-
-    from model.placements import Pre
 
     model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Squash, placement=Pre())
     with torch.no_grad():
@@ -339,7 +407,34 @@ def test_statistics_are_those_of_the_first_micro_batch_as_it_is_however_many_fol
     assert {name: one[name] for name in looked} == {name: four[name] for name in looked}
 
 
-def test_what_observing_costs_is_stored_with_the_run(tiny):
+def test_histograms_have_a_cadence_of_their_own(tiny):
+    found = rows(run(tiny("stats.every=2", "stats.histograms_every=4")))
+    assert [row["step"] for row in found if "hist.act/embed" in row] == [0, 4]
+
+
+def test_what_observing_costs_is_stored_with_the_run(tiny, monkeypatch):
+    seconds = {"evaluation": 100.0, "checkpoints": 100.0, "statistics": 1.0}  # each time
+
+    class Slow(program.Clock):
+        def training(self) -> float:
+            return 50.0
+
+        @contextlib.contextmanager
+        def aside(self, what):
+            yield
+            self.spent[what] += seconds[what]
+
+    monkeypatch.setattr(program, "Clock", Slow)
+    counted = [row["stats/overhead"] for row in rows(run(tiny("stats.every=2"))) if "stats/overhead" in row]
+    assert counted == [
+        0.06,
+        0.12,
+        0.18,
+        0.24,
+    ]  # three looks aside at steps 0, 1, 2, 4: before, and around the update
+
+
+def test_what_observing_costs_is_more_than_nothing(tiny):
     found = rows(run(tiny("stats.every=2")))
     assert all(("stats/overhead" in row) == ("act.rms/embed" in row) for row in found)
     assert all(0 < row["stats/overhead"] < 100 for row in found if "stats/overhead" in row)

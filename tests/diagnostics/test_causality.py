@@ -124,7 +124,59 @@ def test_numbers_that_are_not_finite_certify_nothing():
     with torch.no_grad():
         model.head.weight[0, 0] = float("nan")
     found = certificate(model, 11)
-    assert (found["causal"], found["independent_rows"]) == (False, False)
+    assert (found["causal"], found["independent_rows"]) == (None, None)
+    assert "cannot be told: its logits are not finite" in in_words(found, "norm=x")
+
+
+class Ghost(nn.Module):
+    """Statistics over groups of 4 rows, so the number of rows must be a multiple of 4."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x):
+        groups = x.view(-1, 4, *x.shape[1:])
+        return ((groups - groups.mean(1, keepdim=True)) / groups.std(1, keepdim=True)).view(x.shape)
+
+
+def test_a_model_that_cannot_be_run_on_the_test_batch_is_not_certified_and_not_refused():
+    model = with_norm(Ghost)
+    found = certificate(model, 11)
+    assert (found["causal"], found["independent_rows"]) == (None, None)
+    assert "cannot be told: on a batch of 2 x 16 it raises RuntimeError" in in_words(found, "norm=ghost")
+    assert leaks(found) == {}
+    assert model.training
+
+
+def test_a_leak_that_begins_late_in_the_context_is_found():
+    class Late(nn.Module):  # from position 10 on, each position sees the next
+        def __init__(self, n: int) -> None:
+            super().__init__()
+
+        def forward(self, x):
+            late = torch.arange(x.shape[1])[:, None] >= 10
+            return x + late * x.roll(-1, dims=1)
+
+    assert certificate(with_norm(Late), 11)["causal"] is False
+
+
+def test_the_cotangent_is_random_as_a_norm_hides_a_sum():
+    class Opaque(nn.Module):  # its output leaks, with a sum over channels that does not: for gradients alone
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.n = n
+
+        def forward(self, x):
+            mixed = x.mean(1, keepdim=True)
+            centred = mixed - mixed.mean(-1, keepdim=True)
+            return x + (centred - centred.detach())
+
+    model = with_norm(Opaque)
+    with torch.no_grad():
+        model.head.weight.copy_(torch.ones_like(model.head.weight))
+        model.head.weight[:, 0] += torch.randn(11)
+    found = certificate(model, 11)
+    assert found["train"]["future_gradient"] > 1e-3
 
 
 def test_it_takes_no_time_on_the_default_model():

@@ -2,15 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from data import batches
 from data.prepared import prepare
+from model import GPT
+from model.placements import Pre
 from tests.conftest import NORMS, configured
 from tests.test_train import rows, run, same
-from training import evaluation
+from training import evaluation, runs
 from training.components import build_model
 from training.state import model_tensors
 
@@ -55,9 +58,53 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         loss_of(net, batch)
         raise ZeroDivisionError
 
-    for measure in (evaluation.evaluate, evaluation.evaluate_on_batch_statistics):
+    estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, batch))
+    assert estimating == [module for module in model.modules() if hasattr(module, "running_mean")]
+    assert len(estimating) == 3
+
+    def on_batch_statistics(model, loss_of, some):
+        return evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, some)
+
+    for measure in (evaluation.evaluate, on_batch_statistics):
         measure(model, loss_of, [batch])
         with pytest.raises(ZeroDivisionError):
             measure(model, failing, [batch])
         assert same(before, model_tensors(model))
         assert all(module.training for module in model.modules())
+
+
+def test_a_buffer_that_does_not_move_is_no_running_estimate():
+    class WithConstant(torch.nn.LayerNorm):
+        def __init__(self, n: int) -> None:
+            super().__init__(n)
+            self.register_buffer("constant", torch.ones(1))
+
+    model = GPT(
+        vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre()
+    )
+    x = torch.randint(11, (4, 8))
+    assert evaluation.with_running_estimates(model, lambda net: net(x).mean()) == []
+
+
+def test_a_loss_is_that_of_a_token_whatever_the_sizes_of_the_batches():
+    losses = {2: 1.0, 6: 5.0}  # by the number of rows
+    some = [(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64)) for n in losses]
+    model = torch.nn.Identity()
+    mean = evaluation.evaluate(model, lambda net, batch: torch.tensor(losses[len(batch[0])]), some)
+    assert mean == (2 * 1.0 + 6 * 5.0) / 8
+
+
+def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
+    config = tiny(
+        "norm=batchnorm", "model.block_size=1", "train.eval_windows=5"
+    )  # 4 rows, and a row of one token
+    assert runs.read_status(run(config))["state"] == "finished"
+    few = rows(run(tiny("norm=batchnorm", "train.eval_windows=3")))
+    assert not any("val/batch_stats_gap" in row for row in few)
+
+
+def test_what_only_watches_does_not_make_a_run_diverged(tiny, monkeypatch):
+    monkeypatch.setattr(evaluation, "evaluate_on_batch_statistics", lambda *_: math.nan)
+    folder = run(tiny("norm=batchnorm"))
+    assert runs.read_status(folder)["state"] == "finished"
+    assert rows(folder)[0]["val/batch_stats_loss"] == "NaN"
