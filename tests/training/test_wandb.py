@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, configured
 from tests.test_resume import go
 from tests.test_train import FAILS, QUICK, final, rows, same
 from training import interrupts, runs, tracking, wandb_sink
@@ -124,6 +124,57 @@ def test_a_run_that_goes_on_has_each_row_once_and_keeps_its_id(watched, tmp_path
     assert [row["step"] for row in rows(folder)] == list(range(7))
     assert len({record["run_id"] for record in records("run", first, second)}) == 1
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
+
+
+def test_what_wandb_missed_before_is_copied_when_the_run_goes_on(watched, tmp_path, monkeypatch):
+    config = watched("train.steps=12", "train.eval_every=0")
+    with monkeypatch.context() as patched:
+        signalling(patched, "wandb_sink", signal.SIGKILL)
+        stopped(config, patched, 7)
+    folder = go(config)
+    assert [row["step"] for row in history(offline(tmp_path)[-1])] == list(range(13))
+    assert history(offline(tmp_path)[-1]) == rows(folder)
+
+
+def test_a_certificate_is_of_the_start_and_stays_when_the_run_goes_on(watched, monkeypatch):
+    config = watched("train.steps=6", "norm=batchnorm")
+    stopped(config, monkeypatch, 3)
+    [folder] = Path(config.runs_dir).iterdir()
+    before = (folder / "certificate.json").read_bytes()
+    go(config)
+    assert (folder / "certificate.json").read_bytes() == before
+
+
+def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
+    logged, over = [], threading.Event()
+
+    class Run:
+        dir, summary = str(tmp_path / "wandb" / "run" / "files"), {}
+
+        def define_metric(self, *_: object, **__: object) -> None: ...
+        def finish(self, exit_code: int) -> None: ...
+        def log(self, row, step, commit):
+            logged.append(row)
+
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "status.json").write_text('{"state": "finished", "best": null}')
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 0}\n{"step"')
+    monkeypatch.setattr(wandb_sink, "POLL", 0.01)
+    monkeypatch.setattr(wandb_sink, "begin", lambda job: Run())
+    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}}
+    copying = threading.Thread(target=wandb_sink.copy, args=(job, over))
+    copying.start()
+    time.sleep(0.2)
+    with file.open("a") as stream:
+        stream.write(': 1}\n{"step": 2')
+    over.set()
+    copying.join()
+    assert logged == [{"step": 0}, {"step": 1}]
+    assert json.loads((tmp_path / "wandb.json").read_text()) == {
+        "id": "x",
+        "copied": len('{"step": 0}\n{"step": 1}\n'),
+    }
 
 
 def test_a_run_that_starts_over_is_another_wandb_run(watched, tmp_path):
@@ -236,6 +287,7 @@ def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
         ("wandb-core", signal.SIGKILL, "the run goes on without it"),
         ("wandb-core", signal.SIGSTOP, "not done 3 s after the end"),
         ("wandb_sink", signal.SIGTERM, ""),
+        ("wandb_sink", signal.SIGSTOP, "its process was ended"),
     ],
 )
 def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
@@ -293,6 +345,7 @@ def test_a_server_that_refuses_or_never_answers_leaves_an_offline_run(
         assert time.monotonic() - started < 60
     out = capsys.readouterr().out
     assert out.count("this run is offline") == 1
+    assert not list(tmp_path.glob("wandb/run-*"))  # what the attempt left
     [file] = offline(tmp_path)
     assert history(file) == rows(folder)
     assert same_as_without(config, folder, tmp_path)
@@ -363,6 +416,50 @@ def test_a_key_that_is_none_leaves_an_offline_run(watched, tmp_path, monkeypatch
     folder = go(watched(f"wandb.mode={mode}"))
     assert capsys.readouterr().out.count("this run is offline") == 1
     assert history(offline(tmp_path)[0]) == rows(folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "mode", "said", "files"),
+    [
+        ("disabled", "auto", "wandb: disabled by its own settings", 0),
+        ("offline", "online", "its own settings say offline; this run is offline", 1),
+        ("offline", "auto", "wandb: offline; watch", 1),
+    ],
+)
+def test_wandbs_own_settings_are_heard(watched, tmp_path, monkeypatch, capsys, setting, mode, said, files):
+    (tmp_path / "settings").write_text(f"[default]\nmode = {setting}\n")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    go(watched(f"wandb.mode={mode}"))
+    assert said in capsys.readouterr().out
+    assert len(offline(tmp_path)) == files
+
+
+def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
+    for name, value in {"PROJECT": "p", "RUN_GROUP": "g", "TAGS": "a,b", "DIR": str(tmp_path / "d")}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    config = watched().model_copy(update={"wandb": configured().wandb})
+    go(config)
+    [run] = records("run", *offline(tmp_path / "d"))
+    assert (run["project"], run["run_group"], run["tags"]) == ("p", "g", ["a", "b"])
+
+
+def test_wandb_mode_of_the_environment(tiny, monkeypatch):
+    for said, mode in (("dryrun", "offline"), ("OFFLINE", "offline"), ("disabled", "disabled"), ("", "auto")):
+        monkeypatch.setenv("WANDB_MODE", said)
+        assert tracking.wandb_mode(tiny()) == mode
+        assert tracking.wandb_mode(tiny("wandb.mode=online")) == "online"
+    monkeypatch.setenv("WANDB_MODE", "ofline")
+    with pytest.raises(
+        ConfigError, match="WANDB_MODE: should be one of auto, online, offline, disabled, not 'ofline'"
+    ):
+        tracking.wandb_mode(tiny())
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tmp_path, text_file):
+    script = f"{sys.executable} {ROOT / 'train.py'} {' '.join(QUICK)} wandb.mode=offline | head -1"
+    done = subprocess.run(script, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
 
 
 def test_online_without_a_key_is_offline_and_says_so(watched, tmp_path, capsys):
