@@ -102,9 +102,12 @@ def copy(job: dict[str, Any], over: threading.Event) -> None:
 
 def remember(job: dict[str, Any], copied: int) -> None:
     """How much of metrics.jsonl wandb has: a run that goes on goes on there."""
-    temporary = Path(job["folder"]) / ".wandb.json.tmp"
-    temporary.write_text(json.dumps({"id": job["init"]["id"], "copied": copied}), encoding="utf-8")
-    temporary.replace(temporary.with_name("wandb.json"))
+    file = Path(job["folder"]) / "wandb.json"
+    known = json.loads(file.read_text(encoding="utf-8"))
+    if known["id"] == job["init"]["id"]:  # the run may have been killed, and started over meanwhile
+        temporary = file.with_name(".wandb.json.tmp")
+        temporary.write_text(json.dumps(known | {"copied": copied}), encoding="utf-8")
+        temporary.replace(file)
 
 
 def begin(job: dict[str, Any]) -> Any:

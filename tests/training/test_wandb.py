@@ -158,6 +158,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
 
     (tmp_path / "wandb").mkdir()
     (tmp_path / "status.json").write_text('{"state": "finished", "best": null}')
+    (tmp_path / "wandb.json").write_text('{"id": "x", "copied": 0}')
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 0}\n{"step"')
     monkeypatch.setattr(wandb_sink, "POLL", 0.01)
