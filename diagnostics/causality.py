@@ -68,7 +68,7 @@ def leaks(found: dict[str, Any]) -> dict[str, float]:
 
 def in_words(found: dict[str, Any], what: str) -> str:
     """One line on the certificate of the model that ``what`` names."""
-    if found["reason"]:
+    if found.get("reason"):
         return f"causality: whether {what} looks into the future cannot be told: {found['reason']}"
     if found["causal"] and found["independent_rows"]:
         steps = f"{found['context']} time steps looked at"
