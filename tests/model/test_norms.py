@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -31,24 +31,30 @@ def outcome(norm: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """Output, and the gradients of input and parameters under a fixed random cotangent."""
     x = x.clone().requires_grad_()
     y = norm(x)
-    return [y, *torch.autograd.grad((y * drawn(y.shape, 2, y.dtype)).sum(), [x, *norm.parameters()])]
+    cotangent = drawn(y.shape, 2, torch.float32).to(y.dtype)  # the same numbers in every precision
+    return [y, *torch.autograd.grad((y * cotangent).sum(), [x, *norm.parameters()])]
 
 
 # LayerNorm -------------------------------------------------------------------------------------------
 
 
 @given(shape=SHAPES, trailing=st.integers(1, 3), affine=st.booleans(), bias=st.booleans(), seed=SEEDS)
+@example(shape=(4, 5, 2), trailing=1, affine=False, bias=False, seed=135)
 @settings(max_examples=100, deadline=None)
 def test_layernorm_is_torchs_forward_and_backward(shape, trailing, affine, bias, seed):
+    """In fp64 to 1e-11. In fp32 ours is held to torch's fp64: torch's own fp32 is off by more than 1e-3 where
+    the features of a row are nearly equal, as for seed 135 with shape (4, 5, 2)."""
     options = {"eps": 1e-5, "elementwise_affine": affine, "bias": bias}
-    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-4)):
-        ours = LayerNorm(shape[-trailing:], **options).to(dtype)
-        torchs = nn.LayerNorm(shape[-trailing:], **options).to(dtype)
-        randomize(ours)
-        torchs.load_state_dict(ours.state_dict())
-        x = drawn(shape, seed, dtype)
-        for a, b in zip(outcome(ours, x), outcome(torchs, x), strict=True):
-            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    ours = LayerNorm(shape[-trailing:], **options)
+    randomize(ours)
+    torchs = nn.LayerNorm(shape[-trailing:], **options).double()
+    torchs.load_state_dict(ours.state_dict())
+    x = drawn(shape, seed, torch.float32)
+    exact = outcome(torchs, x.double())
+    for a, b in zip(outcome(ours, x), exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=2e-4)
+    for a, b in zip(outcome(ours.double(), x.double()), exact, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [6, (6,), [6], torch.Size([6]), (5, 6), [4, 5, 6]])
