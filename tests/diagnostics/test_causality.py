@@ -67,14 +67,15 @@ def test_a_leak_behind_a_branch_that_begins_at_0_is_found(monkeypatch):
     assert certificate(model, 11)["causal"] is False
 
 
+class OverTime(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x):
+        return (x - x.mean(1, keepdim=True)) / x.std((1, 2), keepdim=True)
+
+
 def test_a_norm_over_time_leaks_in_evaluation_too():
-    class OverTime(nn.Module):
-        def __init__(self, n: int) -> None:
-            super().__init__()
-
-        def forward(self, x):
-            return (x - x.mean(1, keepdim=True)) / x.std((1, 2), keepdim=True)
-
     found = certificate(with_norm(OverTime), 11)
     assert (found["causal"], found["independent_rows"]) == (False, True)
     assert found["eval"]["future"] > 0.01 < found["eval"]["future_gradient"]
@@ -160,23 +161,11 @@ def test_a_leak_that_begins_late_in_the_context_is_found():
     assert certificate(with_norm(Late), 11)["causal"] is False
 
 
-def test_the_cotangent_is_random_as_a_norm_hides_a_sum():
-    class Opaque(nn.Module):  # its output leaks, with a sum over channels that does not: for gradients alone
-        def __init__(self, n: int) -> None:
-            super().__init__()
-            self.n = n
-
-        def forward(self, x):
-            mixed = x.mean(1, keepdim=True)
-            centred = mixed - mixed.mean(-1, keepdim=True)
-            return x + (centred - centred.detach())
-
-    model = with_norm(Opaque)
-    with torch.no_grad():
-        model.head.weight.copy_(torch.ones_like(model.head.weight))
-        model.head.weight[:, 0] += torch.randn(11)
-    found = certificate(model, 11)
-    assert found["train"]["future_gradient"] > 1e-3
+def test_a_leak_that_the_sum_of_the_logits_hides_is_found_by_gradients():
+    model = with_norm(OverTime, vocab_size=12)
+    with torch.no_grad():  # logits in pairs of w·x and −w·x, whose sum is always 0
+        model.head.weight[6:] = -model.head.weight[:6]
+    assert certificate(model, 12)["train"]["future_gradient"] > 0.01
 
 
 def test_it_takes_no_time_on_the_default_model():

@@ -162,11 +162,13 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 0}\n{"step"')
     monkeypatch.setattr(wandb_sink, "POLL", 0.01)
+    monkeypatch.setattr(wandb_sink, "FLUSH", 0.01)
     monkeypatch.setattr(wandb_sink, "begin", lambda job: Run())
     job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}}
     copying = threading.Thread(target=wandb_sink.copy, args=(job, over))
     copying.start()
-    time.sleep(0.2)
+    time.sleep(0.5)
+    assert json.loads((tmp_path / "wandb.json").read_text())["copied"] == len('{"step": 0}\n')
     with file.open("a") as stream:
         stream.write(': 1}\n{"step": 2')
     over.set()
@@ -458,7 +460,7 @@ def test_wandb_mode_of_the_environment(tiny, monkeypatch):
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path, text_file):
-    script = f"{sys.executable} {ROOT / 'train.py'} {' '.join(QUICK)} wandb.mode=offline | head -1"
+    script = f"{sys.executable} {ROOT / 'train.py'} {' '.join(QUICK)} wandb.mode=offline | head -3"
     done = subprocess.run(script, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
 
