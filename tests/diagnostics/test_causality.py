@@ -163,7 +163,8 @@ def test_a_leak_that_begins_late_in_the_context_is_found():
 
 def test_a_leak_that_the_sum_of_the_logits_hides_is_found_by_gradients():
     model = with_norm(OverTime, vocab_size=12)
-    with torch.no_grad():  # logits in pairs of w·x and −w·x, whose sum is always 0
+    with torch.no_grad():  # logits in pairs of w·x and −w·x, whose sum is 0, exactly as w are whole 1024ths
+        model.head.weight[:6] = (model.head.weight[:6] * 1024).round() / 1024
         model.head.weight[6:] = -model.head.weight[:6]
     assert certificate(model, 12)["train"]["future_gradient"] > 0.01
 
