@@ -21,6 +21,7 @@ from data.prepared import Prepared, prepare
 from training import checkpoint, cli, interrupts, runs, tracking
 from training.clock import Clock, is_due
 from training.config import RunConfig
+from training.divergence import Divergence, guessing
 from training.environment import changed_code, environment
 from training.files import read_json
 from training.progress import ProgressLine
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from training.device import Compute
     from training.evaluation import Net
-
-DECISIVE = ("train/loss", "train/grad_norm", "val/loss", "val/full_loss")  # not finite, the run has diverged
 
 
 def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
@@ -46,7 +45,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from model.streams import stream_seed
     from training import evaluation, state
     from training.device import set_switches
-    from training.optim import new_optimizers, rate_scale
+    from training.optim import new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import rehearsed
 
     wandb_mode = tracking.wandb_mode(config)
@@ -76,14 +75,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
     logged = tracking.cut(run.metrics, start)
     best = tracking.best_of(logged)
-    here = environment(config, str(compute.device), compute.precision, threads, compiled=net is not model)
+    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows, micro_rows)
+    warm = warmup_steps(steps, config.schedule)
+    divergence = Divergence(guessing(windows()), warm, config.train.hopeless_after, logged)
+    n_parameters = sum(p.numel() for p in model.parameters())
+    here = environment(config, data, compute, n_parameters, threads, compiled=net is not model)
+    group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
     certificate = read_json(run.certificate) if start else {}
     certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
     run.open(config, here, start, best)
-    n_parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
-    where = f"{compute.device} in {compute.precision}, {threads} threads"
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
-    print(f"{run.folder}: {n_parameters}, {where}{going_on}", flush=True)
+    print(f"{n_parameters:,} parameters, {threads} threads{going_on}", flush=True)
     run.write(run.certificate, certificate)
     print(
         causality.in_words(certificate, f"norm={config.norm.name} placement={config.placement.name}"),
@@ -110,7 +112,6 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     def evaluations(step: int) -> dict[str, float]:
         """What is measured on the validation split at ``step``."""
-        windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows, micro_rows)
         found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows()))}
         full = [batch for batch in windows() if len(batch[0]) == micro_rows]  # micro-batches, as in training
         if estimating and full:
@@ -122,7 +123,6 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         return found
 
     clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
-    group = runs.group_name(config, compute.precision, data.fingerprint)
     timed_steps = 0  # updates since the last row with a loss
     with (
         interrupts.deferred() as stop,
@@ -191,16 +191,11 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
             if row:
                 metrics.write({"step": step, "tokens": step * rows * T, "seconds": clock.seconds()} | row)
                 progress.update(step, row)
-                run.write_status(step=step, best=best, final=row.get("val/full_loss"))
-            if reason := not_finite(row):
+                final, memory = row.get("val/full_loss"), compute.peak_memory()
+                run.write_status(step=step, best=best, final=final, peak_memory=memory)
+            if reason := divergence.reason({"step": step} | row):
                 run.write_status(state="diverged", reason=reason)
                 break
-
-
-def not_finite(row: dict[str, Any]) -> str | None:
-    """Which loss or gradient norm is not finite, or None. What only watches need not be."""
-    found = (key for key in DECISIVE if not math.isfinite(row.get(key, 0.0)))
-    return next((f"{key} is {row[key]}" for key in found), None)
 
 
 def report(folder: Path, already: bool = False) -> float:
@@ -238,6 +233,7 @@ def main(config: RunConfig) -> float:
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
     if not config.fresh and runs.has_ended(folder):
         return report(folder, already=True)
+    print(f"{folder}: on {compute.device} in {compute.precision}", flush=True)
     with runs.Run(folder) as run:
         train(config, data, compute, run)
     return report(folder)

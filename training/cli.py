@@ -20,7 +20,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import DataError
-from training import interrupts
+from training import interrupts, records
 from training.checking import Checked, ConfigError, checked, keys, unknown_key
 from training.checkpoint import CheckpointError
 
@@ -39,7 +39,7 @@ CONF = Path(__file__).parents[1] / "conf"
 USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
 TEXT_KEYS = (
     *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache"),
-    *("wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
+    *("hydra.sweep.dir", "wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
 )
 Config = TypeVar("Config", bound=Checked)
 
@@ -52,14 +52,17 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
 
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
-            try:
-                return main(checked(kind, plain(composed, HydraConfig.get().runtime.choices)))
-            except interrupts.Interrupted as signal:
-                if signal.__cause__:  # what went wrong besides
-                    say(str(signal.__cause__))
-                raise
-            except Exception as error:
-                explain(error, known_keys(kind))
+            runtime = HydraConfig.get().runtime
+            with records.kept(Path(runtime.output_dir)) as outcome:
+                try:
+                    outcome["value"] = main(checked(kind, plain(composed, runtime.choices)))
+                    return outcome["value"]
+                except interrupts.Interrupted as signal:
+                    if signal.__cause__:  # what went wrong besides
+                        say(str(signal.__cause__))
+                    raise
+                except Exception as error:
+                    outcome["error"] = explain(error, known_keys(kind))
             failures.append(composed)
             return math.inf  # a sweep goes on
 
@@ -96,34 +99,64 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         parsed = OverridesParser.create(loader).parse_overrides([quoted(override) for override in overrides])
-        fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
-        swept = [
-            [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
-            for override in parsed
-            if override.is_sweep_override()
-        ]
-        for chosen in itertools.product(*swept):
-            composed = hydra.compose(config_name, [*fixed, *chosen], return_hydra_config=True)
-            groups = dict(composed.hydra.runtime.choices)
-            with open_dict(composed):
-                del composed["hydra"]
-            configs[" ".join(chosen)] = checked(kind, plain(composed, groups))
+        values = alternatives(parsed)
+        for job in itertools.product(*values.values()):
+            composed = hydra.compose(config_name, list(job), return_hydra_config=True)
+            chosen = [override for override in job if len(values[key_of(override)]) > 1]
+            configs[" ".join(chosen)] = checked(kind, composed_job(composed))
     return configs
 
 
-def explain(error: Exception, known: list[str]) -> None:
-    """Say what a user can do about an error. One of ours shows its place instead."""
-    if isinstance(error, USERS):
-        say(str(error))
-    elif isinstance(error, OmegaConfBaseException | HydraException):
-        say(hydra_said(error, known))
-    elif isinstance(error, BrokenPipeError):  # whoever read our output has gone: | head
+def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
+    """Each overridden key with the override, or the several of a sweep, that a job may take; the last of a
+    key counts.
+
+    Raises:
+        ConfigError: a sweep over an interval, which has no list of values.
+    """
+    found = {}
+    for override in parsed:
+        key = override.get_key_element()
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise ConfigError(
+                f"{key}: an interval has no list of values; write {key}=1e-3,1e-2 or range(0,3)"
+            )
+        found[key] = (
+            [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if override.is_sweep_override()
+            else [override.input_line or ""]
+        )
+    return found
+
+
+def key_of(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def composed_job(composed: DictConfig) -> dict[str, Any]:
+    """What was composed with Hydra's own part, as plain data without it."""
+    groups = dict(composed.hydra.runtime.choices)
+    with open_dict(composed):
+        del composed["hydra"]
+    return plain(composed, groups)
+
+
+def explain(error: Exception, known: list[str]) -> str:
+    """Say in one line what a user can do about an error, and return it. One of ours shows its place, too."""
+    if isinstance(error, BrokenPipeError):  # whoever read our output has gone: | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    if isinstance(error, USERS):
+        line = str(error)
+    elif isinstance(error, OmegaConfBaseException | HydraException):
+        line = hydra_said(error, known)
     elif isinstance(error, OSError):
-        say(f"{error.filename}: {error.strerror}; check the path, its permissions and free space")
+        line = f"{error.filename}: {error.strerror}; check the path, its permissions and free space"
     else:
         traceback.print_exception(error)
+        return f"{type(error).__name__}: {error}"
+    say(line)
+    return line
 
 
 def known_keys(kind: type[Config]) -> list[str]:

@@ -117,6 +117,7 @@ class TrainConfig(Checked):
     checkpoint_every: CountOr0
     log_every: Count
     threads: Annotated[Int, Field(ge=1, le=4096)] | None
+    hopeless_after: CountOr0
 
     @model_validator(mode="after")
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
@@ -162,6 +163,7 @@ class RunConfig(Checked):
     precision: Literal["auto", "fp32", "bf16"]
     compile: bool
     fresh: bool
+    tuned: list[str]
     model: ModelConfig
     norm: Component
     placement: Component

@@ -1,8 +1,11 @@
 """Where a run computes and in what precision, and torch's process-wide switches for it."""
 
 import os
-from contextlib import AbstractContextManager
+import resource
+import sys
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -26,6 +29,23 @@ class Compute:
         """Wait until the device has done what it was given; a CPU always has."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
+
+    def peak_memory(self) -> int:
+        """The most bytes in use since ``set_switches``: on a GPU by tensors, on a CPU by the whole
+        process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        with suppress(OSError, StopIteration):  # Linux
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+    def forget_peak_memory(self) -> None:
+        """Runs of a sweep share a process."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def choose(device: str, precision: str) -> Compute:
@@ -74,4 +94,5 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     )  # "cuda" in name only: they hold for the CPU, too
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(plain_attention)
     torch.set_num_threads(threads or TORCHS_THREADS)
+    compute.forget_peak_memory()
     return torch.get_num_threads()

@@ -7,9 +7,15 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
+
+from data.prepared import Prepared
 from training.config import RunConfig
+
+if TYPE_CHECKING:
+    from training.device import Compute
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("model", "data", "training", "diagnostics")
@@ -17,14 +23,15 @@ PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
 def environment(
-    config: RunConfig, device: str, precision: str, threads: int, compiled: bool
+    config: RunConfig, data: Prepared, compute: "Compute", parameters: int, threads: int, compiled: bool
 ) -> dict[str, Any]:
-    """Versions, commit, processor, threads, command; device and precision as ``auto`` was resolved."""
+    """Versions, commit, processor, threads, command; what was trained on; device and precision as ``auto``
+    was resolved."""
     return {
         "machine": machine(),
         "asked": asked_for(config),
-        "device": device,
-        "precision": precision,
+        "device": str(compute.device),
+        "precision": compute.precision,
         "threads": threads,
         "compile": compiled,
         "python": platform.python_version(),
@@ -33,8 +40,25 @@ def environment(
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "git": git_state(),
         "code": code(),
+        "parameters": parameters,
+        "data": {
+            "fingerprint": data.fingerprint,
+            "vocab_size": data.tokenizer.vocab_size,
+            "train_tokens": len(data.train),
+            "val_tokens": len(data.val),
+        },
         "command": [sys.executable, *sys.argv],
+        "overrides": overrides(),
     }
+
+
+def overrides() -> list[str]:
+    """The arguments that make this run alone, also when it is one of a sweep."""
+    if not HydraConfig.initialized():  # in a notebook, say
+        return []
+    hydra = HydraConfig.get()
+    elsewhere = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
+    return [*(f"--config-dir={path}" for path in elsewhere), *hydra.overrides.task]
 
 
 def code() -> dict[str, str]:

@@ -51,9 +51,13 @@ SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gi
 }
 
 
+def warmup_steps(steps: int, schedule: ScheduleConfig) -> int:
+    return round(schedule.warmup_fraction * steps)
+
+
 def rate_scale(step: int, steps: int, schedule: ScheduleConfig) -> float:
     """Factor on the learning rate of update ``step`` < ``steps``: up to 1, then down to final_fraction."""
-    warmup = round(schedule.warmup_fraction * steps)
+    warmup = warmup_steps(steps, schedule)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     t = (step - warmup) / max(1, steps - warmup)

@@ -167,8 +167,11 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}}
     copying = threading.Thread(target=wandb_sink.copy, args=(job, over))
     copying.start()
-    time.sleep(0.5)
-    assert json.loads((tmp_path / "wandb.json").read_text())["copied"] == len('{"step": 0}\n')
+    deadline = time.monotonic() + 60
+    while (copied := json.loads((tmp_path / "wandb.json").read_text())["copied"]) == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert copied == len('{"step": 0}\n')
     with file.open("a") as stream:
         stream.write(': 1}\n{"step": 2')
     over.set()

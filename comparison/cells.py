@@ -1,0 +1,139 @@
+"""The table, cell by cell: the same words in the terminal, in Markdown, in CSV and on the page."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from comparison import caveats
+from comparison.groups import RATE, shown
+from comparison.report import Report, Row
+from comparison.verdicts import Interval
+
+Cells = dict[str, str]  # column -> what stands there
+
+
+def number(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "—"
+
+
+def with_interval(found: Interval | None, form: str = ".4f") -> str:
+    """mean ± half of its 95 % interval."""
+    if found is None or not math.isfinite(found.mean):
+        return "—"
+    half = f" ± {found.half:.4f}" if math.isfinite(found.half) else ""
+    return format(found.mean, form) + half
+
+
+def megabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 2**20:,.0f} MB" if math.isfinite(n_bytes) else "—"
+
+
+def verdict(row: Row) -> str:
+    if row.baseline is None:
+        return "baseline"
+    if row.needed is None:
+        return row.verdict
+    low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.needed)
+    return f"{row.verdict}; {low if low == high else f'{low} to {high}'} would settle it"
+
+
+def cells(report: Report) -> list[Cells]:
+    """A dict for each row. Columns in which nothing is to be said are left out."""
+    found = []
+    with_rates = any(len(row.family.rates) > 1 for row in report.rows)
+    for row in report.rows:
+        cost, group = caveats.cost(row.group), row.group
+        keys = {
+            key.removeprefix("model.").removeprefix("train."): shown(v) for key, v in row.family.keys.items()
+        }
+        rate = {
+            "best rate" if with_rates else "rate": "—" if row.family.best is None else f"{row.family.best:g}"
+        }
+        found.append(
+            keys
+            | (rate if with_rates or RATE in row.group.keys else {})
+            | {
+                "seeds": str(len(group.seeds)),
+                report.metric: with_interval(row.loss) if not group.diverged else "—",
+                "difference": with_interval(row.difference, "+.4f"),
+                "verdict": verdict(row),
+                "diverged": f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else "",
+                "gap": number(cost["gap"], "+.3f"),
+                "tokens/s": number(cost["tokens/s"], ",.0f"),
+                "memory": megabytes(cost["memory"]),
+                "parameters": f"{cost['parameters']:,}",
+                "leaks": "LEAKS" if cost["leaks"] else "",
+            }
+        )
+    columns = dict.fromkeys(column for row in found for column in row)
+    used = [column for column in columns if any(row.get(column) for row in found)]
+    return [{column: row.get(column, "—") for column in used} for row in found]
+
+
+NOTES = (
+    "± is half of a 95 % t-interval over seeds. A difference is to the baseline, paired by seed; its interval is "
+    "95 %, too. The verdicts hold together: the chance that any of them is false is at most 5 % (Holm).",
+    "gap: validation minus training loss. tokens/s: median. memory: the most of any run.",
+)
+
+
+def in_terminal(report: Report) -> RenderableType:
+    """The table with all that must be said around it."""
+    rows = cells(report)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in rows[0]:
+        words = column in (*report.keys, "verdict", "leaks")
+        table.add_column(column, justify="left" if words else "right", no_wrap=column != "verdict")
+    colors = {"better": "green", "worse": "red"}
+    for row, line in zip(report.rows, rows, strict=True):
+        style = colors.get(row.verdict, "")
+        table.add_row(*(Text(cell, style if column == "verdict" else "") for column, cell in line.items()))
+    parts: list[RenderableType] = [Text(said) for said in report.said]
+    parts += [table, *(Text(note, "dim") for note in NOTES)]
+    if report.sensitivities:
+        parts += [Text(""), sensitivity_table(report)]
+    parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
+    parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
+    undecided = [row for row in report.rows if row.command]
+    if undecided:
+        parts.append(Text(f"more seeds for {undecided[0].title}:"))
+        parts.append(Text(f"  {undecided[0].command}"))
+    if len(undecided) > 1:
+        parts.append(Text(f"  (for {len(undecided) - 1} more: on the page)"))
+    return Lines(*parts)
+
+
+def sensitivity_table(report: Report) -> Table:
+    rates = report.sensitivities[0].rates
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title="Mean loss by learning rate", title_justify="left"
+    )
+    for column in ("", *(f"{rate:g}" for rate in rates), "LR sensitivity"):
+        table.add_column(column, justify="right" if column else "left")
+    from comparison.groups import title
+
+    for found in report.sensitivities:
+        losses = (f"{loss:.3f}" for loss in found.losses)
+        table.add_row(Text(title(found.family.keys)), *losses, with_interval(found.value, ".3f"))
+    return table
+
+
+def markdown(rows: Sequence[Cells]) -> str:
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(rows)

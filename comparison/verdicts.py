@@ -1,0 +1,133 @@
+"""Is a difference noise? Paired t-intervals, verdicts that hold together, and how many seeds would settle it.
+
+Runs of one seed see the same batches and start from the same weights, so two groups are compared seed by
+seed: the differences have less noise than the losses.
+
+    interval            Student 1908: mean ± t·s/√n
+    holm                Holm 1979: the chance that any verdict of a report is false is at most 5 %
+    p_of_best           the same where each side's learning rate was chosen by the runs that are compared
+    seeds_needed        the sample size of a paired t-test with a power of 80 %
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri, nctdtr, stdtr, stdtrit
+
+CONFIDENCE = 0.95
+POWER = 0.8
+MOST_SEEDS = 1000  # beyond that nobody runs them
+
+Losses = Mapping[int, float]  # by seed
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Of the mean of n numbers; with one number, low and high are NaN, with none all is."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def interval(numbers: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The t-interval of the mean."""
+    n = len(numbers)
+    mean = float(np.mean(numbers)) if n else math.nan
+    if n < 2:
+        return Interval(n, mean, math.nan, math.nan)
+    half = float(stdtrit(n - 1, 0.5 + confidence / 2) * np.std(numbers, ddof=1) / math.sqrt(n))
+    return Interval(n, mean, mean - half, mean + half)
+
+
+def paired(group: Losses, baseline: Losses) -> list[float]:
+    """group minus baseline, for the seeds that both have."""
+    return [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
+
+
+def p_less(differences: Sequence[float]) -> float:
+    """One-sided paired t-test: how likely are such differences if their mean is not below 0. NaN below
+    two."""
+    n = len(differences)
+    if n < 2:
+        return math.nan
+    mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    if deviation == 0:
+        return 0.5 if mean == 0 else float(mean > 0)
+    return float(stdtr(n - 1, mean / (deviation / math.sqrt(n))))
+
+
+def p_value(differences: Sequence[float]) -> float:
+    """Two-sided paired t-test of a mean of 0; NaN with fewer than two differences."""
+    return 2 * min(p_less(differences), p_less([-d for d in differences]))
+
+
+def p_of_best(
+    group: Mapping[float, Losses], baseline: Mapping[float, Losses], best: float, baseline_best: float
+) -> float:
+    """Two-sided: do the two differ, each at the best of its rates, where the runs themselves chose these?
+
+    The group is better if, at the rate chosen for it, it is better than the baseline at any rate. That it
+    was chosen of k rates is paid for by a factor of k (Bonferroni); whichever of the baseline's rates is
+    truly its best is among those compared, so nothing is paid for these (Berger 1982, intersection-union).
+
+    Args:
+        group, baseline: rate -> losses by seed.
+        best, baseline_best: the rates that were chosen.
+    """
+
+    def better(a: Mapping[float, Losses], chosen: float, b: Mapping[float, Losses]) -> float:
+        found = [p_less(paired(a[chosen], losses)) for losses in b.values()]
+        return len(a) * max((p for p in found if not math.isnan(p)), default=math.nan)
+
+    return min(1.0, 2 * min(better(group, best, baseline), better(baseline, baseline_best, group)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted for there being several; NaN stays NaN and does not count."""
+    found = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(found):
+        largest = max(largest, min(1.0, (len(found) - rank) * p))
+        adjusted[i] = largest
+    return adjusted
+
+
+def power(effect: float, n: int, alpha: float) -> float:
+    """Of a two-sided paired t-test with n pairs; ``effect`` is the mean difference in standard deviations."""
+    critical = stdtrit(n - 1, 1 - alpha / 2)
+    shift = effect * math.sqrt(n)
+    return float(1 - nctdtr(n - 1, shift, critical) + nctdtr(n - 1, shift, -critical))
+
+
+def pairs_needed(effect: float, alpha: float) -> int:
+    """The fewest pairs with that power, MOST_SEEDS + 1 where these do not suffice."""
+    low, high = 2, MOST_SEEDS + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(effect, middle, alpha) >= POWER else (middle + 1, high)
+    return low
+
+
+def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, int] | None:
+    """How many seeds would tell a difference as large as the one seen from 0, among so many comparisons.
+
+    A range, as few seeds know little of the noise: for the ends of an 80 % interval of its standard
+    deviation. None where there is no noise or no difference to go by.
+    """
+    n = len(differences)
+    mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1)) if n > 1 else 0.0
+    if deviation == 0 or mean == 0:
+        return None
+    alpha = (1 - CONFIDENCE) / comparisons
+    ends = [deviation * math.sqrt((n - 1) / chdtri(n - 1, tail)) for tail in (0.1, 0.9)]  # low, high
+    fewest, most = (pairs_needed(mean / end, alpha) for end in ends)
+    return max(fewest, n + 1), max(most, n + 1)

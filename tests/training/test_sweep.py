@@ -1,0 +1,293 @@
+"""A sweep is one command: it says what there is to do, does what is missing, and tells every job's end."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from tests.conftest import ROOT, TINY
+from training import records, runs
+from training.checking import ConfigError
+from training.cli import alternatives, choices
+from training.config import RunConfig
+from training.sweep import Job, tuned
+from training.watch import duration
+
+PARALLEL = "hydra/launcher=joblib"
+
+
+@pytest.fixture
+def sweep(text_file):
+    """Arguments of a sweep of runs of a second."""
+    return ("-m", *TINY, "data=text", f"data.path={text_file}")
+
+
+def statuses(folder: Path) -> dict[str, dict]:
+    return {run.parent.name: runs.read_status(run.parent) for run in folder.glob("runs/*/status.json")}
+
+
+def losses(folder: Path) -> dict[str, float]:
+    return {name: status["final"] for name, status in statuses(folder).items()}
+
+
+def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(command, sweep, tmp_path):
+    jobs = (*sweep, "norm=layernorm,batchnorm", "seed=0,1")
+    first = command("train.py", *jobs, "runs_dir=runs")
+    assert first.returncode == 0, first.stderr
+    one_by_one = losses(tmp_path)
+    assert len(one_by_one) == 4
+    (tmp_path / "runs").rename(tmp_path / "before")
+    second = command("train.py", *jobs, PARALLEL, "hydra.launcher.n_jobs=2")
+    assert second.returncode == 0, second.stderr
+    assert losses(tmp_path) == one_by_one
+    for done in (first, second):
+        lines = [line.split() for line in done.stdout.splitlines() if re.match(r"\d/4 ", line)]
+        assert [line[0] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
+        assert {line[1]: float(line[2]) for line in lines} == pytest.approx(one_by_one, abs=1e-4)
+
+
+def test_it_says_what_there_is_to_do_and_does_only_that(command, sweep, tmp_path):
+    first = command("train.py", *sweep, "seed=0,1")
+    assert re.match(r"2 runs: 2 to do, 1 at once, about \d+ s\n", first.stdout)
+    before = {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in tmp_path.glob("runs/layer*")}
+    second = command("train.py", *sweep, "seed=0,1,2")
+    assert second.stdout.startswith("3 runs: 2 done before, 1 to do")
+    assert "3/3  layernorm-pre-s2-" in second.stdout
+    assert {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in before} == before
+    third = command("train.py", *sweep, "seed=0,1,2")
+    assert third.stdout.startswith("3 runs: 3 done before, 0 to do")
+    assert third.returncode == 0
+    assert third.stdout.count("finished") == 3
+
+
+def test_jobs_that_are_the_same_run_are_one(command, sweep):
+    done = command("train.py", *sweep, "train.log_every=1,2")
+    assert done.stdout.startswith("2 jobs are 1 different runs\n1 runs: 1 to do")
+
+
+def test_a_choice_that_does_not_exist_refuses_the_whole_sweep(command, sweep, tmp_path):
+    done = command("train.py", *sweep, "norm=layernorm,nope")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("error: norm: there is no 'nope'; choose one of ")
+    assert not [*tmp_path.glob("runs/*")]
+
+
+def test_bad_jobs_are_named_and_the_others_finish(command, tmp_path, text_file):
+    """A value that is refused, divergence, too little memory, damaged data: among 12."""
+    experiments = tmp_path / "mine" / "experiment"
+    experiments.mkdir(parents=True)
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text()[:5000])
+    small = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 8}"
+    tiny = "precision: fp32\ntrain: {steps: 3, batch_size: 4, eval_windows: 8, threads: 1"
+    good = f"{small}\n{tiny}}}\ndata: {{path: {text_file}}}\n"
+    jobs = {f"good{seed}": f"{good}seed: {seed}\n" for seed in range(8)}
+    jobs |= {
+        "refused": good.replace("batch_size: 4", "batch_size: 0"),
+        "diverges": good.replace("threads: 1", "threads: 1, grad_clip: 0") + "optim: {learning_rate: 1e30}\n",
+        "too_large": good.replace("n_embd: 16", "n_embd: 4000000"),
+        "damaged": good.replace(str(text_file), str(other)),
+    }
+    for name, text in jobs.items():
+        (experiments / f"job_{name}.yaml").write_text(f"# @package _global_\n{text}")
+    shared = ("--config-dir", str(tmp_path / "mine"), "data=text")
+    prepared = command("train.py", *shared, "experiment=job_damaged", "runs_dir=elsewhere")
+    assert prepared.returncode == 0, prepared.stderr
+    [tokens] = tmp_path.glob("data/cache/text-*/train.bin")
+    tokens.write_bytes(b"xx" + tokens.read_bytes()[2:])
+
+    done = command("train.py", "-m", *shared, "experiment=glob(job_*)", PARALLEL, "hydra.launcher.n_jobs=2")
+    assert done.returncode == 1
+    assert done.stdout.startswith("12 runs: 2 cannot be done, 10 to do, 2 at once")
+    table = done.stdout[done.stdout.index("val/full_loss") :]
+    assert table.count("finished") == 8
+    assert table.count("diverged") == 1
+    assert "val/loss is nan" in " ".join(table.split())
+    assert table.count("failed") == 3
+    errors = done.stderr.splitlines()
+    assert len(errors) == 3
+    assert any("train.batch_size: should be greater than or equal to 1" in line for line in errors)
+    assert any("train.bin: is not what was prepared" in line for line in errors)
+    assert any("allocate memory" in line for line in errors)
+    again = command("train.py", "-m", *shared, "experiment=glob(job_*)")
+    assert again.returncode == 1
+    assert again.stdout.startswith("12 runs: 9 done before, 2 cannot be done, 1 to do")
+    final = "val/full_loss"
+    assert sorted(again.stdout[again.stdout.index(final) :].split()) == sorted(table.split())
+
+
+SLOW = ("train.steps=1000", "train.checkpoint_every=10", "train.log_every=10")
+
+
+def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """A parallel sweep of which at least one run has saved a checkpoint."""
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *arguments, PARALLEL, "hydra.launcher.n_jobs=2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not [*tmp_path.glob("runs/*/checkpoints/step*")]:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.02)
+    return process
+
+
+def workers(folder: Path) -> set[int]:
+    found = [records.read(job) for job in folder.glob("runs/.sweep/*/*")]
+    return {record["process"] for record in found if record.get("state") == "running"}
+
+
+def test_kill_9_of_a_sweep_and_the_same_command_again_end_in_the_same_table(command, sweep, tmp_path):
+    jobs = (*sweep, *SLOW, "seed=0,1,2")
+    process = started(tmp_path, *jobs)
+    orphans = workers(tmp_path)
+    assert orphans
+    process.kill()
+    process.communicate()
+    done = command("train.py", *jobs, PARALLEL, "hydra.launcher.n_jobs=2")
+    assert done.returncode == 0, done.stderr
+    interrupted = losses(tmp_path)
+    assert not any(map(records.exists, orphans))  # no worker outlives its sweep
+    (tmp_path / "runs").rename(tmp_path / "before")
+    assert command("train.py", *jobs, PARALLEL, "hydra.launcher.n_jobs=2").returncode == 0
+    assert interrupted == losses(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_parallel_sweep_saves_its_runs_and_no_worker_outlives_it(sweep, tmp_path, number):
+    process = started(tmp_path, *sweep, *SLOW, "train.steps=100000", "seed=0,1,2")
+    those = workers(tmp_path)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    found = statuses(tmp_path).values()
+    assert {status["state"] for status in found} == {"interrupted"}
+    assert all(status["saved"] == status["step"] for status in found)
+    deadline = time.monotonic() + 10
+    while any(map(records.exists, those)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_worker_that_is_killed_does_not_end_the_others(sweep, tmp_path):
+    process = started(tmp_path, *sweep, *SLOW, "seed=0,1,2")
+    os.kill(workers(tmp_path).pop(), signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert said.count(" finished ") == 3
+
+
+def test_a_job_whose_process_is_killed_again_and_again_has_failed(command, sweep, tmp_path):
+    (tmp_path / "kills.py").write_text(
+        "import os\nfrom torch import nn\n\n\nclass Kills(nn.Module):\n"
+        "    def __init__(self, n: int) -> None:\n        os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "kills.yaml").write_text("_target_: kills.Kills\n")
+    jobs = ("--config-dir", str(tmp_path), *sweep, "norm=layernorm,none,kills", "hydra.launcher.n_jobs=2")
+    done = command("train.py", *jobs, PARALLEL, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.count(" finished ") == 2
+    assert "its process was killed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_same_sweep_is_refused_while_another_process_does_it(command, sweep, tmp_path):
+    jobs = (*sweep, *SLOW, "train.steps=100000", "seed=0,1")
+    process = started(tmp_path, *jobs)
+    try:
+        second = command("train.py", *jobs, PARALLEL)
+        assert second.returncode == 1
+        assert f"process {process.pid} is doing this very sweep; wait for it or end it" in second.stderr
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_in_the_second_sweep_each_has_its_best_rate_and_other_seeds(command, sweep, tmp_path, text_file):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "small.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        "      norm: layernorm,none\n      optim.learning_rate: 1e-9,1e-2\n      seed: 0,1\n"
+        "    tune: optim.learning_rate\n    final:\n      seed: 10,11,12\n      train.steps: 8\n"
+    )
+    done = command("train.py", "--config-dir", str(tmp_path / "mine"), "experiment=small", *sweep[1:])
+    assert done.returncode == 0, done.stderr
+    assert "norm=layernorm: optim.learning_rate=0.01, an edge of what was tried" in done.stdout
+    folders = [*tmp_path.glob("runs/*-s1?-*")]
+    assert len(folders) == 6
+    assert len([*tmp_path.glob("runs/*/status.json")]) == 8 + 6
+    for folder in folders:
+        text = (folder / "config.yaml").read_text()
+        assert "learning_rate: 0.01" in text
+        assert "steps: 8" in text
+        assert "tuned:\n- optim.learning_rate" in text
+
+
+def job(overrides: str, loss: float) -> Job:
+    made = Job(tuple(overrides.split()), overrides, Path())
+    made.outcome = lambda: ("finished", loss, "")  # type: ignore[method-assign]
+    return made
+
+
+def test_the_best_is_by_the_mean_over_seeds_and_without_divergence(capsys):
+    jobs = [
+        *(job(f"norm=a r=1 seed={seed}", loss) for seed, loss in enumerate([1.0, 4.0])),
+        *(job(f"norm=a r=2 seed={seed}", loss) for seed, loss in enumerate([2.0, 2.0])),
+        *(job(f"norm=a r=3 seed={seed}", loss) for seed, loss in enumerate([0.1, float("inf")])),
+        *(job(f"norm=b r={rate} seed=0", float("inf")) for rate in (1, 2, 3)),
+    ]
+    chosen = tuned(jobs, "r", ["norm", "r", "seed"], {"seed": ["seed=7", "seed=8"]})
+    assert chosen == [("norm=a", "r=2", "seed=7", "tuned=[r]"), ("norm=a", "r=2", "seed=8", "tuned=[r]")]
+    said = capsys.readouterr().out
+    assert "norm=a: r=2\n" in said
+    assert "norm=b: did not finish at any; left out" in said
+
+
+def test_the_command_line_goes_before_a_presets_values():
+    parsed = OverridesParser.create().parse_overrides(["a=1,2", "b=3", "a=5,6,7"])
+    assert alternatives(parsed) == {"a": ["a=5", "a=6", "a=7"], "b": ["b=3"]}
+    with pytest.raises(ConfigError, match="a: an interval has no list of values"):
+        alternatives(OverridesParser.create().parse_overrides(["a=interval(0,1)"]))
+
+
+PRESETS = [
+    *("norm_ablation", "fair_ablation", "lr_sensitivity", "depth", "batch_size"),
+    *("pre_norm_ablation", "layer_norm_ablation"),
+]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_composes(preset):
+    [config] = choices("config", RunConfig, [f"experiment={preset}"]).values()
+    assert config.train.threads == 1
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(3.4, "3 s"), (99, "99 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_durations_are_short(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_jobs_output_is_in_its_log_and_its_record_says_how_it_ended(tmp_path, capsys):
+    records.write(tmp_path, {"launcher": os.getpid(), "state": "waiting"})
+    with records.kept(tmp_path) as outcome:
+        print("seen in the log")
+        assert records.read(tmp_path)["state"] == "running"
+        outcome["value"] = float("inf")
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "log.txt").read_text() == "seen in the log\n"
+    assert json.loads((tmp_path / "job.json").read_text())["value"] == "Infinity"
+    assert records.read(tmp_path)["state"] == "ended"
+    with records.kept(tmp_path / "no sweep"):
+        print("seen")
+    assert capsys.readouterr().out == "seen\n"

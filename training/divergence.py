@@ -1,0 +1,56 @@
+"""When a run has diverged: a loss or gradient is no number, or it does not learn and will not.
+
+A model that ignores its context can do no better than to guess each token by its frequency. On given targets
+that costs at least the entropy of their frequencies (Gibbs' inequality), so a loss at or above it is that of
+a model that has learned nothing, or has lost it, as a collapsed one has.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from data.batches import Batch
+
+DECISIVE = ("train/loss", "train/grad_norm", "val/loss", "val/full_loss")
+
+
+def guessing(some: Iterable[Batch]) -> float:
+    """The lowest loss that one guess for all the targets of these batches can have, in nats per token."""
+    counts = np.zeros(0, np.int64)
+    for _, y in some:
+        more = np.bincount(y.ravel(), minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
+    p = counts[counts > 0] / counts.sum()
+    return -float(p @ np.log(p))
+
+
+class Divergence:
+    """Looks at the rows of a run as they come.
+
+    Args:
+        unlearned: a loss that shows nothing learned: what ``guessing`` says of the evaluated targets.
+        warm: the first step after the warm-up.
+        patience: as many evaluations in a row, after the warm-up, may not show anything learned; 0 = any.
+        logged: rows of before, where the run goes on.
+    """
+
+    def __init__(self, unlearned: float, warm: int, patience: int, logged: Sequence[dict[str, Any]]) -> None:
+        self.unlearned, self.warm, self.patience = unlearned, warm, patience
+        self.in_a_row = 0
+        for row in logged:
+            self.reason(row)
+
+    def reason(self, row: dict[str, Any]) -> str | None:
+        """Why the run has diverged by this row, or None. What only watches need not be finite."""
+        for key in DECISIVE:
+            if not math.isfinite(row.get(key, 0.0)):
+                return f"{key} is {row[key]}"
+        if "val/loss" in row and row["step"] >= self.warm:
+            self.in_a_row = self.in_a_row + 1 if row["val/loss"] >= self.unlearned else 0
+        if self.patience and self.in_a_row >= self.patience:
+            losses = f"val/loss is not below {self.unlearned:.4f}"
+            return f"{losses}, that of guessing by frequency, in {self.in_a_row} evaluations in a row"
+        return None

@@ -1,0 +1,95 @@
+"""A job of a sweep, for the process that launched it: a folder with two files.
+
+    job.json    its arguments; then, by the process that does it, that it runs; then how it ended
+    log.txt     what it printed
+
+The launching process writes job.json before the job starts, so a folder without one is no job of a sweep.
+"""
+
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from training import interrupts
+from training.files import jsonable, read_json, write_atomically
+
+
+def write(folder: Path, record: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "job.json", json.dumps(jsonable(record), indent=1))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "job.json")
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[dict[str, Any]]:
+    """Inside, the job's ``value`` or ``error`` is put into the dict that this yields. In a sweep it is kept
+    in job.json, and what is printed goes to log.txt; else this does nothing."""
+    outcome: dict[str, Any] = {}
+    record = read(folder)
+    if not record:
+        yield outcome
+        return
+    if record["launcher"] == PARENT:
+        guard()
+    idle.clear()
+    record |= {"state": "running", "process": os.getpid(), "host": platform.node()}
+    write(folder, record)
+    with (
+        (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+        interrupts.handled(interrupts.end),
+    ):
+        try:
+            yield outcome
+        finally:
+            if read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's
+                write(folder, record | {"state": "ended"} | outcome)
+            idle.set()
+
+
+PARENT = os.getppid()  # of a launcher's worker: the launching process
+idle = threading.Event()  # whether this process has no job
+
+
+@cache
+def guard() -> None:
+    """From now on this worker ends, as by SIGTERM and so saving, when the launching process has gone: what it
+    would do next is another sweep's by then."""
+
+    def watch() -> None:
+        while os.getppid() == PARENT:
+            time.sleep(0.3)
+        if not idle.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+            idle.wait()
+        os._exit(1)
+
+    if os.getppid() != PARENT:
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def alive(record: dict[str, Any]) -> bool:
+    """Whether the job of this record is being done by another process of this machine."""
+    here = record.get("host") == platform.node() and record["process"] != os.getpid()
+    return here and record["state"] == "running" and exists(record["process"])
+
+
+def exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,311 @@
+"""Many runs by one command: what there is to do, how long it takes, how each run ended.
+
+    python train.py -m norm=layernorm,batchnorm seed=0,1,2
+    python train.py experiment=norm_ablation
+
+Hydra composes the jobs and launches them, in this process or in several; this process plans, watches and
+sums up, the same under every launcher. Runs that have ended are not done again, and others go on. A job whose
+settings are refused, whose data are damaged or whose process is killed does not keep the others from their
+end.
+"""
+
+import math
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from data import DataError
+from data.prepared import Prepared, prepare
+from training import cli, interrupts, records, runs
+from training.checking import ConfigError, checked
+from training.config import RunConfig
+from training.watch import Watch, duration, summary
+
+PATIENCE = 60  # seconds that runs may take to save when the sweep is asked to end
+
+
+@dataclass
+class Job:
+    """One run of a sweep, as the launching process sees it."""
+
+    overrides: tuple[str, ...]
+    label: str  # what sets it apart from the others
+    folder: Path  # where its record is kept
+    config: RunConfig | None = None
+    run: Path | None = None  # where its run is, or will be
+    work: float = 0.0  # roughly the floating-point operations that it takes
+    error: str | None = None  # why it cannot be done
+    done: bool = False  # before this sweep
+
+    @property
+    def name(self) -> str:
+        return self.run.name if self.run else self.label
+
+    def is_over(self) -> bool:
+        return self.done or self.error is not None or records.read(self.folder).get("state") == "ended"
+
+    def part_done(self) -> float:
+        """From 0 to 1."""
+        if self.is_over():
+            return 1.0
+        if not self.run or not self.config or self.config.fresh:
+            return 0.0
+        return runs.read_status(self.run).get("step", 0) / max(1, self.config.train.steps)
+
+    def outcome(self) -> tuple[str, float, str]:
+        """How it ended: a state of status.json, its loss (infinity but for a finished one), and why."""
+        error = self.error or records.read(self.folder).get("error")
+        if error or not self.run:
+            return "failed", math.inf, error or "it has no run"
+        status = runs.read_status(self.run)
+        state = status.get("state", "not begun")
+        loss = float(status["final"]) if state == "finished" else math.inf
+        return state, loss, status.get("reason") or ""
+
+
+class Sweep:
+    """Does jobs.
+
+    Args:
+        compose: overrides -> the composed config, Hydra's part included.
+        launch: Hydra's launcher: the overrides of each job, and the number of the first.
+        hydra: Hydra's own settings.
+    """
+
+    def __init__(
+        self,
+        compose: Callable[[list[str]], DictConfig],
+        launch: Callable[..., Sequence[Any]],
+        hydra: DictConfig,
+    ) -> None:
+        self.compose, self.launch = compose, launch
+        self.folder = Path(hydra.sweep.dir).resolve()
+        count = hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1
+        self.at_once = int(count) if count > 0 else (os.cpu_count() or 1) + 1 + int(count)
+        self.prepared: dict[str, Prepared | DataError] = {}
+
+    def do(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
+        """Do the jobs that were not done before. Returns all of them."""
+        jobs = self.planned(all_overrides)
+        todo = [job for job in jobs if not job.is_over()]
+        done, wrong = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
+        counts = f"{done} done before, " * bool(done) + f"{wrong} cannot be done, " * bool(wrong)
+        print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
+        sys.stdout.flush()
+        with Watch(jobs, todo), self.ending_workers(todo):
+            self.launched(todo)
+        return jobs
+
+    def planned(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
+        """A job for each run; two jobs may be the same run, which is done once.
+
+        Raises:
+            hydra.errors.HydraException: a job cannot be composed, as a choice does not exist: nothing is
+            done.
+        """
+        sweep = runs.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
+        shared = set(all_overrides[0]).intersection(*all_overrides)
+        jobs: dict[Any, Job] = {}
+        everything = [self.compose(list(overrides)) for overrides in all_overrides]
+        for number, (overrides, composed) in enumerate(zip(all_overrides, everything, strict=True)):
+            label = " ".join(override for override in overrides if override not in shared)
+            job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
+            try:
+                job.config = checked(RunConfig, cli.composed_job(composed))
+                data = self.data(job.config)
+                data.check_length(job.config.model.block_size)
+                job.run = folder_of(job.config, data.fingerprint)
+                job.done = runs.has_ended(job.run) and not job.config.fresh
+                job.work = work(job.config, data)
+            except (ConfigError, DataError) as error:
+                job.error = str(error)
+            if not job.done and not job.error:
+                wait_for_leftover(job)
+                records.write(job.folder, {"launcher": os.getpid(), "state": "waiting"})
+            jobs.setdefault(job.run or overrides, job)
+        if len(jobs) < len(all_overrides):
+            print(f"{len(all_overrides)} jobs are {len(jobs)} different runs")
+        return list(jobs.values())
+
+    def data(self, config: RunConfig) -> Prepared:
+        key = config.data.model_dump_json()
+        if key not in self.prepared:
+            try:
+                self.prepared[key] = prepare(**config.data.model_dump())
+            except DataError as error:
+                self.prepared[key] = error
+        found = self.prepared[key]
+        if isinstance(found, DataError):
+            raise found
+        return found
+
+    def estimate(self, todo: list[Job]) -> str:
+        """How long that will take, by the first job's pace."""
+        first = next((job for job in todo if job.config), None)
+        if not first or not first.config:
+            return ""
+        try:
+            pace = seconds_per_operation(first.config, self.data(first.config))
+        except ConfigError:  # it will say so itself
+            return ""
+        left = sum(job.work * (1 - job.part_done()) for job in todo)
+        return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
+
+    def launched(self, todo: list[Job]) -> None:
+        """Launch jobs until each has ended."""
+        while todo:
+            try:
+                self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
+                return
+            except BrokenExecutor:  # a process was killed, and the launcher ended the others of its pool
+                suspects = [job for job in todo if records.read(job.folder)["state"] == "running"]
+                todo = [job for job in todo if records.read(job.folder)["state"] == "waiting"]
+                if not suspects:
+                    raise
+            for job in suspects:  # each by itself, so that it alone can be the reason
+                try:
+                    self.launch([self.arguments(job)], initial_job_idx=0)
+                except BrokenExecutor:
+                    error = (
+                        "its process was killed, as a system does that runs out of memory; make it smaller"
+                    )
+                    records.write(job.folder, records.read(job.folder) | {"state": "ended", "error": error})
+
+    def arguments(self, job: Job) -> list[str]:
+        where = cli.quoted(f"hydra.sweep.dir={job.folder.parent}")
+        return [*job.overrides, where, f"hydra.sweep.subdir={job.folder.name}"]
+
+    @contextmanager
+    def ending_workers(self, todo: list[Job]) -> Iterator[None]:
+        """Inside, a signal is passed on to the processes of the jobs, which save, before it ends this one."""
+
+        def end(number: int, frame: Any) -> None:
+            deadline = time.monotonic() + PATIENCE
+            for job in todo:
+                if records.alive(record := records.read(job.folder)):
+                    os.kill(record["process"], signal.SIGTERM)
+            while any(records.alive(records.read(job.folder)) for job in todo):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.1)
+            raise interrupts.Interrupted(number)
+
+        with interrupts.handled(end):
+            yield
+
+
+def sweep(sweep: Sweep, parsed: list[Override], tune: str | None, final: list[Override]) -> None:
+    """Do the jobs of a command line, and with ``tune`` those of a second sweep: for each combination of the
+    other values, at the value of ``tune`` that had the lowest mean loss in the first, the runs of ``final``.
+
+    Raises:
+        SystemExit: with status 1, where a job failed; all are named before.
+    """
+    values = cli.alternatives(parsed)
+    jobs = sweep.do(list(product(*values.values())))
+    if tune:
+        print(f"\neach at its own best {tune}, on seeds of their own:")
+        jobs += sweep.do(tuned(jobs, tune, list(values), cli.alternatives(final)))
+    failed = summary(jobs)
+    if failed:
+        raise SystemExit(1)
+
+
+def tuned(jobs: list[Job], tune: str, keys: list[str], final: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    """The second sweep's overrides. A combination that never finished has none."""
+    losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for job in jobs:
+        others = tuple(o for o in job.overrides if cli.key_of(o) not in (tune, *final))
+        value = next(o for o in job.overrides if cli.key_of(o) == tune)
+        losses.setdefault(others, {}).setdefault(value, []).append(job.outcome()[1])
+    chosen = []
+    for others, by_value in losses.items():
+        means = {value: statistics.fmean(found) for value, found in by_value.items()}
+        best = min(means, key=lambda value: means[value])
+        name = " ".join(o for o in others if cli.key_of(o) in ("norm", "placement")) or " ".join(others)
+        if math.isinf(means[best]):
+            print(f"  {name}: did not finish at any; left out")
+            continue
+        tried = list(by_value)
+        edge = len(tried) > 1 and best in (tried[0], tried[-1])
+        print(f"  {name}: {best}" + ", an edge of what was tried: the best may lie beyond" * edge)
+        chosen += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
+    return chosen
+
+
+def wait_for_leftover(job: Job) -> None:
+    """A worker of the same sweep, whose launching process was killed, is about to save.
+
+    Raises:
+        ConfigError: the same sweep is being done by another process.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while records.alive(record := records.read(job.folder)):
+        if records.exists(record["launcher"]) or time.monotonic() > deadline:
+            who = f"process {record['launcher']} is doing this very sweep"
+            raise ConfigError(f"{job.folder.parent}: {who}; wait for it or end it")
+        time.sleep(0.1)
+
+
+def folder_of(config: RunConfig, fingerprint: str) -> Path:
+    """The run's folder. Torch is asked only where nothing else can tell the precision. Raises ConfigError."""
+    if not config.fresh and (folder := runs.ended_here(config, fingerprint)):
+        return folder
+    from training import device
+
+    return runs.run_folder(config, device.choose(config.device, config.precision).precision, fingerprint)
+
+
+def work(config: RunConfig, data: Prepared) -> float:
+    """Floating-point operations of a run, roughly: two a weight and token forward, twice as many backward,
+    and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
+    model, train = config.model, config.train
+    weights = 12 * model.n_layer * model.n_embd**2 + data.tokenizer.vocab_size * model.n_embd
+    forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size  # operations a token
+    evaluations = 2 + train.steps // (train.eval_every or train.steps or 1)
+    windows = min(train.eval_windows, len(data.val) // model.block_size)
+    evaluated = evaluations * windows * model.block_size + len(data.val)
+    return forward * (3 * train.steps * train.batch_size * model.block_size + evaluated)
+
+
+def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
+    """Measured on one micro-batch of the run, forward and backward, with its threads. Raises ConfigError."""
+    import torch
+    import torch.nn.functional as F
+
+    from training import device
+    from training.evaluation import Net
+    from training.rehearsal import rehearse, rehearsed
+
+    compute = device.choose(config.device, config.precision)
+    device.set_switches(compute, config.train.threads)
+    rows, T = config.train.batch_size // config.train.grad_accum, config.model.block_size
+    idx = torch.zeros(rows, T, dtype=torch.long, device=compute.device)
+
+    def loss_of(net: Net) -> torch.Tensor:
+        with compute.autocast():
+            logits = net(idx)
+        return F.cross_entropy(logits.flatten(0, 1).float(), idx.flatten())
+
+    eager = config.model_copy(update={"compile": False})
+    model, net = rehearsed(eager, data.tokenizer.vocab_size, compute, loss_of)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        rehearse(model, net, loss_of)
+        compute.synchronize()
+        seconds.append(time.perf_counter() - start)
+    steps = config.train.steps * config.train.grad_accum
+    return 1.15 * min(seconds) * steps / work(config, data)  # besides: the update, clipping, logging
