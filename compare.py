@@ -66,6 +66,10 @@ def compare(asked: argparse.Namespace, console: Console) -> None:
 
     report = compared(asked)
     console.print(in_terminal(report))
+    from comparison import files
+
+    for line in files.write(report, asked.out):
+        print(line, flush=True)
 
 
 def watch(asked: argparse.Namespace, console: Console) -> None:

@@ -79,8 +79,8 @@ def cells(report: Report) -> list[Cells]:
 
 
 NOTES = (
-    "± is half of a 95 % t-interval over seeds. A difference is to the baseline, paired by seed; its interval is "
-    "95 %, too. The verdicts hold together: the chance that any of them is false is at most 5 % (Holm).",
+    "± is half of a 95 % t-interval over seeds. A difference is to the baseline and paired by seed, its ± "
+    "likewise. The verdicts hold together: the chance that any of them is false is at most 5 % (Holm).",
     "gap: validation minus training loss. tokens/s: median. memory: the most of any run.",
 )
 

@@ -1,0 +1,107 @@
+"""What a comparison leaves behind, for people and for other programs:
+
+index.html              the page
+table.md, table.csv     the table
+runs.csv                a line a run: settings that differ, how it ended, what it cost
+metrics.csv             a line a number: run, step, tokens, seconds, metric, value
+figures/*.svg           each figure, for a paper
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comparison import curves, figures, groups
+from comparison.cells import cells, markdown, write_csv
+from comparison.folders import Run
+from comparison.groups import title
+from comparison.page import page, shown_groups
+from comparison.report import Report
+
+NUMBERS = 1_000_000  # in metrics.csv: what a spreadsheet holds. Of more, evenly spread steps are written
+
+
+def write(report: Report, out: Path) -> Iterator[str]:
+    """Write all of it into ``out``, and say what as it is done. Raises OSError."""
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    (out / "index.html").write_text(page(report), encoding="utf-8")
+    yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"
+    rows = cells(report)
+    (out / "table.md").write_text(markdown(rows), encoding="utf-8")
+    write_csv(out / "table.csv", list(rows[0]), [list(row.values()) for row in rows])
+    runs = [line(run, report) for run in report.runs]
+    write_csv(out / "runs.csv", list(runs[0]), [list(run.values()) for run in runs])
+    part = write_metrics(report, out / "metrics.csv")
+    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{part}"
+    for old in (out / "figures").glob("*.svg"):
+        old.unlink()
+    count = 0
+    for name, spec in drawn(report):
+        (out / "figures" / f"{name.replace('/', '-').replace('*', 'LL')}.svg").write_text(
+            svg(spec), encoding="utf-8"
+        )
+        count += 1
+    yield f"{out / 'figures'}/: {count} figures as SVG"
+
+
+def line(run: Run, report: Report) -> dict[str, Any]:
+    """Of runs.csv."""
+    keys = {key: run.config.get(key, "") for key in groups.differing(report.runs)}
+    return {
+        "run": run.name,
+        "group": run.group,
+        "seed": run.seed,
+        **keys,
+        "state": run.status["state"],
+        "reason": run.status.get("reason") or "",
+        report.metric: "" if run.diverged else run.last(report.metric),
+        "steps": int(run.axes["step"][-1]) if len(run.axes["step"]) else 0,
+        "seconds": float(run.axes["seconds"][-1]) if len(run.axes["seconds"]) else "",
+        "peak_memory": run.status.get("peak_memory") or "",
+        "parameters": run.environment.get("parameters", ""),
+        "leaks": run.leaks,
+    }
+
+
+def write_metrics(report: Report, file: Path) -> str:
+    """metrics.csv. Returns what is to be said of its size."""
+    total = sum(len(rows) for run in report.runs for rows, _ in run.metrics.values())
+    stride = math.ceil(total / NUMBERS)
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write("run,step,tokens,seconds,metric,value\n")
+        for run in report.runs:
+            axes = zip(*(run.axes[axis] for axis in ("step", "tokens", "seconds")), strict=True)
+            heads = np.array([f"{run.name},{s:.0f},{t:.0f},{seconds:.3f}," for s, t, seconds in axes], object)
+            for metric, (rows, values) in run.metrics.items():
+                stream.writelines(
+                    f"{head}{metric},{value:.7g}\n"
+                    for head, value in zip(heads[rows[::stride]], values[::stride].tolist(), strict=True)
+                )
+    return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""
+
+
+def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:
+    """Each figure's name and description."""
+    shown, titles = shown_groups(report)
+    for metric in curves.CURVES:
+        bands = [curves.band(group, metric) for group in shown]
+        if any(bands):
+            rows = figures.curve_rows(titles, bands)
+            for axis in figures.AXES if metric.endswith("loss") else ("step",):
+                name = f"{metric} against {axis}".replace(" ", "-")
+                yield name, figures.filled(figures.curves(titles, metric, axis), rows)
+    if report.sensitivities:
+        names = [title(one.family.keys) for one in report.sensitivities]
+        rows = figures.rate_rows(names, report.sensitivities)
+        yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
+    for one in curves.maps(shown):
+        yield f"map-{one.name}", figures.filled(figures.heat(one), figures.heat_rows(titles, one))
+
+
+def svg(spec: figures.Spec) -> str:
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(spec))
