@@ -29,7 +29,7 @@ CURVES = (
 @dataclass
 class Band:
     """A metric of a group against step, tokens and seconds: five arrays of one length, and the interval's
-    ends, NaN where there is one seed."""
+    ends, NaN where there are fewer than three."""
 
     step: Floats
     tokens: Floats
@@ -54,7 +54,7 @@ def band(group: Group, metric: str) -> Band | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of one seed there is no deviation: NaN
         half = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * np.nanstd(values, axis=0, ddof=1) / np.sqrt(n)
-    half[n < 2] = np.nan
+    half[n < 3] = np.nan  # of two it is wider than any figure
     return Band(steps, axes["tokens"], axes["seconds"], middle, middle - half, middle + half)
 
 

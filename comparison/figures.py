@@ -17,6 +17,7 @@ COLORS = (  # Tableau's ten, told apart also by most who are colour-blind; then 
     *("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#ff9da7", "#9c755f"),
     "#bab0ac",
 )
+MANY = 24  # groups; of more, a figure shows lines alone, and no maps
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 STYLE: Spec = {
     "background": "transparent",
@@ -63,22 +64,26 @@ def curves(titles: Sequence[str], metric: str, axis: str = "step") -> Spec:
     x = {"field": axis, "type": "quantitative", "title": AXES[axis], "axis": {"format": "~s"}}
     y = {"field": "mean", "type": "quantitative", "title": metric, "scale": {"zero": False}}
     tip = [{"field": field, "format": ",.4~f"} for field in ("step", "mean", "low", "high")]
+    scale = groups_scale(titles)
     return spec(
         width=640,
         height=320,
-        encoding={"x": x} | groups_scale(titles),
+        encoding={"x": x, "color": scale["color"]},
         layer=[
             {
                 "mark": {"type": "area", "opacity": 0.18, "line": False},
                 "encoding": {
                     "y": y | {"field": "low"},
                     "y2": {"field": "high"},
-                    "strokeDash": {"value": [1, 0]},
                 },
             },
             {
-                "mark": {"type": "line", "strokeWidth": 1.6, "point": {"size": 9}},
-                "encoding": {"y": y, "tooltip": [{"field": "group"}, *tip]},
+                "mark": {"type": "line", "strokeWidth": 1.6, "point": len(titles) <= MANY and {"size": 9}},
+                "encoding": {
+                    "y": y,
+                    "strokeDash": scale["strokeDash"],
+                    "tooltip": [{"field": "group"}, *tip],
+                },
             },
         ],
     )
@@ -106,7 +111,7 @@ def heat(found: Map, columns: int = 4) -> Spec:
         "field": "value",
         "type": "quantitative",
         "title": found.name,
-        "scale": {"scheme": "viridis", "type": "log" if spread(found) else "linear", "zero": False},
+        "scale": {"scheme": "viridis"} | ({"type": "log"} if spread(found) else {"zero": False}),
     }
     tip = [{"field": field} for field in ("group", "step", "block")] + [{"field": "value", "format": ".4g"}]
     inner = {
@@ -174,7 +179,7 @@ def rate_rows(titles: Sequence[str], found: Sequence[Sensitivity]) -> Rows:
 def spec(**parts: Any) -> Spec:
     """With what all have in common."""
     return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "config": STYLE,
         "data": {"name": "rows"},
     } | parts

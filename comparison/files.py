@@ -44,7 +44,8 @@ def write(report: Report, out: Path) -> Iterator[str]:
             svg(spec), encoding="utf-8"
         )
         count += 1
-    yield f"{out / 'figures'}/: {count} figures as SVG"
+    many = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
+    yield f"{out / 'figures'}/: {count} figures as SVG" + many * (len(report.rows) > figures.MANY)
 
 
 def line(run: Run, report: Report) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:
         names = [title(one.family.keys) for one in report.sensitivities]
         rows = figures.rate_rows(names, report.sensitivities)
         yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
-    for one in curves.maps(shown):
+    for one in curves.maps(shown) if len(shown) <= figures.MANY else ():
         yield f"map-{one.name}", figures.filled(figures.heat(one), figures.heat_rows(titles, one))
 
 

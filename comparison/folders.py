@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import yaml
 from numpy.typing import NDArray
 
@@ -137,35 +138,35 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def read_metrics(run: Run) -> list[str]:
-    """Fill the run's axes and metrics. Returns what is to be said: which lines are none."""
+    """Fill the run's axes and metrics. Returns what is to be said: which lines are no rows."""
     said: list[str] = []
     axes: dict[str, list[float]] = {"step": [], "tokens": [], "seconds": []}
-    columns: dict[str, tuple[list[int], list[float]]] = {}
-    with (run.folder / "metrics.jsonl").open(encoding="utf-8", errors="replace") as lines:
+    # Rows with the same metrics together: a table each, which is much faster than a number at a time.
+    tables: dict[tuple[str, ...], tuple[list[int], list[list[Any]]]] = {}
+    with (run.folder / "metrics.jsonl").open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = orjson.loads(line)
                 here = [float(row.pop(axis)) for axis in axes]
             except (ValueError, LookupError, TypeError, AttributeError):
                 said.append(f"metrics.jsonl: line {number} is no row and is passed over")
                 continue
             for axis, value in zip(axes, here, strict=True):
                 axes[axis].append(value)
-            index = len(axes["step"]) - 1
-            for name, value in row.items():
-                if isinstance(value, str):  # NaN, Infinity
-                    value = float(value)
-                elif not isinstance(value, int | float):  # a histogram
-                    continue
-                if name not in columns:
-                    columns[name] = ([], [])
-                rows, values = columns[name]
-                rows.append(index)
-                values.append(value)
+            scalars = {name: value for name, value in row.items() if not isinstance(value, dict)}
+            rows, values = tables.setdefault(tuple(scalars), ([], []))
+            rows.append(len(axes["step"]) - 1)
+            values.append(list(scalars.values()))
+    columns: dict[str, list[tuple[list[int], Floats]]] = {}
+    for names, (rows, values) in tables.items():
+        table = np.array(values, np.float64)  # NaN and Infinity, which are strings there, too
+        for column, name in enumerate(names):
+            columns.setdefault(name, []).append((rows, table[:, column]))
     run.axes |= {axis: np.array(values) for axis, values in axes.items()}
-    run.metrics |= {
-        name: (np.array(rows, np.int32), np.array(values)) for name, (rows, values) in columns.items()
-    }
+    for name, parts in columns.items():
+        index = np.concatenate([np.array(rows, np.int32) for rows, _ in parts])
+        order = index.argsort(kind="stable")
+        run.metrics[name] = index[order], np.concatenate([values for _, values in parts])[order]
     if not run.diverged and "val/full_loss" not in run.metrics:
         raise ValueError("it has finished, but has no val/full_loss")
     return said

@@ -89,6 +89,7 @@ async function main() {
   const options = (id, names) => byId(id).append(...names.map((name) => new Option(name, name)));
   options("curve-metric", Object.keys(page.curves));
   options("map-name", page.maps.map((one) => one.name));
+  byId("map-name").selectedIndex = Math.max(0, page.maps.findIndex((one) => one.name === "act.rms/*.mlp"));
   byId("s-maps").hidden = !page.maps.length;
   byId("s-rates").hidden = !page.rates.length;
   page.groups.forEach((group, i) => {
@@ -104,9 +105,7 @@ async function main() {
   document.querySelectorAll("input[name=axis]").forEach((input) => input.addEventListener("change", curves));
   byId("map-name").addEventListener("change", () => { maps(); profile(); });
   byId("profile-slider").addEventListener("input", profile);
-  byId("profile-slider").value = page.maps.length ? page.maps[0].steps.length - 1 : 0;
-  byId("profile-slider").max = byId("profile-slider").value;
-  if (page.maps.length) { byId("profile-slider").max = page.maps[0].steps.length - 1; byId("profile-slider").value = byId("profile-slider").max; }
+  if (page.maps.length) byId("profile-slider").value = byId("profile-slider").max = map().steps.length - 1;
   addEventListener("resize", all);
   await all();
   document.body.dataset.drawn = "yes";

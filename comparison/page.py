@@ -108,7 +108,7 @@ def how(report: Report) -> str:
         lines = [f"# {row.title}\n{row.command}" for row in undecided]
         parts.append(f"<h3>More seeds where they would tell</h3>{preformatted(lines)}")
     lines = list(dict.fromkeys(filter(None, (command(run.environment) for run in report.runs))))
-    parts.append(f"<h3>The runs</h3>{preformatted(lines)}")
+    parts.append(f"<details><summary>The runs, one by one</summary>{preformatted(lines)}</details>")
     versions: dict[str, None] = {}
     for run in report.runs:
         e = run.environment

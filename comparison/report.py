@@ -92,7 +92,7 @@ def reported(
     if not any(metric in run.metrics for run in runs):
         names = sorted({name for run in runs for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; they have {grouping.listed(names[:40])}")
-    final = [run for run in runs if run.environment.get("tuned")]
+    final = [run for run in runs if run.config.get("tuned")]
     compared, others = (final, [run for run in runs if run not in final]) if final else (list(runs), [])
     if not mixed:
         grouping.check_comparable(compared, metric)
@@ -102,6 +102,7 @@ def reported(
     found = families(groups)
     rows = [Row(family, interval([*family.chosen.losses.values()])) for family in found]
     judge(rows, {} if baseline is None else dict(baseline), metric)
+    rows.sort(key=lambda row: row.baseline is not None)  # baselines first
     report = Report(metric, rows, compared, groups)
     report.sensitivities = sensitivities(families(grouping.grouped(others, metric)) if others else found)
     report.said = [caveats.regime(compared), caveats.rates(found, bool(final))]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri, nctdtr, stdtr, stdtrit
 
 CONFIDENCE = 0.95
@@ -101,20 +102,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def power(effect: float, n: int, alpha: float) -> float:
-    """Of a two-sided paired t-test with n pairs; ``effect`` is the mean difference in standard deviations."""
-    critical = stdtrit(n - 1, 1 - alpha / 2)
-    shift = effect * math.sqrt(n)
-    return float(1 - nctdtr(n - 1, shift, critical) + nctdtr(n - 1, shift, -critical))
+def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float64]:
+    """Of a two-sided paired t-test with n pairs: how often it finds an effect, in its direction. ``effect``
+    is the mean difference in standard deviations, above 0. (NaN where scipy's distribution cannot tell it
+    from 1.)"""
+    found: NDArray[np.float64] = 1 - nctdtr(n - 1, effect * np.sqrt(n), stdtrit(n - 1, 1 - alpha / 2))
+    return found
 
 
 def pairs_needed(effect: float, alpha: float) -> int:
-    """The fewest pairs with that power, MOST_SEEDS + 1 where these do not suffice."""
-    low, high = 2, MOST_SEEDS + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(effect, middle, alpha) >= POWER else (middle + 1, high)
-    return low
+    """The fewest pairs with a power of POWER, MOST_SEEDS + 1 where these do not suffice."""
+    n = np.arange(2, MOST_SEEDS + 1)
+    enough = n[power(effect, n, alpha) >= POWER]
+    return int(enough[0]) if len(enough) else MOST_SEEDS + 1
 
 
 def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, int] | None:

@@ -1,0 +1,92 @@
+"""Runs that differ in their seed alone are a group; every other difference is a key."""
+
+import pytest
+
+from comparison.groups import ComparisonError, averaged, check_comparable, grouped, title, where
+from tests.comparison.made import several
+
+METRIC = "val/full_loss"
+
+
+def test_groups_have_the_keys_in_which_runs_differ(tmp_path):
+    runs = several(tmp_path, {"norm=none": [2.0, 2.1], "model.n_layer=2": [2.2], "seed=0": [2.3]})
+    groups = grouped(runs, METRIC)
+    assert [group.keys for group in groups] == [
+        {"norm": "layernorm", "model.n_layer": 2},
+        {"norm": "layernorm", "model.n_layer": 4},
+        {"norm": "none", "model.n_layer": 4},
+    ]
+    assert groups[2].values == {0: 2.0, 1: 2.1}
+    assert title(groups[0].keys) == "layernorm n_layer=2"
+
+
+def test_what_only_watches_and_options_of_another_norm_are_no_keys(tmp_path):
+    runs = several(tmp_path, {"norm=batchnorm train.eval_every=7 wandb.tags=[x]": [2.0], "norm=none": [2.0]})
+    assert [group.keys for group in grouped(runs, METRIC)] == [{"norm": "batchnorm"}, {"norm": "none"}]
+    more = several(tmp_path / "more", {"norm=batchnorm norm.momentum=0.5": [2.0]})
+    assert grouped([*runs, *more], METRIC)[0].keys.keys() == {"norm", "norm.momentum"}
+
+
+def test_groups_that_differ_in_their_code_alone_are_told_apart(tmp_path):
+    runs = several(tmp_path, {"seed=0": [2.0]}, group="layernorm-pre-aaaa")
+    runs += several(tmp_path, {"seed=0": [2.1]}, group="layernorm-pre-bbbb")
+    assert [group.keys for group in grouped(runs, METRIC)] == [{"code": "aaaa"}, {"code": "bbbb"}]
+
+
+def test_a_group_in_which_a_run_diverged_has_no_losses_to_compare(tmp_path):
+    [group] = grouped(several(tmp_path, {"norm=none": [2.0, None, 2.2]}), METRIC)
+    assert (group.diverged, group.seeds, group.losses) == ({1}, [0, 1, 2], {})
+
+
+def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
+    runs = several(
+        tmp_path,
+        {f"norm={n} model.n_layer={d}": [d + 0.0, d + 1.0] for n in ("none", "layernorm") for d in (2, 4)},
+    )
+    runs += several(tmp_path / "more", {"norm=none model.n_layer=2": [0.0, 0.0, 5.0]})[2:]
+    groups = averaged(grouped(runs, METRIC), "model.n_layer")
+    assert [group.keys for group in groups] == [{"norm": "layernorm"}, {"norm": "none"}]
+    assert groups[1].values == {0: 3.0, 1: 4.0}
+    with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they do in norm"):
+        averaged(groups, "seed")
+
+
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        ("norm=none", 2),
+        ("norm=none,layernorm", 3),
+        ("norm=l*", 1),
+        ("seed=1", 1),
+        ("optim.learning_rate=2e-3", 3),
+        ("optim.learning_rate=0.002", 3),
+        ("model.bias=false", 3),
+        ("model.nope=1", 0),
+    ],
+)
+def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
+    runs = several(tmp_path, {"norm=none": [2.0, 2.1], "norm=layernorm": [2.0]})
+    assert sum(map(where(condition), runs)) == count
+
+
+def test_a_condition_without_a_value_is_refused():
+    with pytest.raises(ComparisonError, match="--where: 'norm' is no condition; write KEY=VALUE"):
+        where("norm")
+
+
+def test_other_data_lengths_and_contexts_are_not_compared_and_the_difference_is_named(tmp_path):
+    runs = several(tmp_path, {"train.steps=10": [2.0], "train.steps=20": [2.0, 2.0]})
+    with pytest.raises(
+        ComparisonError, match=r"tokens trained on differ: .*\(1 runs\).*--where train.steps=20"
+    ):
+        check_comparable(runs, METRIC)
+    other = several(tmp_path / "b", {"seed=0": [2.0]}, data={"fingerprint": "e" * 64, "train_tokens": 9})
+    with pytest.raises(ComparisonError, match="the fingerprint of the tokens"):
+        check_comparable([*several(tmp_path / "a", {"seed=0": [2.0]}), *other], METRIC)
+    contexts = {"model.block_size=32 train.batch_size=64": [2.0], "model.block_size=64": [2.0]}
+    with pytest.raises(ComparisonError, match="the context that is evaluated"):
+        check_comparable(several(tmp_path / "c", contexts), METRIC)
+    windows = several(tmp_path / "d", {"train.eval_windows=8": [2.0], "train.eval_windows=9": [2.0]})
+    check_comparable(windows, METRIC)
+    with pytest.raises(ComparisonError, match="train.eval_windows"):
+        check_comparable(windows, "val/loss")
