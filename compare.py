@@ -73,19 +73,25 @@ def compare(asked: argparse.Namespace, console: Console) -> None:
 
 
 def watch(asked: argparse.Namespace, console: Console) -> None:
-    """The table, drawn again as runs end, until Ctrl-C."""
-    from rich.live import Live
+    """The table, printed anew as runs end, until Ctrl-C."""
     from rich.text import Text
 
     from comparison.cells import in_terminal
 
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            try:
-                live.update(in_terminal(compared(asked)), refresh=True)
-            except ComparisonError as error:  # no run has ended yet, say
-                live.update(Text(str(error)), refresh=True)
-            time.sleep(asked.watch)
+    before = ""
+    while True:
+        try:
+            table = in_terminal(compared(asked))
+        except ComparisonError as error:  # no run has ended yet, say
+            table = Text(str(error))
+        with console.capture() as printed:
+            console.print(table)
+        if printed.get() != before:
+            before = printed.get()
+            console.clear()
+            console.print(table)
+            sys.stdout.flush()
+        time.sleep(asked.watch)
 
 
 def main() -> None:

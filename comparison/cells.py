@@ -37,8 +37,6 @@ def megabytes(n_bytes: float) -> str:
 
 
 def verdict(row: Row) -> str:
-    if row.baseline is None:
-        return "baseline"
     if row.needed is None:
         return row.verdict
     low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.needed)

@@ -49,7 +49,7 @@ class Row:
 
     @property
     def settled(self) -> bool:
-        return self.verdict in ("better", "worse", "higher", "lower")
+        return self.verdict in ("better", "worse", "higher", "lower", "baseline")
 
 
 @dataclass
@@ -102,7 +102,7 @@ def reported(
     found = families(groups)
     rows = [Row(family, interval([*family.chosen.losses.values()])) for family in found]
     judge(rows, {} if baseline is None else dict(baseline), metric)
-    rows.sort(key=lambda row: row.baseline is not None)  # baselines first
+    rows.sort(key=lambda row: row.verdict != "baseline")  # baselines first
     report = Report(metric, rows, compared, groups)
     report.sensitivities = sensitivities(families(grouping.grouped(others, metric)) if others else found)
     report.said = [caveats.regime(compared), caveats.rates(found, bool(final))]
@@ -115,6 +115,9 @@ def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str) -> None:
     wanted = baseline or default_baseline(rows)
     for row in rows:
         row.baseline = baseline_of(row, rows, wanted)
+        if not row.baseline:
+            is_one = all(same(row, key, value) for key, value in wanted.items())
+            row.verdict = "baseline" if is_one else "no baseline has its other settings"
     against = [row for row in rows if row.baseline]
     if baseline and not against:
         raise ComparisonError(

@@ -23,7 +23,7 @@ def test_verdicts_are_of_differences_paired_by_seed(tmp_path):
     """Unpaired, 2.30 ± 0.13 against 2.00 ± 0.12 would be told apart less surely."""
     report = reported(several(tmp_path, THREE))
     assert verdicts(report) == {
-        "layernorm": "",
+        "layernorm": "baseline",
         "batchnorm": "worse",
         "none": "not distinguishable at 3 seeds",
     }

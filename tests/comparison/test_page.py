@@ -1,0 +1,210 @@
+"""The page in a real browser: drawn without errors, its switches work, and it fetches nothing."""
+
+import json
+import re
+import shutil
+import time
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from comparison import files
+from comparison.page import page
+from comparison.report import reported
+from tests.comparison.made import several
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"
+)
+FLAGS = (  # as root in a container, and without the browser's own calls home
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--window-size=1200,1000"),
+)
+
+
+def curve(norm: str, rate: float) -> dict[int, dict[str, float]]:
+    statistics = {f"act.rms/{block:02}.mlp": 1.0 + block for block in range(4)}
+    return {
+        step: {"train/loss": 4 - step / 500 + rate, "val/loss": 4 - step / 500} | statistics
+        for step in (0, 100, 500, 900)
+    }
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    parent = tmp_path_factory.mktemp("runs")
+    runs = []
+    for norm, loss in (("layernorm", 2.0), ("batchnorm", 2.3), ("none", 2.1)):
+        for rate in (1e-3, 3e-3, 1e-2):
+            arguments = f"norm={norm} optim.learning_rate={rate}"
+            losses = [loss + rate * 10, loss + rate * 11, loss + rate * 9]
+            runs += several(parent / f"{norm}{rate}", {arguments: losses}, curve=curve(norm, rate))
+    return reported(runs)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser, report, tmp_path):
+    file = tmp_path / "index.html"
+    file.write_text(page(report), encoding="utf-8")
+    browser.get_log("performance")
+    browser.get(file.as_uri())
+    until(lambda: browser.execute_script("return document.body.dataset.drawn"))
+    return browser
+
+
+def until(condition, seconds: float = 30):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+    return found
+
+
+def lines(browser, figure: str) -> int:
+    """How many lines a figure has."""
+    return len(browser.find_elements(By.CSS_SELECTOR, f"#{figure} g.mark-line path"))
+
+
+@needs_browser
+def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
+    assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    for figure in ("curves", "rates", "profile"):
+        assert lines(opened, figure) == 3, figure
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#map g.mark-rect.role-mark path")) == 3 * 4 * 4
+    events = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert urls
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls
+
+
+@needs_browser
+def test_the_legend_takes_groups_away_and_brings_them_back_by_keyboard(opened):
+    [box, *_] = opened.find_elements(By.CSS_SELECTOR, "#legend input")
+    box.send_keys(Keys.SPACE)
+    until(lambda: lines(opened, "curves") == lines(opened, "profile") == lines(opened, "rates") == 2)
+    box.send_keys(Keys.SPACE)
+    until(lambda: lines(opened, "curves") == lines(opened, "profile") == 3)
+
+
+@needs_browser
+def test_the_slider_moves_through_the_steps(opened):
+    slider = opened.find_element(By.ID, "profile-slider")
+    step = opened.find_element(By.ID, "profile-step")
+    assert step.text == "900"
+    slider.send_keys(Keys.ARROW_LEFT)
+    until(lambda: step.text == "500")
+    assert slider.get_attribute("aria-valuetext") == "step 500"
+    slider.send_keys(Keys.HOME)
+    until(lambda: step.text == "0")
+
+
+@needs_browser
+def test_metric_axis_and_statistic_can_be_chosen(opened):
+    Select(opened.find_element(By.ID, "curve-metric")).select_by_value("train/loss")
+    until(lambda: "train/loss" in opened.find_element(By.ID, "curves").text)
+    opened.find_element(By.CSS_SELECTOR, "input[value=tokens]").click()
+    until(lambda: "tokens trained on" in opened.find_element(By.ID, "curves").text)
+    assert Select(opened.find_element(By.ID, "map-name")).first_selected_option.text == "act.rms/*.mlp"
+
+
+@needs_browser
+def test_the_table_sorts_by_a_column_up_and_down(opened):
+    table = opened.find_element(By.CSS_SELECTOR, "table.sortable")
+    heads = table.find_elements(By.CSS_SELECTOR, "th")
+    column = [head.text for head in heads].index("val/full_loss")
+
+    def values() -> list[float]:
+        cells = table.find_elements(By.CSS_SELECTOR, f"tbody td:nth-child({column + 1})")
+        return [float(re.match(r"[\d.]+", cell.text)[0]) for cell in cells]
+
+    button = heads[column].find_element(By.TAG_NAME, "button")
+    button.send_keys(Keys.ENTER)
+    assert values() == sorted(values())
+    assert heads[column].get_attribute("aria-sort") == "ascending"
+    button.click()
+    assert values() == sorted(values(), reverse=True)
+    assert heads[column].get_attribute("aria-sort") == "descending"
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark_and_nothing_is_wider_than_a_phone(opened, scheme):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        script = "return document.documentElement.scrollWidth"
+        until(lambda: opened.execute_script(script) <= 390)
+        style = "const s = getComputedStyle(arguments[0]); return [s.color, s.fill, s.backgroundColor]"
+        body = opened.execute_script(style, opened.find_element(By.TAG_NAME, "body"))
+        label = opened.find_element(By.CSS_SELECTOR, "#curves .role-axis-label text")
+        text = opened.execute_script(style, label)
+        assert text[1] == body[0]  # the figure's text is the page's
+        light = {name: luminance(value) for name, value in (("text", text[1]), ("back", body[2]))}
+        high, low = max(light.values()), min(light.values())
+        assert (high + 0.05) / (low + 0.05) > 7  # WCAG 2, contrast, level AAA
+        assert (light["text"] > light["back"]) == (scheme == "dark")
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def luminance(color: str) -> float:
+    """Relative, of WCAG 2."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_what_a_run_says_is_text_on_the_page_and_no_markup(tmp_path):
+    runs = several(tmp_path, {"norm=none": [2.0]}, overrides=["wandb.tags=[</script><b>]"])
+    text = page(reported(runs))
+    assert "&lt;/script&gt;&lt;b&gt;" in text
+    assert "</script><b>" not in text
+
+
+def test_every_file_of_a_report_is_there(report, tmp_path):
+    said = list(files.write(report, tmp_path))
+    assert len(said) == 3
+    assert {file.name for file in tmp_path.iterdir()} == {
+        *("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures"),
+    }
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1 + 27
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    total = sum(len(values) for run in report.runs for _, values in run.metrics.values())
+    assert len(rows) == 1 + total
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert {"val-loss-against-step.svg", "learning-rates.svg", "map-act.rms-LL.mlp.svg"} <= names
+    assert all(file.read_text().startswith("<svg") for file in (tmp_path / "figures").iterdir())
+
+
+def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
+    sites = [
+        f"{kind}.{name}/{b:02}.{site}"
+        for kind, names in (("act", "abcdef"), ("grad", "ab"))
+        for name in names
+        for b in range(12)
+        for site in ("attn", "mlp")
+    ]
+    noise = {step: {site: hash((step, site, 1)) % 10**6 / 7 for site in sites} for step in range(0, 1000, 10)}
+    losses = {f"optim.weight_decay={0.01 * i}": [2.0] for i in range(50)}
+    assert len(page(reported(several(tmp_path, losses, curve=noise)))) < 2e6

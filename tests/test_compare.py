@@ -1,0 +1,153 @@
+"""compare.py as its user meets it: from real runs to a table, refusals of one line, and two runs side by
+side."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.comparison.made import made
+from tests.conftest import ROOT, TINY
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A folder with real runs: two norms, three seeds, one more that diverged."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "text.txt").write_text("Now is the winter of our discontent made glorious summer. " * 60)
+    base = (
+        sys.executable,
+        str(ROOT / "train.py"),
+        "-m",
+        *TINY,
+        "data=text",
+        "data.path=text.txt",
+        "stats.every=1",
+    )
+    for more in (
+        ("norm=layernorm,batchnorm", "seed=0,1,2"),
+        ("norm=none", "optim.learning_rate=1e30", "train.grad_clip=0"),
+    ):
+        subprocess.run([*base, *more], cwd=folder, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def compare():
+    def run(folder, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, str(ROOT / "compare.py"), *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+    return run
+
+
+def test_real_runs_become_a_table_and_a_page(compare, swept):
+    done = compare(swept)
+    assert done.returncode == 0, done.stderr
+    table = {
+        line.split()[0]: line
+        for line in done.stdout.splitlines()
+        if line.startswith((" ", "l", "b", "n")) and line.split()
+    }
+    assert "baseline" in table["layernorm"]
+    assert "LEAKS" in table["batchnorm"]
+    assert "no baseline has its other settings" in table["none"]
+    assert "1 of 1" in table["none"]
+    assert "report/index.html: open it in a browser" in done.stdout
+    assert (swept / "report" / "index.html").stat().st_size < 2e6
+
+
+def test_it_imports_no_torch_and_nothing_of_training(swept):
+    heavy = {"torch", "training", "model", "data", "wandb", "hydra", "scipy.stats", "matplotlib"}
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['', 'runs', '--out', 'other']; "
+        f"import compare; compare.main(); bad = {heavy} & set(sys.modules); assert not bad, bad"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=swept, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(compare, tmp_path):
+    for seed in range(3):
+        for norm in ("layernorm", "none"):
+            made(tmp_path / "runs", f"norm={norm}", f"seed={seed}", final=2.0 + seed / 10 + (norm == "none"))
+    (tmp_path / "runs" / "empty").mkdir()
+    (tmp_path / "runs" / "damaged").mkdir()
+    (tmp_path / "runs" / "damaged" / "metrics.jsonl").write_text("")
+    half = made(tmp_path / "runs", "norm=batchnorm", final=2.5)
+    with (half / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 10')
+    done = compare(tmp_path, "runs")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "passed over: runs/empty: no run: there is no metrics.jsonl in it" in said
+    assert "passed over: runs/damaged: damaged" in said
+    assert "line 3 is no row and is passed over" in said
+    assert "worse" in said
+
+
+REFUSALS = [
+    (["nowhere"], "nowhere: there is no such folder; train runs first"),
+    (["runs", "--where", "norm=nope"], "runs: no run there has ended"),
+    (["runs", "--where", "norm"], "--where: 'norm' is no condition"),
+    (["runs", "--metric", "loss"], "--metric: no run has loss; they have "),
+    (["runs", "--over", "seed"], "--over: the runs do not differ in seed"),
+    (["runs", "--baseline", "norm=nope"], "--baseline: no group has norm=nope"),
+    (["mixed"], "these runs cannot be compared: tokens trained on differ"),
+    (["runs", "--out", "file"], "file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), REFUSALS)
+def test_what_cannot_be_done_is_one_line(compare, tmp_path, arguments, line):
+    for norm in ("layernorm", "none"):
+        made(tmp_path / "runs", f"norm={norm}")
+    made(tmp_path / "mixed", "train.steps=10")
+    made(tmp_path / "mixed", "train.steps=20")
+    (tmp_path / "file").write_text("mine")
+    done = compare(tmp_path, *arguments)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert done.stderr.startswith(f"error: {line}")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_differs_is_compared_all_the_same_if_told(compare, tmp_path):
+    made(tmp_path / "runs", "train.steps=10")
+    made(tmp_path / "runs", "train.steps=20")
+    assert compare(tmp_path, "--mixed").returncode == 0
+
+
+def test_two_runs_stand_side_by_side(compare, tmp_path):
+    same = {
+        step: {"act.rms/00.attn": 1.0, "act.rms/00.mlp": 1.0, "grad.rms/00.mlp": 1.0} for step in (0, 2, 4)
+    }
+    other = same | {4: {"act.rms/00.attn": 1.001, "act.rms/00.mlp": 1.2, "grad.rms/00.mlp": 7.0}}
+    a, b = made(tmp_path, "norm=none", curve=same), made(tmp_path, "seed=1", final=2.25, curve=other)
+    done = compare(tmp_path, str(a), str(b))
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "norm none layernorm" in lines
+    assert "seed 0 1" in lines
+    assert "statistics differ at all: from step 4, first act.rms/00.attn: 1 and 1.001" in lines
+    assert "statistics differ by more than 1%: from step 4, first act.rms/00.mlp: 1 and 1.2" in lines
+    assert "val/full_loss: 2.0000 and 2.2500, differing by +0.2500" in lines
+
+
+def test_watching_goes_on_until_it_is_interrupted(tmp_path):
+    made(tmp_path / "runs", "norm=none")
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "compare.py"), "--watch", "0.1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    with process.stdout as lines:
+        for line in lines:
+            if "none" in line or "all runs" in line or "baseline" in line:
+                break
+    assert process.poll() is None
+    process.send_signal(2)
+    assert process.wait(30) == 130
+    assert not (tmp_path / "report").exists()

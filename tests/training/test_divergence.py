@@ -1,0 +1,70 @@
+"""A run has diverged when its loss is no number, or when it does not learn and will not."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_train import rows, run
+from training import runs
+from training.divergence import Divergence, guessing
+
+
+def batch(targets: list[int]):
+    y = np.array([targets], np.int64)
+    return np.zeros_like(y), y
+
+
+def test_guessing_costs_the_entropy_of_the_targets_over_all_batches():
+    assert guessing([batch([0, 1, 2, 3])]) == pytest.approx(math.log(4))
+    assert guessing([batch([5, 5])]) == 0.0
+    assert guessing([batch([0, 0]), batch([7, 7]), batch([0, 7])]) == pytest.approx(math.log(2))
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=40), st.lists(st.floats(0.01, 1), min_size=6, max_size=6)
+)
+def test_no_guess_that_ignores_the_context_is_better(targets, weights):
+    guess = np.array(weights) / sum(weights)
+    assert guessing([batch(targets)]) <= -np.log(guess[targets]).mean() + 1e-12
+
+
+def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int = 10) -> list[bool]:
+    judge = Divergence(3.0, warm, patience, [])
+    return [judge.reason({"step": start + i, "val/loss": loss}) is not None for i, loss in enumerate(losses)]
+
+
+def test_patience_counts_evaluations_in_a_row_after_the_warmup():
+    assert verdicts([3.1, 3.1, 3.0]) == [False, False, True]
+    assert verdicts([3.1, 3.1, 2.9, 3.1, 3.1]) == [False] * 5
+    assert verdicts([3.1] * 5, start=7) == [False] * 5
+    assert verdicts([3.1] * 9, patience=0) == [False] * 9
+
+
+def test_a_run_that_goes_on_remembers_what_it_has_logged():
+    logged = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
+    assert Divergence(3.0, 10, 3, logged).reason({"step": 30, "val/loss": 3.1}) is not None
+
+
+@pytest.mark.parametrize("key", ["train/loss", "train/grad_norm", "val/loss", "val/full_loss"])
+def test_a_loss_or_gradient_that_is_no_number_has_diverged_and_a_statistic_has_not(key):
+    judge = Divergence(3.0, 10, 0, [])
+    assert judge.reason({"step": 1, key: math.nan}) == f"{key} is nan"
+    assert judge.reason({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None
+
+
+def test_a_hopeless_run_ends_early_and_says_why(tiny):
+    config = tiny(
+        "optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2"
+    )
+    folder = run(config)
+    status = runs.read_status(folder)
+    assert (status["state"], status["step"]) == ("diverged", 10)
+    assert "that of guessing by frequency, in 2 evaluations in a row" in status["reason"]
+    assert rows(folder)[-1]["step"] == 10
+    assert (
+        runs.read_status(run(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"]
+        == "finished"
+    )
