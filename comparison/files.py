@@ -91,7 +91,7 @@ def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:
         bands = [curves.band(group, metric) for group in shown]
         if any(bands):
             rows = figures.curve_rows(titles, bands)
-            for axis in figures.AXES if metric.endswith("loss") else ("step",):
+            for axis in figures.AXES if "loss" in metric and len(shown) <= figures.MANY else ("step",):
                 name = f"{metric} against {axis}".replace(" ", "-")
                 yield name, figures.filled(figures.curves(titles, metric, axis), rows)
     if report.sensitivities:

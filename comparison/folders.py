@@ -27,6 +27,8 @@ WATCHING = {
     *("train.eval_every", "train.eval_windows", "train.checkpoint_every", "train.log_every", "train.threads"),
 }
 Floats = NDArray[np.float64]
+Axes = dict[str, Floats]  # step, tokens, seconds: of each row of metrics.jsonl
+Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> its rows, its values
 
 
 class UnreadableError(Exception):
@@ -42,8 +44,8 @@ class Run:
     status: dict[str, Any]
     environment: dict[str, Any]
     certificate: dict[str, Any]
-    axes: dict[str, Floats]  # step, tokens, seconds: of each row of metrics.jsonl
-    metrics: dict[str, tuple[NDArray[np.int32], Floats]] = field(repr=False)  # name -> its rows, its values
+    axes: Axes = field(repr=False)
+    metrics: Metrics = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -121,8 +123,11 @@ def load(folder: Path) -> tuple[Run, list[str]]:
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
         config["precision"] = environment["precision"]
         environment["group"], environment["data"]["fingerprint"], config["seed"]
-        run = Run(folder, config, status, environment, read(folder / "certificate.json"), {}, {})
-        said = read_metrics(run)
+        certificate = read(folder / "certificate.json")
+        axes, metrics, said = read_metrics(folder / "metrics.jsonl")
+        if state == "finished" and "val/full_loss" not in metrics:
+            raise UnreadableError("damaged: it has finished, but has no val/full_loss")
+        run = Run(folder, config, status, environment, certificate, axes, metrics)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UnreadableError(f"damaged: {' '.join(str(error).split())}") from None
     except (LookupError, TypeError, AttributeError) as error:
@@ -137,39 +142,43 @@ def read(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_metrics(run: Run) -> list[str]:
-    """Fill the run's axes and metrics. Returns what is to be said: which lines are no rows."""
+def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
+    """The axes and metrics of a run, finished or not, and what is to be said: which lines are no rows.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: a metric is no number.
+    """
     said: list[str] = []
     axes: dict[str, list[float]] = {"step": [], "tokens": [], "seconds": []}
     # Rows with the same metrics together: a table each, which is much faster than a number at a time.
     tables: dict[tuple[str, ...], tuple[list[int], list[list[Any]]]] = {}
-    with (run.folder / "metrics.jsonl").open("rb") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 row = orjson.loads(line)
                 here = [float(row.pop(axis)) for axis in axes]
             except (ValueError, LookupError, TypeError, AttributeError):
-                said.append(f"metrics.jsonl: line {number} is no row and is passed over")
+                said.append(f"{file.name}: line {number} is no row and is passed over")
                 continue
             for axis, value in zip(axes, here, strict=True):
                 axes[axis].append(value)
-            scalars = {name: value for name, value in row.items() if not isinstance(value, dict)}
-            rows, values = tables.setdefault(tuple(scalars), ([], []))
+            if dict in map(type, row.values()):  # histograms
+                row = {name: value for name, value in row.items() if not isinstance(value, dict)}
+            rows, values = tables.setdefault(tuple(row), ([], []))
             rows.append(len(axes["step"]) - 1)
-            values.append(list(scalars.values()))
+            values.append(list(row.values()))
     columns: dict[str, list[tuple[list[int], Floats]]] = {}
     for names, (rows, values) in tables.items():
         table = np.array(values, np.float64)  # NaN and Infinity, which are strings there, too
         for column, name in enumerate(names):
             columns.setdefault(name, []).append((rows, table[:, column]))
-    run.axes |= {axis: np.array(values) for axis, values in axes.items()}
+    metrics = {}
     for name, parts in columns.items():
         index = np.concatenate([np.array(rows, np.int32) for rows, _ in parts])
         order = index.argsort(kind="stable")
-        run.metrics[name] = index[order], np.concatenate([values for _, values in parts])[order]
-    if not run.diverged and "val/full_loss" not in run.metrics:
-        raise ValueError("it has finished, but has no val/full_loss")
-    return said
+        metrics[name] = index[order], np.concatenate([values for _, values in parts])[order]
+    return {axis: np.array(values) for axis, values in axes.items()}, metrics, said
 
 
 def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

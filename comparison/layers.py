@@ -4,33 +4,32 @@ block.
     python -m comparison.layers runs/A runs/B --out layers.svg
     python -m comparison.layers runs/A --metrics 'norm.gain/*.pre' 'act.kurtosis/*.mlp'
 
-The x axis is the step, logarithmic as the cadence is dense at the start; each row has one y axis. SVG, PNG or
-PDF, by the ending of --out.
+The x axis is the step, logarithmic as the cadence is dense at the start; each row has one y axis. Also of a
+run that goes on. SVG, PNG or PDF, by the ending of --out.
 """
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+import numpy as np
+
+from comparison.figures import Spec, spec
+from comparison.folders import read_metrics
 
 METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
 Curves = dict[str, list[tuple[int, float]]]  # metric -> its finite values by step
 
 
 def curves(folder: Path) -> Curves:
-    """Every scalar metric of a run, also of one that goes on. Raises OSError where there is no
-    metrics.jsonl."""
+    """Every metric of a run. Raises OSError where there is no metrics.jsonl."""
+    axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
     found: Curves = {}
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):  # the last line may be half written
-            row = json.loads(line)
-            for name, value in row.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    found.setdefault(name, []).append((row["step"], value))
+    for name, (rows, values) in metrics.items():
+        finite = np.isfinite(values)
+        found[name] = list(zip(map(int, axes["step"][rows[finite]]), values[finite].tolist(), strict=True))
     return found
 
 
@@ -45,53 +44,82 @@ def titles(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
-    """Draw the metrics that fit each of the patterns ``metrics``, of each run, into the file ``out``."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams |= {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "layers",
-    }  # the same picture, the same file
-    from matplotlib import pyplot
-    from matplotlib.lines import Line2D
-
-    figure, axes = pyplot.subplots(
-        *(len(metrics), len(runs)),
-        figsize=(1.2 + 2.4 * len(runs), 0.6 + 1.6 * len(metrics)),
-        squeeze=False,
-        sharex=True,
-        sharey="row",
-        layout="constrained",
-    )
+def picture(runs: dict[str, Curves], metrics: Sequence[str]) -> Spec:
+    """Of the metrics that fit each of the patterns ``metrics``, of each run."""
     names = {name for found in runs.values() for name in found if any(fnmatchcase(name, p) for p in metrics)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
-    bright = [0.9 * i / max(1, len(blocks) - 1) for i in range(len(blocks))]
-    colors = dict(zip(blocks, map(matplotlib.colormaps["viridis"], bright), strict=True))
-    for row, pattern in zip(axes, metrics, strict=True):
-        drawn: list[float] = []
-        for panel, (title, found) in zip(row, runs.items(), strict=True):
-            for name in sorted(name for name in found if fnmatchcase(name, pattern)):
-                steps, values = zip(*found[name], strict=True)
-                panel.plot(steps, values, color=colors.get(block(name), "black"), linewidth=1)
-                drawn += values
-            panel.grid(alpha=0.3)
-            if pattern == metrics[0]:
-                panel.set_title(title, fontsize=7)
-            if pattern == metrics[-1]:
-                panel.set_xlabel("step", fontsize=8)
-            panel.tick_params(labelsize=7)
-            panel.set_xscale("symlog", linthresh=1)
-            panel.set_xlim(left=0)
-        kind, _, site = pattern.partition("/")
-        row[0].set_ylabel(kind if set("*?[") & set(site) else pattern, fontsize=8)
-        if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn):
-            row[0].set_yscale("log")
-    lines = [Line2D([], [], color=color) for color in colors.values()]
-    figure.legend(lines, blocks, title="block", loc="outside right upper", fontsize=7, title_fontsize=8)
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
-    pyplot.close(figure)
+    return spec(
+        vconcat=[
+            {"hconcat": [panel(title, found, pattern, blocks) for title, found in runs.items()]}
+            | {"resolve": {"scale": {"y": "shared", "x": "shared"}}}
+            for pattern in metrics
+        ],
+        resolve={"scale": {"color": "shared"}},
+    )
+
+
+def panel(title: str, found: Curves, pattern: str, blocks: list[str]) -> Spec:
+    """One pattern of one run. The first has its values on a logarithmic axis, and so all of its row, where
+    they span more than a factor of ten."""
+    chosen = [name for name in sorted(found) if fnmatchcase(name, pattern)]
+    kind, _, site = pattern.partition("/")
+    name = kind if set("*?[") & set(site) else pattern
+    color = {"field": "block", "type": "nominal", "scale": {"domain": blocks, "range": colors(len(blocks))}}
+    heights = [height for name in chosen for _, height in found[name]]
+    wide = bool(heights) and min(heights) > 0 and max(heights) > 10 * min(heights)
+    values = [
+        {"metric": metric, "block": block(metric), "step": step, "value": value}
+        for metric in chosen
+        for step, value in found[metric]
+    ]
+    return {
+        "title": {"text": title, "fontSize": 9, "fontWeight": "normal", "color": "currentColor"},
+        "width": 170,
+        "height": 110,
+        "data": {"values": values},
+        "mark": {"type": "line", "strokeWidth": 1},
+        "encoding": {
+            "x": {
+                "field": "step",
+                "type": "quantitative",
+                "title": "step",
+                "scale": {"type": "symlog"},
+                "axis": {"values": [0, *(10**i for i in range(9))], "format": "~s"},
+            },
+            "y": {
+                "field": "value",
+                "type": "quantitative",
+                "title": name,
+                "scale": {"type": "log" if wide else "linear", "zero": False},
+                "axis": {"format": ".0e" if wide else "~g", "minExtent": 40, "tickCount": 4},
+            },
+            "color": color
+            if any(block(metric) in blocks for metric in chosen)
+            else {"value": "currentColor"},
+            "detail": {"field": "metric"},
+        },
+    }
+
+
+def colors(count: int) -> list[str]:
+    """From the first block, dark, to the last, bright: of viridis, by its anchors."""
+    anchors = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (220, 215, 40)])
+    at = np.linspace(0, len(anchors) - 1, max(count, 2))
+    mixed = np.stack([np.interp(at, range(len(anchors)), anchors[:, i]) for i in range(3)], axis=1)
+    return ["#" + "".join(f"{round(part):02x}" for part in color) for color in mixed[:count]]
+
+
+def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
+    """Draw the picture into the file ``out``."""
+    import vl_convert
+
+    drawn = picture(runs, metrics)
+    if out.suffix == ".svg":
+        out.write_text(vl_convert.vegalite_to_svg(drawn), encoding="utf-8")
+    elif out.suffix == ".png":
+        out.write_bytes(vl_convert.vegalite_to_png(drawn, scale=2))
+    else:
+        out.write_bytes(vl_convert.vegalite_to_pdf(drawn))
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def test_real_runs_become_a_table_and_a_page(compare, swept):
 
 
 def test_it_imports_no_torch_and_nothing_of_training(swept):
-    heavy = {"torch", "training", "model", "data", "wandb", "hydra", "scipy.stats", "matplotlib"}
+    heavy = {"torch", "training", "model", "data", "wandb", "hydra", "scipy.stats"}
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['', 'runs', '--out', 'other']; "
         f"import compare; compare.main(); bad = {heavy} & set(sys.modules); assert not bad, bad"

@@ -163,7 +163,7 @@ def wandb_job(config: RunConfig, folder: Path, group: str, step: int) -> dict[st
             "project": settings.project,
             "entity": settings.entity,
             "group": settings.group or group,
-            "tags": [*settings.tags, *(["leaks"] if leaks(folder) else [])],
+            "tags": [*settings.tags, *["leaks"] * leaks(folder), *["tuned"] * bool(config.tuned)],
             "dir": settings.dir,
             "config": config.model_dump(by_alias=True)
             | {"certificate": read_json(folder / "certificate.json")},

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
+from collections import Counter
 
 import pytest
 
@@ -24,11 +24,15 @@ def started(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_goes_on(tmp_path):
-    rows = [{"step": 0, "a": 1.5, "b": "NaN"}, {"step": 2, "a": 2, "hist.act/embed": {"low": 0}}]
+    axes = {"tokens": 0, "seconds": 0}
+    rows = [
+        {"step": 0, "a": 1.5, "b": "NaN"} | axes,
+        {"step": 2, "a": 2, "hist.act/embed": {"low": 0}} | axes,
+    ]
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "a"'
     )
-    assert curves(tmp_path) == {"step": [(0, 0), (2, 2)], "a": [(0, 1.5), (2, 2)]}
+    assert curves(tmp_path) == {"a": [(0, 1.5), (2, 2)], "b": []}
 
 
 def test_runs_are_drawn_without_torch(tiny, tmp_path):
@@ -38,10 +42,8 @@ def test_runs_are_drawn_without_torch(tiny, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{out}\n"
     assert " torch\n" not in done.stderr
-    drawing = ET.parse(out).getroot()
-    axes = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("id", "").startswith("axes_")]
-    assert len(axes) == 2 * len(METRICS)
     text = out.read_text()
+    assert text.count(">step<") == 2 * len(METRICS)
     assert all(folder.name in text for folder in folders)
     assert all(metric.partition("/")[0] in text for metric in METRICS)
 
@@ -65,7 +67,7 @@ def test_the_same_runs_are_the_same_file(tmp_path):
 )
 def test_bad_input_is_one_line(tmp_path, arguments, said):
     (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
+        '{"step": 0, "tokens": 0, "seconds": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
     )
     chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
     done = started(*(str(tmp_path) if a == "RUN" else a for a in arguments), *chosen)
@@ -85,6 +87,6 @@ def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run(tmp
     deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
     shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
     draw({"deep": deep, "shallow": shallow}, ["act.rms/*"], tmp_path / "a.svg")
-    strokes = re.findall(r"clip-path.*?stroke: (#[0-9a-f]{6})", (tmp_path / "a.svg").read_text())
-    counted = [strokes.count(color) for color in dict.fromkeys(strokes) if color != "#b0b0b0"]
-    assert counted == [2, 2, 1, 1]
+    text = (tmp_path / "a.svg").read_text()
+    strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(#[0-9a-f]{6})"', text)
+    assert sorted(Counter(strokes).values()) == [1, 1, 2, 2]
