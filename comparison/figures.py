@@ -1,7 +1,7 @@
 """Figures as Vega-Lite: one description of each, drawn by the page with its switches and saved for a paper.
 
 https://vega.github.io/vega-lite/docs. A description has its data under the name ``rows``: a list of
-dicts, which ``filled`` puts in. Lines and text are ``currentColor``: black on paper, light on a dark page.
+dicts, which ``filled`` puts in. Lines and text are ``currentColor``: black in a file, light on a dark page.
 """
 
 import math
@@ -20,7 +20,6 @@ COLORS = (  # Tableau's ten, told apart also by most who are colour-blind; then 
 MANY = 24  # groups; of more, a figure shows lines alone, and no maps
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 STYLE: Spec = {
-    "background": "transparent",
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {

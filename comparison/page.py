@@ -146,7 +146,7 @@ def payload(report: Report) -> dict[str, Any]:
     return {
         "groups": [{"title": t, "color": figures.color_of(i)} for i, t in enumerate(everything)],
         "axes": figures.AXES,
-        "style": figures.STYLE,
+        "style": figures.STYLE | {"background": "transparent"},
         "specs": {
             "curves": figures.curves(everything, ""),
             "profile": figures.profile(everything, ""),
