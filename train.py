@@ -80,6 +80,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     divergence = Divergence(guessing(windows()), warm, config.train.hopeless_after, logged)
     n_parameters = sum(p.numel() for p in model.parameters())
     here = environment(config, data, compute, n_parameters, threads, compiled=net is not model)
+    here["overrides"] = cli.arguments()
     group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
     certificate = read_json(run.certificate) if start else {}
     certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)

@@ -25,7 +25,8 @@ class RunSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from training.sweep import Sweep, sweep
+        from training.stages import sweep
+        from training.sweep import Sweep
 
         assert self.hydra_context
         assert self.config
@@ -34,7 +35,8 @@ class RunSweeper(Sweeper):
         parser = OverridesParser.create(loader)
         sweep(
             Sweep(partial(loader.load_sweep_config, self.config), self.launcher.launch, self.config.hydra),
-            parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments]),
+            parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
+            parser.parse_overrides(arguments),
             self.tune,
             parser.parse_overrides([f"{key}={value}" for key, value in self.final.items()]),
         )

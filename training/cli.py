@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import hydra
 import yaml
@@ -52,8 +52,9 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
 
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
-            runtime = HydraConfig.get().runtime
-            with records.kept(Path(runtime.output_dir)) as outcome:
+            hydra, runtime = HydraConfig.get(), HydraConfig.get().runtime
+            folder = None if hydra.sweep.subdir == "." else Path(runtime.output_dir)  # of a job of our sweeps
+            with records.kept(folder) as outcome:
                 try:
                     outcome["value"] = main(checked(kind, plain(composed, runtime.choices)))
                     return outcome["value"]
@@ -72,6 +73,8 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
             try:
                 with interrupts.handled(interrupts.end):
                     job()
+            except BrokenPipeError:
+                leave_quietly()
             except Exception as error:  # all that is raised outside of a job is about the command line
                 say(hydra_said(error, known_keys(kind)))
                 sys.exit(1)
@@ -143,9 +146,8 @@ def composed_job(composed: DictConfig) -> dict[str, Any]:
 
 def explain(error: Exception, known: list[str]) -> str:
     """Say in one line what a user can do about an error, and return it. One of ours shows its place, too."""
-    if isinstance(error, BrokenPipeError):  # whoever read our output has gone: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    if isinstance(error, BrokenPipeError):
+        leave_quietly()
     if isinstance(error, USERS):
         line = str(error)
     elif isinstance(error, OmegaConfBaseException | HydraException):
@@ -157,6 +159,12 @@ def explain(error: Exception, known: list[str]) -> str:
         return f"{type(error).__name__}: {error}"
     say(line)
     return line
+
+
+def leave_quietly() -> NoReturn:
+    """Whoever read our output has gone: | head."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
 
 
 def known_keys(kind: type[Config]) -> list[str]:
@@ -186,6 +194,23 @@ def quoted(argument: str) -> str:
     # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
     value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
+
+
+def arguments() -> list[str]:
+    """The command line that makes this run alone, also when it is one of a sweep, as it is typed: text
+    without the quotes that ``quoted`` put around it. Nothing outside of a program."""
+    if not HydraConfig.initialized():
+        return []
+    hydra = HydraConfig.get()
+    elsewhere = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    overrides = []
+    for override in hydra.overrides.task:
+        key = key_of(override)
+        if key.lstrip("+") in TEXT_KEYS:
+            text = str(OverridesParser.create().parse_override(override).value())
+            override = f"{key}=" + re.sub(r"(\\*)\\\$\{", lambda found: found[1][::2] + "${", text)
+        overrides.append(override)
+    return [*(f"--config-dir={path}" for path in elsewhere), *overrides]
 
 
 def hydra_said(error: Exception, known: list[str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from data.batches import Batch
 
+FALL = 1e-3  # of the loss: less is noise
 DECISIVE = ("train/loss", "train/grad_norm", "val/loss", "val/full_loss")
 
 
@@ -33,13 +34,16 @@ class Divergence:
     Args:
         unlearned: a loss that shows nothing learned: what ``guessing`` says of the evaluated targets.
         warm: the first step after the warm-up.
-        patience: as many evaluations in a row, after the warm-up, may not show anything learned; 0 = any.
+        patience: so many evaluations in a row, after the warm-up, that show nothing learned are too many, if
+            the loss did not fall by FALL over them, either: a run that learns slowly has not diverged. 0 =
+            never.
         logged: rows of before, where the run goes on.
     """
 
     def __init__(self, unlearned: float, warm: int, patience: int, logged: Sequence[dict[str, Any]]) -> None:
         self.unlearned, self.warm, self.patience = unlearned, warm, patience
-        self.in_a_row = 0
+        self.losses: list[float] = []  # of every evaluation
+        self.in_a_row = 0  # evaluations that show nothing learned
         for row in logged:
             self.reason(row)
 
@@ -48,9 +52,15 @@ class Divergence:
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
                 return f"{key} is {row[key]}"
-        if "val/loss" in row and row["step"] >= self.warm:
-            self.in_a_row = self.in_a_row + 1 if row["val/loss"] >= self.unlearned else 0
-        if self.patience and self.in_a_row >= self.patience:
-            losses = f"val/loss is not below {self.unlearned:.4f}"
-            return f"{losses}, that of guessing by frequency, in {self.in_a_row} evaluations in a row"
-        return None
+        if "val/loss" not in row:
+            return None
+        loss = row["val/loss"]
+        self.losses.append(loss)
+        self.in_a_row = self.in_a_row + 1 if loss >= self.unlearned and row["step"] >= self.warm else 0
+        if not self.patience or self.in_a_row < self.patience:
+            return None
+        before = self.losses[-self.patience - 1 :][0]
+        if loss < (1 - FALL) * before:
+            return None
+        guess = f"{self.unlearned:.4f}, that of guessing by frequency"
+        return f"val/loss is not below {guess}, and does not fall, in {self.in_a_row} evaluations in a row"

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.hydra_config import HydraConfig
-
 from data.prepared import Prepared
 from training.config import RunConfig
 
@@ -48,17 +46,7 @@ def environment(
             "val_tokens": len(data.val),
         },
         "command": [sys.executable, *sys.argv],
-        "overrides": overrides(),
     }
-
-
-def overrides() -> list[str]:
-    """The arguments that make this run alone, also when it is one of a sweep."""
-    if not HydraConfig.initialized():  # in a notebook, say
-        return []
-    hydra = HydraConfig.get()
-    elsewhere = [s.path for s in hydra.runtime.config_sources if s.provider == "command-line"]
-    return [*(f"--config-dir={path}" for path in elsewhere), *hydra.overrides.task]
 
 
 def code() -> dict[str, str]:

@@ -3,7 +3,7 @@
     job.json    its arguments; then, by the process that does it, that it runs; then how it ended
     log.txt     what it printed
 
-The launching process writes job.json before the job starts, so a folder without one is no job of a sweep.
+The launching process writes job.json before the job starts.
 """
 
 import json
@@ -32,14 +32,14 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def kept(folder: Path) -> Iterator[dict[str, Any]]:
+def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
     """Inside, the job's ``value`` or ``error`` is put into the dict that this yields. In a sweep it is kept
-    in job.json, and what is printed goes to log.txt; else this does nothing."""
+    in job.json, and what is printed goes to log.txt; else, ``folder`` being None, this does nothing."""
     outcome: dict[str, Any] = {}
-    record = read(folder)
-    if not record:
+    if folder is None:
         yield outcome
         return
+    record = read(folder)
     if record["launcher"] == PARENT:
         guard()
     idle.clear()

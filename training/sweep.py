@@ -12,18 +12,15 @@ end.
 import math
 import os
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from data import DataError
@@ -31,7 +28,8 @@ from data.prepared import Prepared, prepare
 from training import cli, interrupts, records, runs
 from training.checking import ConfigError, checked
 from training.config import RunConfig
-from training.watch import Watch, duration, summary
+from training.estimate import seconds_per_operation, work
+from training.watch import Watch, duration
 
 PATIENCE = 60  # seconds that runs may take to save when the sweep is asked to end
 
@@ -71,7 +69,7 @@ class Job:
             return "failed", math.inf, error or "it has no run"
         status = runs.read_status(self.run)
         state = status.get("state", "not begun")
-        loss = float(status["final"]) if state == "finished" else math.inf
+        loss = float(status.get("final") or math.nan) if state == "finished" else math.inf
         return state, loss, status.get("reason") or ""
 
 
@@ -93,7 +91,7 @@ class Sweep:
         self.compose, self.launch = compose, launch
         self.folder = Path(hydra.sweep.dir).resolve()
         count = hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1
-        self.at_once = int(count) if count > 0 else (os.cpu_count() or 1) + 1 + int(count)
+        self.at_once = int(count) if count > 0 else cores() + 1 + int(count)  # -1: as many as cores
         self.prepared: dict[str, Prepared | DataError] = {}
 
     def do(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
@@ -115,10 +113,18 @@ class Sweep:
             hydra.errors.HydraException: a job cannot be composed, as a choice does not exist: nothing is
             done.
         """
+        if not all_overrides:
+            return []
         sweep = runs.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
         everything = [self.compose(list(overrides)) for overrides in all_overrides]
+        if "experiment" in map(cli.key_of, set().union(*all_overrides) - shared) and any(
+            composed.hydra.sweeper.params for composed in everything
+        ):
+            raise ConfigError(
+                "experiment: a preset that is a sweep is not one of several; start each by itself"
+            )
         for number, (overrides, composed) in enumerate(zip(all_overrides, everything, strict=True)):
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
@@ -158,7 +164,7 @@ class Sweep:
             return ""
         try:
             pace = seconds_per_operation(first.config, self.data(first.config))
-        except ConfigError:  # it will say so itself
+        except Exception:  # whatever a norm may raise: its job will say so itself
             return ""
         left = sum(job.work * (1 - job.part_done()) for job in todo)
         return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
@@ -206,45 +212,6 @@ class Sweep:
             yield
 
 
-def sweep(sweep: Sweep, parsed: list[Override], tune: str | None, final: list[Override]) -> None:
-    """Do the jobs of a command line, and with ``tune`` those of a second sweep: for each combination of the
-    other values, at the value of ``tune`` that had the lowest mean loss in the first, the runs of ``final``.
-
-    Raises:
-        SystemExit: with status 1, where a job failed; all are named before.
-    """
-    values = cli.alternatives(parsed)
-    jobs = sweep.do(list(product(*values.values())))
-    if tune:
-        print(f"\neach at its own best {tune}, on seeds of their own:")
-        jobs += sweep.do(tuned(jobs, tune, list(values), cli.alternatives(final)))
-    failed = summary(jobs)
-    if failed:
-        raise SystemExit(1)
-
-
-def tuned(jobs: list[Job], tune: str, keys: list[str], final: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """The second sweep's overrides. A combination that never finished has none."""
-    losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
-    for job in jobs:
-        others = tuple(o for o in job.overrides if cli.key_of(o) not in (tune, *final))
-        value = next(o for o in job.overrides if cli.key_of(o) == tune)
-        losses.setdefault(others, {}).setdefault(value, []).append(job.outcome()[1])
-    chosen = []
-    for others, by_value in losses.items():
-        means = {value: statistics.fmean(found) for value, found in by_value.items()}
-        best = min(means, key=lambda value: means[value])
-        name = " ".join(o for o in others if cli.key_of(o) in ("norm", "placement")) or " ".join(others)
-        if math.isinf(means[best]):
-            print(f"  {name}: did not finish at any; left out")
-            continue
-        tried = list(by_value)
-        edge = len(tried) > 1 and best in (tried[0], tried[-1])
-        print(f"  {name}: {best}" + ", an edge of what was tried: the best may lie beyond" * edge)
-        chosen += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
-    return chosen
-
-
 def wait_for_leftover(job: Job) -> None:
     """A worker of the same sweep, whose launching process was killed, is about to save.
 
@@ -259,6 +226,11 @@ def wait_for_leftover(job: Job) -> None:
         time.sleep(0.1)
 
 
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def folder_of(config: RunConfig, fingerprint: str) -> Path:
     """The run's folder. Torch is asked only where nothing else can tell the precision. Raises ConfigError."""
     if not config.fresh and (folder := runs.ended_here(config, fingerprint)):
@@ -266,46 +238,3 @@ def folder_of(config: RunConfig, fingerprint: str) -> Path:
     from training import device
 
     return runs.run_folder(config, device.choose(config.device, config.precision).precision, fingerprint)
-
-
-def work(config: RunConfig, data: Prepared) -> float:
-    """Floating-point operations of a run, roughly: two a weight and token forward, twice as many backward,
-    and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
-    model, train = config.model, config.train
-    weights = 12 * model.n_layer * model.n_embd**2 + data.tokenizer.vocab_size * model.n_embd
-    forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size  # operations a token
-    evaluations = 2 + train.steps // (train.eval_every or train.steps or 1)
-    windows = min(train.eval_windows, len(data.val) // model.block_size)
-    evaluated = evaluations * windows * model.block_size + len(data.val)
-    return forward * (3 * train.steps * train.batch_size * model.block_size + evaluated)
-
-
-def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
-    """Measured on one micro-batch of the run, forward and backward, with its threads. Raises ConfigError."""
-    import torch
-    import torch.nn.functional as F
-
-    from training import device
-    from training.evaluation import Net
-    from training.rehearsal import rehearse, rehearsed
-
-    compute = device.choose(config.device, config.precision)
-    device.set_switches(compute, config.train.threads)
-    rows, T = config.train.batch_size // config.train.grad_accum, config.model.block_size
-    idx = torch.zeros(rows, T, dtype=torch.long, device=compute.device)
-
-    def loss_of(net: Net) -> torch.Tensor:
-        with compute.autocast():
-            logits = net(idx)
-        return F.cross_entropy(logits.flatten(0, 1).float(), idx.flatten())
-
-    eager = config.model_copy(update={"compile": False})
-    model, net = rehearsed(eager, data.tokenizer.vocab_size, compute, loss_of)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        rehearse(model, net, loss_of)
-        compute.synchronize()
-        seconds.append(time.perf_counter() - start)
-    steps = config.train.steps * config.train.grad_accum
-    return 1.15 * min(seconds) * steps / work(config, data)  # besides: the update, clipping, logging

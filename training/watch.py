@@ -1,5 +1,6 @@
 """A sweep on the terminal: a line as each run ends, how long the rest will take, and a table at the end."""
 
+import shlex
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from training import records, runs
 if TYPE_CHECKING:
     from training.sweep import Job
 
+ENDS = ("finished", "diverged")  # both are results
 EVERY = 0.3  # seconds between looks
 
 
@@ -123,17 +125,19 @@ def summary(jobs: "Sequence[Job]") -> int:
     for job in jobs:
         state, loss, reason = job.outcome()
         table.add_row(Text(job.name), state, f"{loss:.4f}" if state == "finished" else "", Text(reason))
-        failed += state not in ("finished", "diverged")
+        failed += state not in ENDS
     print()
     console: Any = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(table)
     folders = sorted({str(job.run.parent) for job in jobs if job.run})
     if folders:
-        print(f"compare them: python compare.py {' '.join(folders)}", flush=True)
+        print(f"compare them: python compare.py {shlex.join(folders)}", flush=True)
     for job in jobs:
         state, _, reason = job.outcome()
-        if state not in ("finished", "diverged"):
+        if state not in ENDS:
             log = job.folder / "log.txt"
             where = f"; its output is in {log}" if log.exists() else ""
-            print(f"error: {job.name}: {reason or state}{where}", file=sys.stderr)
+            said = reason or state
+            name = "" if said.startswith(job.name) else f"{job.name}: "
+            print(f"error: {name}{said}{where}", file=sys.stderr)
     return failed

@@ -37,8 +37,10 @@ def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int 
 
 
 def test_patience_counts_evaluations_in_a_row_after_the_warmup():
-    assert verdicts([3.1, 3.1, 3.0]) == [False, False, True]
+    assert verdicts([3.1, 3.1, 3.1]) == [False, False, True]
     assert verdicts([3.1, 3.1, 2.9, 3.1, 3.1]) == [False] * 5
+    assert verdicts([3.3, 3.2, 3.1, 3.05, 3.01]) == [False] * 5  # it learns, if slowly
+    assert verdicts([3.3, 3.2, 3.2, 3.2, 3.2])[-1]
     assert verdicts([3.1] * 5, start=7) == [False] * 5
     assert verdicts([3.1] * 9, patience=0) == [False] * 9
 
@@ -62,7 +64,7 @@ def test_a_hopeless_run_ends_early_and_says_why(tiny):
     folder = run(config)
     status = runs.read_status(folder)
     assert (status["state"], status["step"]) == ("diverged", 10)
-    assert "that of guessing by frequency, in 2 evaluations in a row" in status["reason"]
+    assert "that of guessing by frequency, and does not fall, in 2 evaluations in a row" in status["reason"]
     assert rows(folder)[-1]["step"] == 10
     assert (
         runs.read_status(run(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"]

@@ -10,14 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from tests.conftest import ROOT, TINY
+from tests.conftest import CONF, NORMS, PLACEMENTS, ROOT, TINY
 from training import records, runs
 from training.checking import ConfigError
 from training.cli import alternatives, choices
 from training.config import RunConfig
-from training.sweep import Job, tuned
+from training.stages import tuned
+from training.sweep import Job
 from training.watch import duration
 
 PARALLEL = "hydra/launcher=joblib"
@@ -123,7 +125,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, tmp_path, text_file):
     assert sorted(again.stdout[again.stdout.index(final) :].split()) == sorted(table.split())
 
 
-SLOW = ("train.steps=1000", "train.checkpoint_every=10", "train.log_every=10")
+SLOW = ("train.steps=400", "train.checkpoint_every=10", "train.log_every=10")
 
 
 def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
@@ -218,10 +220,17 @@ def test_in_the_second_sweep_each_has_its_best_rate_and_other_seeds(command, swe
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "small.yaml").write_text(
         "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
-        "      norm: layernorm,none\n      optim.learning_rate: 1e-9,1e-2\n      seed: 0,1\n"
+        "      norm: layernorm,none\n      optim.learning_rate: 1e-2,1e-9\n      seed: 0,1\n"
+        "      train.steps: 6\n"
         "    tune: optim.learning_rate\n    final:\n      seed: 10,11,12\n      train.steps: 8\n"
     )
-    done = command("train.py", "--config-dir", str(tmp_path / "mine"), "experiment=small", *sweep[1:])
+    done = command(
+        "train.py",
+        "--config-dir",
+        str(tmp_path / "mine"),
+        "experiment=small",
+        *(o for o in sweep[1:] if "steps" not in o),
+    )
     assert done.returncode == 0, done.stderr
     assert "norm=layernorm: optim.learning_rate=0.01, an edge of what was tried" in done.stdout
     folders = [*tmp_path.glob("runs/*-s1?-*")]
@@ -247,11 +256,60 @@ def test_the_best_is_by_the_mean_over_seeds_and_without_divergence(capsys):
         *(job(f"norm=a r=3 seed={seed}", loss) for seed, loss in enumerate([0.1, float("inf")])),
         *(job(f"norm=b r={rate} seed=0", float("inf")) for rate in (1, 2, 3)),
     ]
-    chosen = tuned(jobs, "r", ["norm", "r", "seed"], {"seed": ["seed=7", "seed=8"]})
+    chosen = tuned(jobs, "r", {"seed": ["seed=7", "seed=8"]})
     assert chosen == [("norm=a", "r=2", "seed=7", "tuned=[r]"), ("norm=a", "r=2", "seed=8", "tuned=[r]")]
     said = capsys.readouterr().out
     assert "norm=a: r=2\n" in said
     assert "norm=b: did not finish at any; left out" in said
+
+
+def test_the_second_sweep_is_refused_on_seeds_of_the_first_and_takes_the_rest_from_the_command_line(
+    command, sweep, tmp_path
+):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "small.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        "      optim.learning_rate: 1e-3,1e-2\n      seed: 0,1\n    tune: optim.learning_rate\n"
+        "    final:\n      seed: 10,11\n      train.steps: 8\n"
+    )
+    preset = ("--config-dir", str(tmp_path / "mine"), "experiment=small", *sweep[1:])
+    same = command("train.py", *preset, "seed=9,10")
+    assert same.returncode == 1
+    assert "error: seed: seed=10 is among the seeds that are compared in the end" in same.stderr
+    assert command("train.py", *preset, "train.steps=3", "seed=0").returncode == 0
+    assert {status["step"] for status in statuses(tmp_path).values()} == {3}
+
+
+def test_presets_that_are_sweeps_are_not_swept_over(command, sweep):
+    done = command("train.py", *sweep, "experiment=depth,batch_size")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("error: experiment: a preset that is a sweep is not one of several")
+
+
+def test_a_norm_that_raises_is_its_jobs_failure_alone(command, sweep, tmp_path):
+    (tmp_path / "raises.py").write_text(
+        "from torch import nn\n\n\nclass Raises(nn.Module):\n    def __init__(self, n: int) -> None:\n"
+        "        raise KeyError('boo')\n"
+    )
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "raises.yaml").write_text("_target_: raises.Raises\n")
+    jobs = ("--config-dir", str(tmp_path), *sweep, "norm=raises,layernorm")
+    done = command("train.py", *jobs, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.count(" finished ") == 1
+    assert "boo" in done.stderr
+
+
+def test_the_recorded_arguments_make_the_run_again(command, sweep, tmp_path):
+    (tmp_path / "my text.txt").write_text((tmp_path / "text.txt").read_text())
+    done = command(
+        "train.py", *sweep[:-1], f"data.path={tmp_path}/my text.txt", "seed=4,5", "runs_dir=my runs"
+    )
+    assert done.returncode == 0, done.stderr
+    for folder in (tmp_path / "my runs").glob("layernorm-*"):
+        recorded = json.loads((folder / "environment.json").read_text())["overrides"]
+        again = command("train.py", *recorded)
+        assert again.stdout.startswith(f"my runs/{folder.name}: finished"), again.stderr
 
 
 def test_the_command_line_goes_before_a_presets_values():
@@ -261,16 +319,27 @@ def test_the_command_line_goes_before_a_presets_values():
         alternatives(OverridesParser.create().parse_overrides(["a=interval(0,1)"]))
 
 
-PRESETS = [
-    *("norm_ablation", "fair_ablation", "lr_sensitivity", "depth", "batch_size"),
-    *("pre_norm_ablation", "layer_norm_ablation"),
-]
+PRESETS = {  # how many runs
+    "norm_ablation": len(["layernorm", "torch_layernorm", "batchnorm", "none"]) * 2 * 3,
+    "fair_ablation": 3 * 2 * 5 * 2,
+    "lr_sensitivity": len(NORMS) * 7 * 2,
+    "depth": len(PLACEMENTS) * 4 * 3,
+    "batch_size": 2 * 4 * 3,
+    "pre_norm_ablation": 2 * 3,
+    "layer_norm_ablation": 2 * 4 * 3,
+}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_composes(preset):
-    [config] = choices("config", RunConfig, [f"experiment={preset}"]).values()
-    assert config.train.threads == 1
+def test_every_run_of_a_preset_composes(preset):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = compose("config", [f"experiment={preset}"], return_hydra_config=True).hydra
+    assert hydra.mode.name == "MULTIRUN"
+    assert "Joblib" in hydra.launcher._target_
+    params = [f"{key}={value}" for key, value in hydra.sweeper.params.items()]
+    configs = choices("config", RunConfig, [f"experiment={preset}", *params])
+    assert len(configs) == PRESETS[preset]
+    assert {config.train.threads for config in configs.values()} == {1}
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(3.4, "3 s"), (99, "99 s"), (600, "10 min"), (7200, "2.0 h")])
@@ -288,6 +357,6 @@ def test_a_jobs_output_is_in_its_log_and_its_record_says_how_it_ended(tmp_path, 
     assert (tmp_path / "log.txt").read_text() == "seen in the log\n"
     assert json.loads((tmp_path / "job.json").read_text())["value"] == "Infinity"
     assert records.read(tmp_path)["state"] == "ended"
-    with records.kept(tmp_path / "no sweep"):
+    with records.kept(None):
         print("seen")
     assert capsys.readouterr().out == "seen\n"
