@@ -10,6 +10,7 @@ Read it from the bottom. Torch is not needed, nor a network.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -25,8 +26,7 @@ from comparison.report import Report, reported
 
 def runs_of(paths: Sequence[str], conditions: Sequence[str]) -> tuple[list[Run], list[str]]:
     """The runs that have ended and fulfil all conditions, and what was passed over, each with the reason."""
-    wanted = [groups.where(condition) for condition in conditions]
-    runs: dict[str, Run] = {}
+    found: dict[str, Run] = {}
     passed_over = []
     for folder in folders.found(paths):
         try:
@@ -34,14 +34,15 @@ def runs_of(paths: Sequence[str], conditions: Sequence[str]) -> tuple[list[Run],
         except UnreadableError as error:
             passed_over.append(f"{folder}: {error}")
             continue
-        if not all(fits(run) for fits in wanted):
+        if run.name in found:
+            passed_over.append(f"{folder}: the same run as {found[run.name].folder}")
             continue
-        if run.name in runs:
-            passed_over.append(f"{folder}: the same run as {runs[run.name].folder}")
-            continue
-        runs[run.name] = run
+        found[run.name] = run
         passed_over += [f"{folder}: {line}" for line in said]
-    return list(runs.values()), passed_over
+    runs = list(found.values())
+    for condition in conditions:
+        runs = groups.chosen(runs, condition)
+    return runs, passed_over
 
 
 def compared(asked: argparse.Namespace) -> Report:
@@ -60,7 +61,7 @@ def compare(asked: argparse.Namespace, console: Console) -> None:
     if len(asked.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in asked.runs):
         from comparison.pair import in_terminal as side_by_side
 
-        console.print(side_by_side(*(folders.load(Path(path))[0] for path in asked.runs)))
+        console.print(side_by_side(*map(loaded, asked.runs)))
         return
     from comparison.cells import in_terminal
 
@@ -70,6 +71,14 @@ def compare(asked: argparse.Namespace, console: Console) -> None:
 
     for line in files.write(report, asked.out):
         print(line, flush=True)
+
+
+def loaded(path: str) -> Run:
+    """A run that was named by itself. Raises UnreadableError."""
+    try:
+        return folders.load(Path(path))[0]
+    except UnreadableError as error:
+        raise UnreadableError(f"{path}: {error}") from None
 
 
 def watch(asked: argparse.Namespace, console: Console) -> None:
@@ -91,7 +100,7 @@ def watch(asked: argparse.Namespace, console: Console) -> None:
             console.clear()
             console.print(table)
             sys.stdout.flush()
-        time.sleep(asked.watch)
+        time.sleep(max(0.1, asked.every))
 
 
 def main() -> None:
@@ -109,9 +118,8 @@ def main() -> None:
     parser.add_argument("--where", metavar="KEY=VALUE", action="append", default=[], help="only these runs")
     parser.add_argument("--mixed", action="store_true", help="also what has other data, lengths, evaluations")
     parser.add_argument("--out", type=Path, default=Path("report"), help="the report's folder; report")
-    parser.add_argument(
-        "--watch", metavar="SECONDS", type=float, nargs="?", const=5.0, help="the table, again and again"
-    )
+    parser.add_argument("--watch", action="store_true", help="the table, again and again, until Ctrl-C")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="with --watch; 5")
     asked = parser.parse_args()
     if asked.baseline and not all("=" in part for part in asked.baseline.split(",")):
         parser.error("--baseline: write KEY=VALUE, as norm=layernorm,placement=pre")
@@ -123,6 +131,9 @@ def main() -> None:
             compare(asked, console)
     except (ComparisonError, UnreadableError) as error:
         sys.exit(f"error: {error}")
+    except BrokenPipeError:  # whoever read our output has gone: | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OSError as error:
         sys.exit(f"error: {error.filename}: {error.strerror}; check the path, its permissions and free space")
     except KeyboardInterrupt:

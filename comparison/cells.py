@@ -28,7 +28,7 @@ def with_interval(found: Interval | None, form: str = ".4f") -> str:
     """mean ± half of its 95 % interval."""
     if found is None or not math.isfinite(found.mean):
         return "—"
-    half = f" ± {found.half:.4f}" if math.isfinite(found.half) else ""
+    half = f" ± {format(found.half, form.lstrip('+'))}" if math.isfinite(found.half) else ""
     return format(found.mean, form) + half
 
 
@@ -40,12 +40,13 @@ def verdict(row: Row) -> str:
     if row.needed is None:
         return row.verdict
     low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.needed)
-    return f"{row.verdict}; {low if low == high else f'{low} to {high}'} would settle it"
+    return f"{row.verdict}; {low if low == high else f'{low} to {high}'} may settle it"
 
 
 def cells(report: Report) -> list[Cells]:
     """A dict for each row. Columns in which nothing is to be said are left out."""
     found = []
+    form = ".4f" if "loss" in report.metric else ",.4g"
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
     for row in report.rows:
         cost, group = caveats.cost(row.group), row.group
@@ -60,8 +61,8 @@ def cells(report: Report) -> list[Cells]:
             | (rate if with_rates or RATE in row.group.keys else {})
             | {
                 "seeds": str(len(group.seeds)),
-                report.metric: with_interval(row.loss) if not group.diverged else "—",
-                "difference": with_interval(row.difference, "+.4f"),
+                report.metric: with_interval(row.loss, form) if not group.diverged else "—",
+                "difference": with_interval(row.difference, f"+{form}"),
                 "verdict": verdict(row),
                 "diverged": f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else "",
                 "gap": number(cost["gap"], "+.3f"),
@@ -76,11 +77,21 @@ def cells(report: Report) -> list[Cells]:
     return [{column: row.get(column, "—") for column in used} for row in found]
 
 
-NOTES = (
-    "± is half of a 95 % t-interval over seeds. A difference is to the baseline and paired by seed, its ± "
-    "likewise. The verdicts hold together: the chance that any of them is false is at most 5 % (Holm).",
-    "gap: validation minus training loss. tokens/s: median. memory: the most of any run.",
-)
+def notes(report: Report) -> list[str]:
+    """How to read the table."""
+    said = ["± is half of a 95 % t-interval over seeds. A difference is to the baseline and paired by seed."]
+    if sum(row.baseline is not None for row in report.rows) > 1:
+        said.append(
+            "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so one "
+            "may be open although its own interval is on one side of 0."
+        )
+    if any(row.needed for row in report.rows):
+        said.append(
+            "That is for one look. Adding seeds until a verdict comes finds false ones more often: decide "
+            "on a number before, or take new seeds only (--where seed=…)."
+        )
+    said.append("gap: validation minus training loss. tokens/s: median. memory: the most of any run.")
+    return said
 
 
 def in_terminal(report: Report) -> RenderableType:
@@ -95,7 +106,7 @@ def in_terminal(report: Report) -> RenderableType:
         style = colors.get(row.verdict, "")
         table.add_row(*(Text(cell, style if column == "verdict" else "") for column, cell in line.items()))
     parts: list[RenderableType] = [Text(said) for said in report.said]
-    parts += [table, *(Text(note, "dim") for note in NOTES)]
+    parts += [table, *(Text(note, "dim") for note in notes(report))]
     if report.sensitivities:
         parts += [Text(""), sensitivity_table(report)]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]

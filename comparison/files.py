@@ -17,15 +17,26 @@ import numpy as np
 from comparison import curves, figures, groups
 from comparison.cells import cells, markdown, write_csv
 from comparison.folders import Run
-from comparison.groups import title
+from comparison.groups import ComparisonError, title
 from comparison.page import page, shown_groups
 from comparison.report import Report
 
+OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 NUMBERS = 1_000_000  # in metrics.csv: what a spreadsheet holds. Of more, evenly spread steps are written
 
 
 def write(report: Report, out: Path) -> Iterator[str]:
-    """Write all of it into ``out``, and say what as it is done. Raises OSError."""
+    """Write all of it into ``out``, and say what as it is done.
+
+    Raises:
+        ComparisonError: there are files that are no report's.
+        OSError: it cannot be written.
+    """
+    others = [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []
+    if others:
+        raise ComparisonError(
+            f"--out: {out} has other files, as {others[0]}; name a folder for the report alone"
+        )
     (out / "figures").mkdir(parents=True, exist_ok=True)
     (out / "index.html").write_text(page(report), encoding="utf-8")
     yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"

@@ -122,8 +122,13 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
         config["precision"] = environment["precision"]
-        environment["group"], environment["data"]["fingerprint"], config["seed"]
-        certificate = read(folder / "certificate.json")
+        config["tokens"] = environment["data"]["fingerprint"][:8]
+        for key in ("group", "device", "threads", "compile", "processor", "python"):
+            environment[key]
+        environment["packages"]["torch"]
+        for key in ("seed", "optim.learning_rate", "train.steps", "train.batch_size", "model.block_size"):
+            config[key] + 0  # a number
+        certificate = read(folder / "certificate.json") if (folder / "certificate.json").exists() else {}
         axes, metrics, said = read_metrics(folder / "metrics.jsonl")
         if state == "finished" and "val/full_loss" not in metrics:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")

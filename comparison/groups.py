@@ -1,7 +1,9 @@
 """Runs → groups: the runs that differ in their seed alone. Every other key in which runs differ is a
 column."""
 
+import difflib
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +48,11 @@ class Group:
 def title(keys: Mapping[str, Any]) -> str:
     """``layernorm pre n_layer=4``: norm and placement are their values, as they are in a run's name."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
-    words += [f"{k.split('.')[-1]}={shown(v)}" for k, v in keys.items() if k not in ("norm", "placement")]
+    others = {key: value for key, value in keys.items() if key not in ("norm", "placement")}
+    short = [key.split(".")[-1] for key in others]
+    for key, value in others.items():
+        last = key.split(".")[-1]
+        words.append(f"{last if short.count(last) == 1 else key}={shown(value)}")
     return " ".join(words) or "all runs"
 
 
@@ -71,8 +77,25 @@ def differing(runs: Sequence[Run]) -> list[str]:
             kinds.setdefault(kind, set()).add(repr(run.config.get(key, MISSING)))
         if any(len(values) > 1 for values in kinds.values()):
             found.append(key)
+    found = [key for key in found if not follows(key, found, runs)]
     first = [key for key in ("norm", "placement") if key in found]
     return first + [key for key in found if key not in first]
+
+
+def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
+    """Whether an option of a norm or placement is what another key makes it, as norm.bias is what model.bias
+    is."""
+    part = key.split(".")[0]
+    if "." not in key or part not in ("norm", "placement"):
+        return False
+    having = [run for run in runs if key in run.config]
+    for other in others:
+        if other.split(".")[0] in ("norm", "placement"):
+            continue
+        pairs = {(run.config[part], repr(run.config.get(other)), repr(run.config[key])) for run in having}
+        if len(pairs) == len({pair[:2] for pair in pairs}) == len({(pair[0], pair[2]) for pair in pairs}):
+            return True
+    return False
 
 
 def grouped(runs: Sequence[Run], metric: str) -> list[Group]:
@@ -90,8 +113,8 @@ def grouped(runs: Sequence[Run], metric: str) -> list[Group]:
         for run in some:
             if run.diverged:
                 group.diverged.add(run.seed)
-            else:
-                group.values[run.seed] = run.last(metric)
+            elif math.isfinite(value := run.last(metric)):
+                group.values[run.seed] = value
         groups.append(group)
     return sorted(groups, key=lambda group: [sortable(group.keys.get(key)) for key in keys])
 
@@ -102,11 +125,11 @@ def sortable(value: Any) -> tuple[int, float, str]:
 
 
 def averaged(groups: Sequence[Group], key: str) -> list[Group]:
-    """Groups that differ in ``key`` alone as one: a seed's value is the mean over those of the key, where it
-    has them all.
+    """Groups that differ in ``key`` alone as one: a seed's value is the mean over those values of the key
+    that all have, where it has them all.
 
     Raises:
-        ComparisonError: the groups do not differ in it.
+        ComparisonError: the groups do not differ in it, or have no value of it in common.
     """
     if not any(key in group.keys for group in groups):
         raise ComparisonError(
@@ -116,8 +139,12 @@ def averaged(groups: Sequence[Group], key: str) -> list[Group]:
     for group in groups:
         others = {k: v for k, v in group.keys.items() if k != key}
         merged.setdefault(repr(others), []).append(group)
+    common_values = set.intersection(*({repr(part.keys[key]) for part in parts} for parts in merged.values()))
+    if not common_values:
+        raise ComparisonError(f"--over: no value of {key} is common to all groups; choose some with --where")
     found = []
-    for parts in merged.values():
+    for some in merged.values():
+        parts = [part for part in some if repr(part.keys[key]) in common_values]
         whole = Group({k: v for k, v in parts[0].keys.items() if k != key})
         whole.runs = [run for part in parts for run in part.runs]
         whole.diverged = {seed for part in parts for seed in part.diverged}
@@ -137,22 +164,26 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words) or "nothing"
 
 
-def where(condition: str) -> Callable[[Run], bool]:
-    """``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``: whether a run is one of these.
+def chosen(runs: Sequence[Run], condition: str) -> list[Run]:
+    """The runs that are ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
 
     Raises:
-        ComparisonError: it is no condition.
+        ComparisonError: it is no condition, or no run fulfils it.
     """
     key, equals, wanted = condition.partition("=")
     if not equals:
         raise ComparisonError(f"--where: {condition!r} is no condition; write KEY=VALUE, as model.n_layer=4")
+    values = dict.fromkeys(shown(run.config[key]) for run in runs if key in run.config)
+    if runs and not values:
+        near = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
+        raise ComparisonError(
+            f"--where: no run has the key {key}" + f"; did you mean {near[0]}?" * bool(near)
+        )
     patterns = wanted.split(",")
-
-    def fits(run: Run) -> bool:
-        value = run.config.get(key, MISSING)
-        return any(same(value, pattern) for pattern in patterns)
-
-    return fits
+    found = [run for run in runs if any(same(run.config.get(key, MISSING), pattern) for pattern in patterns)]
+    if runs and not found:
+        raise ComparisonError(f"--where: no run has {condition}; there are {key}={listed(values)}")
+    return found
 
 
 def same(value: Any, text: str) -> bool:

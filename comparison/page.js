@@ -106,7 +106,8 @@ async function main() {
   byId("map-name").addEventListener("change", () => { maps(); profile(); });
   byId("profile-slider").addEventListener("input", profile);
   if (page.maps.length) byId("profile-slider").value = byId("profile-slider").max = map().steps.length - 1;
-  addEventListener("resize", all);
+  let resized;
+  addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(all, 150); });
   await all();
   document.body.dataset.drawn = "yes";
 }

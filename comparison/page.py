@@ -12,14 +12,13 @@ import html
 import json
 import math
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from comparison import caveats, curves, figures
-from comparison.cells import NOTES, Cells, cells, number, with_interval
+from comparison import caveats, commands, curves, figures
+from comparison.cells import Cells, cells, notes, number, with_interval
 from comparison.groups import shown, title
 from comparison.report import Report
 
@@ -34,7 +33,7 @@ def page(report: Report) -> str:
         "js": (HERE / "page.js").read_text(encoding="utf-8"),
         "said": "".join(f"<p>{html.escape(said)}</p>" for said in report.said),
         "table": table(cells(report), {"verdict", *report.keys}, "sortable"),
-        "notes": " ".join(map(html.escape, NOTES)),
+        "notes": " ".join(map(html.escape, notes(report))),
         "warnings": "".join(
             f'<p class="warning">⚠ {html.escape(warning)}</p>' for warning in report.warnings
         ),
@@ -107,7 +106,7 @@ def how(report: Report) -> str:
     if undecided:
         lines = [f"# {row.title}\n{row.command}" for row in undecided]
         parts.append(f"<h3>More seeds where they would tell</h3>{preformatted(lines)}")
-    lines = list(dict.fromkeys(filter(None, (command(run.environment) for run in report.runs))))
+    lines = [commands.again(run) for run in report.runs]
     parts.append(f"<details><summary>The runs, one by one</summary>{preformatted(lines)}</details>")
     versions: dict[str, None] = {}
     for run in report.runs:
@@ -124,12 +123,6 @@ def how(report: Report) -> str:
     if report.passed_over:
         parts.append(f"<h3>Passed over</h3>{preformatted(report.passed_over)}")
     return "".join(parts)
-
-
-def command(environment: Mapping[str, Any]) -> str:
-    """That makes this run alone."""
-    overrides = environment.get("overrides") or environment.get("command", ["", ""])[2:]
-    return shlex.join(["python", "train.py", *overrides])
 
 
 def preformatted(lines: Sequence[str]) -> str:

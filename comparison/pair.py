@@ -13,7 +13,6 @@ from comparison.folders import Run
 from comparison.groups import MISSING, shown, watching
 
 APART = 0.01  # relative difference from which two values are said to be apart; below may be rounding
-PARTS = ("pre", "", "branch", "out", "post")  # of an attention or MLP, as the stream comes by
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,27 @@ def families(groups: Sequence[Group]) -> list[Family]:
         found.setdefault(repr(others), {})[rate] = group
     result = []
     for name, rates in found.items():
-        means = {rate: np.mean([*group.losses.values()]) for rate, group in rates.items() if group.losses}
-        best = min(means, key=lambda rate: means[rate]) if means else None
+        best = best_rate(rates)
         result.append(Family(keys[name], dict(sorted(rates.items())), best))
     return result
+
+
+def best_rate(rates: Mapping[float, Group]) -> float | None:
+    """By the mean of val/full_loss, whatever else is compared, over the seeds that all rates have; over each
+    one's own where there are none."""
+    losses = {
+        rate: {run.seed: run.last("val/full_loss") for run in group.runs}
+        for rate, group in rates.items()
+        if not group.diverged
+    }
+    if not losses:
+        return None
+    common = set.intersection(*(set(by_seed) for by_seed in losses.values()))
+    means = {
+        rate: np.mean([loss for seed, loss in by_seed.items() if not common or seed in common])
+        for rate, by_seed in losses.items()
+    }
+    return min(means, key=lambda rate: means[rate])
 
 
 @dataclass
@@ -98,20 +115,19 @@ def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> 
 
 
 def sensitivities(found: Sequence[Family]) -> list[Sensitivity]:
-    """Of every family, over the rates that all of them have; none where these are fewer than three."""
+    """Of every family, over the rates that all of them have; none where these are fewer than three. The
+    families' values are losses."""
     common = sorted(set.intersection(*(set(family.rates) for family in found))) if found else []
     if len(common) < 3:
         return []
     result = []
     for family in found:
         groups = {rate: family.rates[rate] for rate in common}
-        starts = [
-            run.metrics["val/loss"][1][0]
-            for g in groups.values()
-            for run in g.runs
-            if "val/loss" in run.metrics
-        ]
-        initial = float(np.mean(starts)) if starts else math.inf
+        curves = [run.curve("val/loss") for group in groups.values() for run in group.runs]
+        starts = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
+        if not starts:
+            return []  # nothing was evaluated at the start
+        initial = float(np.mean(starts))
         losses = {
             rate: dict.fromkeys(group.diverged, math.inf) | group.values for rate, group in groups.items()
         }

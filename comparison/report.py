@@ -1,16 +1,15 @@
 """What is to be said of some runs: the table with its verdicts, and all that must be known to read it."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from comparison import caveats
+from comparison import caveats, commands
 from comparison import groups as grouping
 from comparison.folders import Run
-from comparison.groups import RATE, ComparisonError, Group, title
+from comparison.groups import RATE, ComparisonError, Group, Keys, title
 from comparison.rates import Family, Sensitivity, families, sensitivities
 from comparison.verdicts import (
     CONFIDENCE,
@@ -23,6 +22,7 @@ from comparison.verdicts import (
     seeds_needed,
 )
 
+LOSS = "val/full_loss"
 LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
 
 
@@ -47,10 +47,6 @@ class Row:
     def title(self) -> str:
         return title(self.family.keys)
 
-    @property
-    def settled(self) -> bool:
-        return self.verdict in ("better", "worse", "higher", "lower", "baseline")
-
 
 @dataclass
 class Report:
@@ -73,7 +69,7 @@ class Report:
 
 def reported(
     runs: Sequence[Run],
-    metric: str = "val/full_loss",
+    metric: str = LOSS,
     baseline: Mapping[str, str] | None = None,
     over: Sequence[str] = (),
     mixed: bool = False,
@@ -92,38 +88,56 @@ def reported(
     if not any(metric in run.metrics for run in runs):
         names = sorted({name for run in runs for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; they have {grouping.listed(names[:40])}")
-    final = [run for run in runs if run.config.get("tuned")]
-    compared, others = (final, [run for run in runs if run not in final]) if final else (list(runs), [])
+    first = first_stage(runs)
+    compared = [run for run in runs if run not in first]
     if not mixed:
         grouping.check_comparable(compared, metric)
     groups = grouping.grouped(compared, metric)
+    if over and all(len(family.rates) == 1 for family in families(groups)):
+        for group in groups:  # each at a rate of its own, which is no reason to keep them apart
+            group.keys.pop(RATE, None)
     for key in over:
+        if key == RATE:
+            raise ComparisonError(
+                f"--over: each group is compared at its own best rate; --where {RATE}=… takes one"
+            )
         groups = grouping.averaged(groups, key)
     found = families(groups)
     rows = [Row(family, interval([*family.chosen.losses.values()])) for family in found]
-    judge(rows, {} if baseline is None else dict(baseline), metric)
+    judge(rows, dict(baseline or {}), metric, compared)
     rows.sort(key=lambda row: row.verdict != "baseline")  # baselines first
     report = Report(metric, rows, compared, groups)
-    report.sensitivities = sensitivities(families(grouping.grouped(others, metric)) if others else found)
-    report.said = [caveats.regime(compared), caveats.rates(found, bool(final))]
-    report.warnings = [*caveats.of_runs(compared), *(said for row in rows for said in of_row(row))]
+    tried = families(grouping.grouped(first, LOSS)) if first else []
+    report.sensitivities = sensitivities(tried or (found if metric == LOSS else []))
+    report.said = [caveats.regime(compared), caveats.rates(found, bool(first))]
+    if first:
+        report.said.append(f"{len(first)} shorter runs, which chose the rates, are not compared.")
+    report.warnings = [*caveats.of_runs(compared), *(said for row in rows for said in of_row(row, tried))]
     return report
 
 
-def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str) -> None:
+def first_stage(runs: Sequence[Run]) -> list[Run]:
+    """The runs by which the rate of others was chosen: those are ``tuned``, and these differ from them in
+    rate, length and seed alone."""
+    final = {likeness(run) for run in runs if RATE in (run.config.get("tuned") or [])}
+    return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
+
+
+def likeness(run: Run) -> str:
+    """The same for runs that differ in rate, length and seed alone."""
+    free = (RATE, "train.steps", "seed")
+    return repr([(k, v) for k, v in run.config.items() if k not in free and not grouping.watching(k)])
+
+
+def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str, runs: Sequence[Run]) -> None:
     """Compare each row with its baseline, and let the verdicts hold together."""
-    wanted = baseline or default_baseline(rows)
+    wanted = baseline_values(rows, baseline, runs)
     for row in rows:
         row.baseline = baseline_of(row, rows, wanted)
         if not row.baseline:
-            is_one = all(same(row, key, value) for key, value in wanted.items())
+            is_one = all(row.family.keys.get(key) == value for key, value in wanted.items())
             row.verdict = "baseline" if is_one else "no baseline has its other settings"
     against = [row for row in rows if row.baseline]
-    if baseline and not against:
-        raise ComparisonError(
-            f"--baseline: no group has {' '.join(f'{k}={v}' for k, v in baseline.items())}; "
-            f"there are {grouping.listed(row.title for row in rows)}"
-        )
     differences: list[list[float]] = []
     p_values = []
     for row in against:
@@ -133,6 +147,7 @@ def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str) -> None:
         p_values.append(p_of(row.family, row.baseline))
     lower = any(word in metric for word in LOWER_IS_BETTER)
     words = ("better", "worse") if lower else ("lower", "higher")
+    counted = sum(not math.isnan(p) for p in p_values)
     for row, numbers, p in zip(against, differences, holm(p_values), strict=True):
         assert row.baseline
         row.p = p
@@ -140,15 +155,18 @@ def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str) -> None:
             row.verdict = f"diverged {len(row.group.diverged)} of {len(row.group.seeds)}"
         elif row.baseline.chosen.diverged:
             row.verdict = "the baseline diverged"
-        elif len(numbers) < 2:
+        elif not row.group.values or not row.baseline.chosen.values:
+            row.verdict = f"no {metric} to compare"
+        elif math.isnan(p):
             row.verdict = f"no verdict: {len(numbers)} common seed" + "s" * (len(numbers) != 1)
+            row.command = commands.more_seeds([row.group, row.baseline.chosen], row.needed)
         elif p <= 1 - CONFIDENCE:
             row.verdict = words[0] if np.mean(numbers) < 0 else words[1]
         else:
             row.verdict = f"not distinguishable at {len(numbers)} seeds"
-            row.needed = seeds_needed(numbers, len(against))
-        if not row.settled:
-            row.command = more_seeds(row)
+            price = max(len(row.family.rates), len(row.baseline.rates))  # of having chosen the rates
+            row.needed = seeds_needed(numbers, counted * price)
+            row.command = commands.more_seeds([row.group, row.baseline.chosen], row.needed)
 
 
 def p_of(family: Family, baseline: Family) -> float:
@@ -160,62 +178,57 @@ def p_of(family: Family, baseline: Family) -> float:
     return p_of_best(family.losses, baseline.losses, family.best, baseline.best)
 
 
-def default_baseline(rows: Sequence[Row]) -> dict[str, str]:
-    """LayerNorm before each branch, where norms or placements are compared; else the first value of the first
-    key."""
-    keys = grouping.keys_of(row.group for row in rows)
-    keys = [key for key in keys if key != RATE]
-    wanted = {key: usual for key, usual in (("norm", "layernorm"), ("placement", "pre")) if key in keys}
-    if wanted and all(any(same(row, key, value) for row in rows) for key, value in wanted.items()):
-        return wanted
-    return {keys[0]: grouping.shown(rows[0].family.keys[keys[0]])} if keys and rows else {}
+def baseline_values(rows: Sequence[Row], asked: Mapping[str, str], runs: Sequence[Run]) -> Keys:
+    """The keys' values that make a group a baseline: what is asked for, else LayerNorm before each branch,
+    where norms or placements are compared, else the first value of the first key. Options of the baseline's
+    norm and placement are among them.
 
-
-def same(row: Row, key: str, value: str) -> bool:
-    return grouping.same(row.family.keys.get(key, grouping.MISSING), value)
-
-
-def baseline_of(row: Row, rows: Sequence[Row], wanted: Mapping[str, str]) -> Family | None:
-    """The family that has the baseline's values, and otherwise this row's own; None for the baseline itself.
-    An option of a norm or placement is not asked of another."""
-    if not wanted or all(same(row, key, value) for key, value in wanted.items()):
-        return None
-
-    def fits(other: Row) -> bool:
-        return all(
-            same(other, key, wanted[key])
-            if key in wanted
-            else key.split(".")[0] in wanted or other.family.keys.get(key) == value
-            for key, value in row.family.keys.items()
+    Raises:
+        ComparisonError: no group has what is asked for.
+    """
+    keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
+    usual = {key: word for key, word in (("norm", "layernorm"), ("placement", "pre")) if key in keys}
+    for key, text in asked.items():
+        if key not in keys and not all(grouping.same(run.config.get(key), text) for run in runs):
+            raise ComparisonError(
+                f"--baseline: no group has {key}={text}; they differ in {grouping.listed(keys)}"
+            )
+    asked = {key: text for key, text in asked.items() if key in keys}
+    wanted = asked or usual
+    row = next((row for row in rows if has(row, wanted)), None)
+    if row is None and asked:
+        words = " ".join(f"{key}={text}" for key, text in asked.items())
+        raise ComparisonError(
+            f"--baseline: no group has {words}; there are {grouping.listed(r.title for r in rows)}"
         )
-
-    return next((other.family for other in rows if fits(other)), None)
-
-
-def more_seeds(row: Row) -> str:
-    """The command that brings this group and its baseline to as many seeds as may settle the question: the
-    lower end of what is needed, at least one more, at most 20."""
-    assert row.baseline
-    groups = (row.group, row.baseline.chosen)
-    seeds = sorted({seed for group in groups for seed in group.seeds})
-    target = min(max(row.needed[0] if row.needed else 0, 3), 20)
-    first = max(seeds, default=-1) + 1
-    wanted = seeds + list(range(first, first + max(0, target - len(seeds))))
-    commands = []
-    for group in groups:
-        missing = [str(seed) for seed in wanted if seed not in group.seeds]
-        given = group.runs[0].environment.get("overrides") or []
-        arguments = [a for a in given if a.partition("=")[0] not in ("seed", "fresh")]
-        if missing and given:
-            words = shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"])
-            commands.append(words)
-    return " && ".join(commands)
+    row = row or rows[0]
+    chosen = list(wanted) or keys[:1]
+    options = [key for key in keys if "." in key and key.split(".")[0] in ("norm", "placement")]
+    return {key: row.family.keys.get(key) for key in dict.fromkeys([*chosen, *options])}
 
 
-def of_row(row: Row) -> list[str]:
-    """What must be known before this row is believed."""
+def has(row: Row, wanted: Mapping[str, str]) -> bool:
+    return all(
+        grouping.same(row.family.keys.get(key, grouping.MISSING), text) for key, text in wanted.items()
+    )
+
+
+def baseline_of(row: Row, rows: Sequence[Row], wanted: Keys) -> Family | None:
+    """The family that has the baseline's values, and otherwise this row's own; None for a baseline itself."""
+    own = row.family.keys
+    if all(own.get(key) == value for key, value in wanted.items()):
+        return None
+    target = own | wanted
+    return next((other.family for other in rows if other.family.keys == target), None)
+
+
+def of_row(row: Row, tried: Sequence[Family]) -> list[str]:
+    """What must be known before this row is believed. ``tried``: the families of the runs that chose the
+    rates."""
     found = []
-    if row.family.at_edge:
+    first = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
+    chosen = [family for family in first if row.family.best in (min(family.rates), max(family.rates))]
+    if row.family.at_edge or any(len(family.rates) > 1 for family in chosen):
         found.append(
             f"its best learning rate, {row.family.best:g}, is the edge of what was tried: "
             "a better one may lie beyond"
@@ -225,6 +238,6 @@ def of_row(row: Row) -> list[str]:
             "it LEAKS: in training its logits depend on later tokens or other rows, so its training loss is "
             "not a language model's; compare it on validation only"
         )
-    if row.baseline and row.difference and row.difference.n < len(row.group.seeds):
-        found.append(f"only {row.difference.n} of its {len(row.group.seeds)} seeds are the baseline's, too")
+    if row.difference and not row.group.diverged and row.difference.n < len(row.group.values):
+        found.append(f"only {row.difference.n} of its {len(row.group.values)} seeds are the baseline's, too")
     return [f"{row.title}: {said}" for said in found]

@@ -82,13 +82,16 @@ def p_of_best(
     Args:
         group, baseline: rate -> losses by seed.
         best, baseline_best: the rates that were chosen.
+
+    Returns:
+        NaN where any two have fewer than two seeds in common: what is not compared may be the best.
     """
 
     def better(a: Mapping[float, Losses], chosen: float, b: Mapping[float, Losses]) -> float:
-        found = [p_less(paired(a[chosen], losses)) for losses in b.values()]
-        return len(a) * max((p for p in found if not math.isnan(p)), default=math.nan)
+        return len(a) * float(np.max([p_less(paired(a[chosen], losses)) for losses in b.values()]))
 
-    return min(1.0, 2 * min(better(group, best, baseline), better(baseline, baseline_best, group)))
+    p = 2 * min(better(group, best, baseline), better(baseline, baseline_best, group))
+    return p if math.isnan(p) else min(1.0, p)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

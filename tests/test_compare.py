@@ -89,13 +89,18 @@ def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(compare, 
 
 REFUSALS = [
     (["nowhere"], "nowhere: there is no such folder; train runs first"),
-    (["runs", "--where", "norm=nope"], "runs: no run there has ended"),
+    (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; there are norm=layernorm, none"),
+    (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
+    (["empty"], "empty: no run there has ended; empty: no run: there is no metrics.jsonl in it"),
     (["runs", "--where", "norm"], "--where: 'norm' is no condition"),
     (["runs", "--metric", "loss"], "--metric: no run has loss; they have "),
     (["runs", "--over", "seed"], "--over: the runs do not differ in seed"),
     (["runs", "--baseline", "norm=nope"], "--baseline: no group has norm=nope"),
     (["mixed"], "these runs cannot be compared: tokens trained on differ"),
+    (["runs", "--baseline", "foo.bar=3"], "--baseline: no group has foo.bar=3; they differ in norm"),
+    (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),
     (["runs", "--out", "file"], "file"),
+    (["runs", "--out", "mine"], "--out: mine has other files, as notes.txt; name a folder for the report"),
 ]
 
 
@@ -106,6 +111,9 @@ def test_what_cannot_be_done_is_one_line(compare, tmp_path, arguments, line):
     made(tmp_path / "mixed", "train.steps=10")
     made(tmp_path / "mixed", "train.steps=20")
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
     done = compare(tmp_path, *arguments)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert done.stderr.startswith(f"error: {line}")
@@ -137,7 +145,7 @@ def test_two_runs_stand_side_by_side(compare, tmp_path):
 def test_watching_goes_on_until_it_is_interrupted(tmp_path):
     made(tmp_path / "runs", "norm=none")
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "compare.py"), "--watch", "0.1"],
+        [sys.executable, str(ROOT / "compare.py"), "--watch", "--every", "0.1"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,

@@ -34,14 +34,16 @@ class Divergence:
     Args:
         unlearned: a loss that shows nothing learned: what ``guessing`` says of the evaluated targets.
         warm: the first step after the warm-up.
-        patience: so many evaluations in a row, after the warm-up, that show nothing learned are too many, if
-            the loss did not fall by FALL over them, either: a run that learns slowly has not diverged. 0 =
-            never.
+        last: the last step.
+        patience: so many evaluations in a row, after the warm-up, that show nothing learned are too many: at
+            the end, and before it if the loss does not fall, either, by FALL over them. 0 = never.
         logged: rows of before, where the run goes on.
     """
 
-    def __init__(self, unlearned: float, warm: int, patience: int, logged: Sequence[dict[str, Any]]) -> None:
-        self.unlearned, self.warm, self.patience = unlearned, warm, patience
+    def __init__(
+        self, unlearned: float, warm: int, last: int, patience: int, logged: Sequence[dict[str, Any]]
+    ) -> None:
+        self.unlearned, self.warm, self.last, self.patience = unlearned, warm, last, patience
         self.losses: list[float] = []  # of every evaluation
         self.in_a_row = 0  # evaluations that show nothing learned
         for row in logged:
@@ -60,7 +62,7 @@ class Divergence:
         if not self.patience or self.in_a_row < self.patience:
             return None
         before = self.losses[-self.patience - 1 :][0]
-        if loss < (1 - FALL) * before:
+        if loss < (1 - FALL) * before and row["step"] < self.last:
             return None
         guess = f"{self.unlearned:.4f}, that of guessing by frequency"
-        return f"val/loss is not below {guess}, and does not fall, in {self.in_a_row} evaluations in a row"
+        return f"val/loss is not below {guess}, in {self.in_a_row} evaluations in a row"

@@ -112,7 +112,7 @@ def test_rates_are_confounded_or_each_its_own_best(tmp_path):
 
 
 def test_verdicts_are_of_the_second_stage_alone(tmp_path):
-    """In the first stage none seems better by far; on fresh seeds it is not."""
+    """In the first stage none seems better by far; on fresh seeds it is not. Other runs are compared, too."""
     first = {
         f"norm={n} optim.learning_rate={r} train.steps=10": [b, b + 0.01]
         for n, b in (("none", 1.0), ("layernorm", 2.0))
@@ -173,3 +173,96 @@ def test_the_table_in_markdown_has_a_line_a_group(tmp_path):
     lines = markdown(cells(reported(several(tmp_path, THREE)))).splitlines()
     assert len(lines) == 2 + 3
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
+
+
+def test_the_baseline_is_one_group_and_never_itself(tmp_path):
+    losses = {f"norm={n} placement={p}": [2.0, 2.1] for n, p in (("layernorm", "post"), ("batchnorm", "pre"))}
+    assert list(verdicts(reported(several(tmp_path / "a", losses))).values()).count("baseline") == 1
+    eps = {
+        "norm=layernorm norm.eps=1e-5": [2.0, 2.1],
+        "norm=layernorm norm.eps=1e-6": [2.1, 2.21],
+        "norm=batchnorm": [2.0, 2.3],
+    }
+    report = reported(several(tmp_path / "b", eps))
+    assert [row.verdict for row in report.rows].count("baseline") == 1
+    assert all(row.baseline for row in report.rows[1:])
+    shared = reported(several(tmp_path / "c", THREE), baseline={"norm": "none", "placement": "pre"})
+    assert verdicts(shared)["none"] == "baseline"
+    assert verdicts(shared)["layernorm"].startswith("not distinguishable")
+
+
+def test_a_key_that_another_makes_what_it_is_is_no_key_of_its_own(tmp_path):
+    report = reported(several(tmp_path, {"model.bias=true": [2.0, 2.1], "model.bias=false": [2.2, 2.31]}))
+    assert [row.title for row in report.rows] == ["bias=False", "bias=True"]
+    assert report.rows[1].difference.n == 2
+
+
+def test_over_a_key_only_values_that_all_have_are_averaged(tmp_path):
+    losses = {"norm=layernorm model.n_layer=2": [3.0, 3.1], "norm=layernorm model.n_layer=4": [2.0, 2.1]}
+    report = reported(
+        several(tmp_path / "a", losses | {"norm=none model.n_layer=4": [2.0, 2.1]}), over=["model.n_layer"]
+    )
+    assert report.rows[1].difference.mean == 0
+    apart = {"norm=layernorm model.n_layer=2": [3.0], "norm=none model.n_layer=4": [2.0]}
+    with pytest.raises(ComparisonError, match="--over: no value of model.n_layer is common to all groups"):
+        reported(several(tmp_path / "b", apart), over=["model.n_layer"])
+
+
+def test_over_placements_each_is_at_the_rate_that_was_chosen_for_it(tmp_path):
+    losses = {
+        "norm=layernorm placement=pre optim.learning_rate=1e-2": [2.0, 2.1],
+        "norm=layernorm placement=post optim.learning_rate=1e-3": [3.0, 3.1],
+        "norm=none placement=pre optim.learning_rate=1e-3": [2.5, 2.6],
+        "norm=none placement=post optim.learning_rate=1e-3": [3.5, 3.6],
+    }
+    report = reported(several(tmp_path, losses), over=["placement"])
+    assert {row.title: row.loss.mean for row in report.rows} == pytest.approx(
+        {"layernorm": 2.55, "none": 3.05}
+    )
+
+
+def test_the_edge_of_the_first_stage_is_warned_of_and_what_it_left_out_is_said(tmp_path):
+    first = {
+        f"norm={n} optim.learning_rate={r} train.steps=10": [2.0 - r, 2.1 - r]
+        for n in ("none", "layernorm")
+        for r in (1e-3, 1e-2)
+    }
+    final = {
+        f"norm={n} optim.learning_rate=1e-2 train.steps=20 tuned=[optim.learning_rate]": [1.9, 2.0]
+        for n in ("none", "layernorm")
+    }
+    mine = {"norm=batchnorm optim.learning_rate=1e-2 train.steps=20": [2.5, 2.6]}
+    report = reported(several(tmp_path, first | final | mine))
+    assert {row.title for row in report.rows} == {"layernorm", "none", "batchnorm"}
+    assert "8 shorter runs, which chose the rates, are not compared." in report.said
+    assert sum("is the edge of what was tried" in warning for warning in report.warnings) == 2
+
+
+def test_rates_are_chosen_by_loss_whatever_is_compared(tmp_path):
+    runs = []
+    for rate, loss, speed in ((1e-3, 3.0, 50.0), (1e-2, 2.0, 100.0)):
+        for norm in ("none", "layernorm"):
+            arguments = {f"norm={norm} optim.learning_rate={rate}": [loss, loss + 0.1]}
+            runs += several(tmp_path / f"{rate}{norm}", arguments, curve={5: {"train/tokens_per_s": speed}})
+    report = reported(runs, "train/tokens_per_s")
+    assert {row.family.best for row in report.rows} == {1e-2}
+    assert report.sensitivities == []
+
+
+def test_a_group_without_the_metric_has_nothing_to_compare(tmp_path):
+    runs = several(tmp_path / "a", {"norm=layernorm": [2.0, 2.1]})
+    runs += several(tmp_path / "b", {"norm=batchnorm": [2.0, 2.1]}, curve={5: {"val/batch_stats_gap": 0.1}})
+    assert verdicts(reported(runs, "val/batch_stats_gap"))["batchnorm"] == "no val/batch_stats_gap to compare"
+
+
+def test_a_diverged_group_asks_for_no_more_seeds(tmp_path):
+    report = reported(several(tmp_path, {"norm=layernorm": [2.0, 2.1], "norm=none": [2.0, None]}))
+    assert report.rows[1].command == ""
+    assert not any("are the baseline's, too" in warning for warning in report.warnings)
+
+
+def test_a_preset_in_a_command_starts_no_second_stage(tmp_path):
+    runs = several(
+        tmp_path, {"norm=layernorm": [2.0], "norm=none": [2.5]}, overrides=["experiment=fair_ablation"]
+    )
+    assert "experiment=fair_ablation hydra.sweeper.tune=null seed=1,2" in reported(runs).rows[1].command

@@ -86,6 +86,13 @@ def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
         assert naive / REPETITIONS > 0.2
 
 
+def test_rates_that_cannot_be_paired_leave_it_open():
+    one = {0: 2.0, 1: 2.1, 2: 2.2}
+    other = {seed: loss - 0.5 - 0.01 * seed for seed, loss in one.items()}
+    assert p_of_best({1e-3: other}, {1e-3: one, 1e-2: one}, 1e-3, 1e-3) < 0.05
+    assert math.isnan(p_of_best({1e-3: other}, {1e-3: one, 1e-2: {0: 1.0}}, 1e-3, 1e-3))
+
+
 def test_a_real_difference_is_found_also_where_rates_were_chosen():
     rng = np.random.default_rng(0)
     found = 0
