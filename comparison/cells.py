@@ -8,12 +8,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Group as Lines
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from comparison import caveats
-from comparison.groups import RATE, shown
+from comparison.groups import RATE, shown, title
 from comparison.report import Report, Row
 from comparison.verdicts import Interval
 
@@ -96,19 +96,11 @@ def notes(report: Report) -> list[str]:
 
 def in_terminal(report: Report) -> RenderableType:
     """The table with all that must be said around it."""
-    rows = cells(report)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in rows[0]:
-        words = column in (*report.keys, "verdict", "leaks")
-        table.add_column(column, justify="left" if words else "right", no_wrap=column != "verdict")
-    colors = {"better": "green", "worse": "red"}
-    for row, line in zip(report.rows, rows, strict=True):
-        style = colors.get(row.verdict, "")
-        table.add_row(*(Text(cell, style if column == "verdict" else "") for column, cell in line.items()))
     parts: list[RenderableType] = [Text(said) for said in report.said]
-    parts += [table, *(Text(note, "dim") for note in notes(report))]
+    parts.append(lined_up(cells(report), {*report.keys, "verdict", "leaks"}))
+    parts += [Text(note, "dim") for note in notes(report)]
     if report.sensitivities:
-        parts += [Text(""), sensitivity_table(report)]
+        parts += [Text("\nMean loss by learning rate:"), lined_up(sensitivity(report), {""})]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
     parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
     undecided = [row for row in report.rows if row.command]
@@ -120,19 +112,26 @@ def in_terminal(report: Report) -> RenderableType:
     return Lines(*parts)
 
 
-def sensitivity_table(report: Report) -> Table:
-    rates = report.sensitivities[0].rates
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title="Mean loss by learning rate", title_justify="left"
-    )
-    for column in ("", *(f"{rate:g}" for rate in rates), "LR sensitivity"):
-        table.add_column(column, justify="right" if column else "left")
-    from comparison.groups import title
-
-    for found in report.sensitivities:
-        losses = (f"{loss:.3f}" for loss in found.losses)
-        table.add_row(Text(title(found.family.keys)), *losses, with_interval(found.value, ".3f"))
+def lined_up(rows: Sequence[Cells], words: set[str]) -> Table:
+    """For a terminal. Columns of ``words`` are aligned left."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in rows[0]:
+        justify: JustifyMethod = "left" if column in words else "right"
+        table.add_column(column, justify=justify, no_wrap=column != "verdict")
+    colors = {"better": "green", "worse": "red"}
+    for row in rows:
+        table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))
     return table
+
+
+def sensitivity(report: Report) -> list[Cells]:
+    """A dict for each family: its mean loss at each learning rate, and its sensitivity to it."""
+    return [
+        {"": title(found.family.keys)}
+        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(found.rates, found.losses, strict=True)}
+        | {"LR sensitivity": with_interval(found.value, ".3f")}
+        for found in report.sensitivities
+    ]
 
 
 def markdown(rows: Sequence[Cells]) -> str:

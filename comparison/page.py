@@ -3,7 +3,7 @@ nothing.
 
 The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert carries. Of
 the well-kept ones it is the one whose descriptions make the page and the files for a paper alike, in SVG, at
-0.9 MB; Plotly's is 4.8 MB. Numbers and library are compressed, by a third each, and the browser unpacks them.
+0.9 MB; Plotly's is 4.8 MB. Numbers and library are packed, to about a third, and the browser unpacks them.
 """
 
 import base64
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison import caveats, commands, curves, figures
-from comparison.cells import Cells, cells, notes, number, with_interval
+from comparison.cells import Cells, cells, notes, number, sensitivity
 from comparison.groups import shown, title
 from comparison.report import Report
 
@@ -73,15 +73,6 @@ def table(rows: Sequence[Cells], words: set[str], kind: str = "") -> str:
         lines.append(f"<tr>{''.join(line)}</tr>")
     head, body = f"<thead><tr>{''.join(heads)}</tr></thead>", f"<tbody>{''.join(lines)}</tbody>"
     return f'<table class="{kind}">{head}{body}</table>'
-
-
-def sensitivity(report: Report) -> list[Cells]:
-    return [
-        {"": title(found.family.keys)}
-        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(found.rates, found.losses, strict=True)}
-        | {"LR sensitivity": with_interval(found.value, ".3f")}
-        for found in report.sensitivities
-    ]
 
 
 def certificates(report: Report) -> list[Cells]:

@@ -36,7 +36,7 @@ class Row:
     difference: Interval | None = None  # to the baseline, over common seeds
     p: float = math.nan  # adjusted for all comparisons of the report
     verdict: str = ""
-    needed: tuple[int, int] | None = None  # seeds that would settle it
+    needed: tuple[int, int] | None = None  # seeds that may settle it
     command: str = ""  # that runs some of them
 
     @property
@@ -50,8 +50,8 @@ class Row:
 
 @dataclass
 class Report:
-    """All of it. ``rows`` are in the order of their keys; ``said`` are sentences to stand above the table,
-    and ``warnings`` those that somebody must know before believing it."""
+    """All of it. ``rows`` are in the order of their keys, baselines first; ``said`` are sentences to stand
+    above the table, and ``warnings`` those that somebody must know before believing it."""
 
     metric: str
     rows: list[Row]

@@ -1,6 +1,7 @@
 """compare.py as its user meets it: from real runs to a table, refusals of one line, and two runs side by
 side."""
 
+import signal
 import subprocess
 import sys
 
@@ -149,6 +150,7 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path):
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background it is ignored
     )
     assert process.stdout
     with process.stdout as lines:
@@ -156,6 +158,6 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path):
             if "none" in line or "all runs" in line or "baseline" in line:
                 break
     assert process.poll() is None
-    process.send_signal(2)
+    process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert not (tmp_path / "report").exists()

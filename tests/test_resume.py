@@ -82,7 +82,8 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
             assert (status["best"] or {}) == {k: best[k] for k in ("step", "val/loss") if best}
         assert same(final(go(again)), final(whole))
         assert measured(folder) == measured(whole)
-        assert runs.read_status(folder) == runs.read_status(whole)
+        ends = [runs.read_status(run) | {"peak_memory": None} for run in (folder, whole)]
+        assert ends[0] == ends[1]
     assert checkpoint.saved_steps(whole / "checkpoints")[-1] == 9
 
 
