@@ -73,3 +73,10 @@ def test_the_network_imports_neither_norms_nor_placements():
     text = (ROOT / "model" / "gpt.py").read_text()
     assert "model.norms" not in text.replace("see model/norms.py", "")
     assert "import LayerNorm" not in text
+
+
+def test_what_only_watches_is_the_same_to_runs_and_to_their_comparison():
+    from comparison.folders import WATCHING
+    from training import runs
+
+    assert {f"train.{key}" for key in runs.WATCHING} == {key for key in WATCHING if key.startswith("train.")}
