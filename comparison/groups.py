@@ -12,6 +12,7 @@ from comparison.folders import WATCHING, Run
 from comparison.verdicts import Losses
 
 RATE = "optim.learning_rate"
+COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 Keys = dict[str, Any]
 MISSING = "—"  # a key that a run does not have
 
@@ -70,10 +71,10 @@ def differing(runs: Sequence[Run]) -> list[str]:
     names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not watching(key))
     found = []
     for key in names:
-        part = key.split(".")[0]
+        part = component(key)
         kinds: dict[Any, set[str]] = {}
         for run in runs:
-            kind = run.config.get(part) if "." in key and part in ("norm", "placement") else None
+            kind = run.config.get(part) if part else None
             kinds.setdefault(kind, set()).add(repr(run.config.get(key, MISSING)))
         if any(len(values) > 1 for values in kinds.values()):
             found.append(key)
@@ -82,15 +83,22 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return first + [key for key in found if key not in first]
 
 
+def component(key: str) -> str | None:
+    """Of an option of a norm or placement, as model.qk_norm.eps, the key of that: model.qk_norm."""
+    return next((part for part in COMPONENTS if key.startswith(f"{part}.")), None)
+
+
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Whether an option of a norm or placement is what another key makes it, as norm.bias is what model.bias
-    is."""
-    part = key.split(".")[0]
-    if "." not in key or part not in ("norm", "placement"):
+    """Whether a key is what another makes it: model.qk_norm what norm is, where that is "same"; an option of a
+    norm or placement, as norm.bias, what model.bias is."""
+    if key in COMPONENTS:
+        return key not in ("norm", "placement") and all(r.config.get(key) == r.config["norm"] for r in runs)
+    part = component(key)
+    if part is None:
         return False
     having = [run for run in runs if key in run.config]
     for other in others:
-        if other.split(".")[0] in ("norm", "placement"):
+        if other in COMPONENTS or component(other):
             continue
         pairs = {(run.config[part], repr(run.config.get(other)), repr(run.config[key])) for run in having}
         if len(pairs) == len({pair[:2] for pair in pairs}) == len({(pair[0], pair[2]) for pair in pairs}):

@@ -203,7 +203,7 @@ def baseline_values(rows: Sequence[Row], asked: Mapping[str, str], runs: Sequenc
         )
     row = row or rows[0]
     chosen = list(wanted) or keys[:1]
-    options = [key for key in keys if "." in key and key.split(".")[0] in ("norm", "placement")]
+    options = [key for key in keys if grouping.component(key)]
     return {key: row.family.keys.get(key) for key in dict.fromkeys([*chosen, *options])}
 
 

@@ -66,15 +66,14 @@ class Activations:
         for kind in ("attn", "mlp"):
             self.of_residual(f"{site}.{kind}", f"{name}.{kind}")
 
-        def attend(_: Tensor, qkv: Tensor) -> None:
-            n_head = self.modules[f"{name}.attn.branch"].n_head
-            self.put(f"attn.entropy/{site}.attn", statistics.entropy, qkv, n_head)
-            self.put(f"attn.max_logit/{site}.attn", statistics.max_logit, qkv, n_head)
+        def attend(q: Tensor, k: Tensor, _: Tensor) -> None:  # normed and turned, as they are multiplied
+            self.put(f"attn.entropy/{site}.attn", statistics.entropy, q, k)
+            self.put(f"attn.max_logit/{site}.attn", statistics.max_logit, q, k)
 
         def fire(units: Tensor) -> None:
             self.put(f"mlp.dead/{site}.mlp", statistics.dead, units)
 
-        self.after(f"{name}.attn.branch.qkv", attend)
+        self.before(f"{name}.attn.branch.attend", attend)
         self.before(f"{name}.mlp.branch.proj", fire)
         self.after(name, lambda x, y: self.put(f"act.cosine/{site}", statistics.cosine, x, y))
 
@@ -129,11 +128,11 @@ class Activations:
         if value is not None:
             self.values[name] = value
 
-    def before(self, name: str, look: Callable[[Tensor], object]) -> None:
-        """Call ``look(input)`` before the forward of the module of that name; a model may have none."""
+    def before(self, name: str, look: Callable[..., object]) -> None:
+        """Call ``look(*inputs)`` before the forward of the module of that name; a model may have none."""
 
-        def hook(_: nn.Module, args: tuple[Tensor]) -> None:
-            look(args[0])
+        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            look(*args)
 
         if name in self.modules:
             self.hooks.append(self.modules[name].register_forward_pre_hook(hook))

@@ -61,29 +61,30 @@ def dead(hidden: Tensor) -> Tensor:
     return (hidden.amax(dim=(0, 1)) <= 0).float().mean()
 
 
-def attention_logits(qkv: Tensor, n_head: int) -> tuple[Tensor, Tensor]:
+def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """q·k/√d of some queries, (B, heads, queries, T), and which keys are a query's future, (queries, T).
 
-    They are computed again from qkv (B, T, 3C), as the model's own attention does not show them: for the
-    first 8 sequences at most, and for 16 queries at most, evenly spaced, the last position among them.
+    They are computed again from q and k (B, heads, T, d), as the model's own attention does not show them:
+    for the first 8 sequences at most, and for 16 queries at most, evenly spaced, the last position among
+    them.
     """
-    B, T, C3 = qkv[:SEQUENCES].shape
-    q, k, _ = qkv[:SEQUENCES].view(B, T, 3, n_head, C3 // 3 // n_head).permute(2, 0, 3, 1, 4)  # (B, nh, T, d)
-    at = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=qkv.device)  # positions of the queries
-    logits = q[:, :, at] @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    return logits, torch.arange(T, device=qkv.device) > at[:, None]
+    q, k = q[:SEQUENCES], k[:SEQUENCES]
+    T, d = q.shape[-2:]
+    at = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=q.device)  # positions of the queries
+    logits = q[:, :, at] @ k.transpose(-2, -1) / math.sqrt(d)
+    return logits, torch.arange(T, device=q.device) > at[:, None]
 
 
-def entropy(qkv: Tensor, n_head: int) -> Tensor:
+def entropy(q: Tensor, k: Tensor) -> Tensor:
     """−Σ p ln p, in nats, of the attention weights p of a query and head; the mean over these."""
-    logits, future = attention_logits(qkv, n_head)
+    logits, future = attention_logits(q, k)
     log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
     return -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1).mean()
 
 
-def max_logit(qkv: Tensor, n_head: int) -> Tensor:
+def max_logit(q: Tensor, k: Tensor) -> Tensor:
     """The largest q·k/√d among what the queries may attend to."""
-    logits, future = attention_logits(qkv, n_head)
+    logits, future = attention_logits(q, k)
     return logits.masked_fill(future, -math.inf).max()
 
 

@@ -3,7 +3,7 @@
 from model import GPT
 from model.norms import LayerNorm
 from model.placements import Pre
-gpt = GPT(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128, norm=LayerNorm, placement=Pre())
+gpt = GPT(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128, norm=LayerNorm, placement=Pre)
 """
 
 from model.gpt import GPT

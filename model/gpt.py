@@ -1,110 +1,39 @@
 """GPT-2's network (Radford et al. 2019) in nanoGPT's shape, its normalization left open.
 
 This file knows neither norms nor placements. It is given two callables:
-    norm(n_embd) -> module         maps (B, T, C) to (B, T, C); see model/norms.py
-    placement(branch, norm, ...)   wires a branch into the residual stream; see model/placements.py
+    norm(n) -> module              maps (…, T, n) to the same shape; see model/norms.py
+    placement(n_layer) -> wiring   puts each branch into the residual stream; see model/placements.py
+The branches themselves, attention and the MLP, are in model/branches.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.branches import MLP, CausalSelfAttention, Linear
+from model.embeddings import Embedding, LearnedPositions, Rotary, Table
+from model.init import GPT2, Init
+from model.scales import LearnedScale
 from model.streams import stream_seed
 
-INIT_STD = 0.02  # GPT-2's, for every weight matrix and embedding
+Norm = Callable[[int], nn.Module]
 
 
-class PlacementLike(Protocol):
+class Wiring(Protocol):
     """What GPT asks of a placement; model/placements.py has them."""
 
     final_norm: bool
+    depth_scaled_init: bool
+    branch_gain: float
 
-    def projection_scale(self, n_layer: int) -> float: ...
     def __call__(
-        self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, n_layer: int
+        self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str
     ) -> nn.Module: ...
-
-
-class Linear(nn.Linear):
-    """y = x Wᵀ + b, with W drawn from N(0, std²) and b = 0."""
-
-    def __init__(self, n_in: int, n_out: int, *, bias: bool, std: float = INIT_STD) -> None:
-        self.std = std
-        super().__init__(n_in, n_out, bias=bias)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        nn.init.normal_(self.weight, std=self.std, generator=generator)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-
-class Table(nn.Embedding):
-    """One row of C numbers for each index, drawn from N(0, INIT_STD²)."""
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        nn.init.normal_(self.weight, std=INIT_STD, generator=generator)
-
-
-class Embedding(nn.Module):
-    """x[b, t] = tokens[idx[b, t]] + positions[t]"""
-
-    def __init__(self, vocab_size: int, block_size: int, n_embd: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens = Table(vocab_size, n_embd)
-        self.positions = Table(block_size, n_embd)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, idx: Tensor) -> Tensor:  # (B, T) -> (B, T, C)
-        positions = self.positions.weight[: idx.shape[1]]  # (T, C), the same for every row
-        return self.dropout(self.tokens(idx) + positions)
-
-
-class CausalSelfAttention(nn.Module):
-    """softmax(q kᵀ / √(C / n_head)) v in n_head heads, each position seeing its past (Vaswani 2017)."""
-
-    def __init__(
-        self, n_embd: int, n_head: int, *, dropout: float, bias: bool, projection_std: float
-    ) -> None:
-        super().__init__()
-        self.n_head = n_head
-        self.qkv = Linear(n_embd, 3 * n_embd, bias=bias)
-        self.proj = Linear(n_embd, n_embd, bias=bias, std=projection_std)
-        self.attention_dropout = dropout
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, nh, T, hs) each
-        dropout_p = self.attention_dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)  # (B, nh, T, hs)
-        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
-
-
-class MLP(nn.Module):
-    """W₂ act(W₁ x), four times as wide inside."""
-
-    def __init__(
-        self,
-        n_embd: int,
-        *,
-        activation: Callable[[Tensor], Tensor],
-        dropout: float,
-        bias: bool,
-        projection_std: float,
-    ) -> None:
-        super().__init__()
-        self.fc = Linear(n_embd, 4 * n_embd, bias=bias)
-        self.activation = activation
-        self.proj = Linear(4 * n_embd, n_embd, bias=bias, std=projection_std)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.proj(self.activation(self.fc(x))))
 
 
 class Block(nn.Module):
@@ -120,21 +49,30 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """logits = head(final(blocks(embed(idx)))), the head tied to the token embedding (Press & Wolf 2017).
+    """logits = head(final(blocks(embed(idx)))).
 
     Args:
         vocab_size, block_size: number of distinct tokens V; longest context T.
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
-        norm: number of channels -> a module that maps (B, T, C) to (B, T, C), e.g. ``nn.LayerNorm``.
-        placement: where the norms sit, e.g. ``model.placements.Pre()``.
+        norm: number of features n -> a module that maps (…, T, n) to the same, e.g. ``nn.LayerNorm``.
+        placement: number of layers -> where the norms sit, e.g. ``model.placements.Pre``.
+        final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
+        embedding_norm: of the embedding; default none.
+        qk_norm: of each head's queries, and another of its keys, hs features each; default none.
+        embedding_scale: multiply the embedding by a learned number that begins as √C.
+        rotary: rotary positions instead of learned ones.
+        mlp: a block's second branch: ``partial(MLP, activation=…)`` or ``SwiGLU``; default nanoGPT's.
+        init: the initialization; ``model.init`` has two.
+        depth_scaled_init: whether the last projection of each branch begins 1/√(2·n_layer) as wide; default:
+            if both ``init`` and the placement say so.
+        tie: the head is the token embedding (Press & Wolf 2017), not a matrix of its own.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
-        activation: the MLP's; default the exact GELU, as nanoGPT's.
         seed: of the initial weights. Each parameter has a stream of its own, hash(seed, "init", its name), so
             that a norm that draws random numbers, or one more module, moves no other parameter's start.
 
     Raises:
-        ValueError: n_embd is not a multiple of n_head.
+        ValueError: n_embd is not a multiple of n_head, or rotary positions have an odd hs.
     """
 
     def __init__(
@@ -145,40 +83,68 @@ class GPT(nn.Module):
         n_layer: int,
         n_head: int,
         n_embd: int,
-        norm: Callable[[int], nn.Module],
-        placement: PlacementLike,
+        norm: Norm,
+        placement: Callable[[int], Wiring],
+        final_norm: Norm | None = None,
+        embedding_norm: Norm = nn.Identity,
+        qk_norm: Norm = nn.Identity,
+        embedding_scale: bool = False,
+        rotary: bool = False,
+        mlp: Callable[..., nn.Module] = partial(MLP, activation=F.gelu),
+        init: Init = GPT2,
+        depth_scaled_init: bool | None = None,
+        tie: bool = True,
         dropout: float = 0.0,
         bias: bool = True,
-        activation: Callable[[Tensor], Tensor] = F.gelu,
         seed: int = 0,
     ) -> None:
         super().__init__()
         if n_embd % n_head:
             raise ValueError(f"n_embd = {n_embd} is not a multiple of n_head = {n_head}")
+        hs = n_embd // n_head
+        if rotary and hs % 2:
+            raise ValueError(f"rotary positions turn pairs: n_embd / n_head = {hs} is odd")
         self.block_size = block_size
-        projection_std = INIT_STD * placement.projection_scale(n_layer)
+        wire = placement(n_layer)
+        if final_norm is None:
+            final_norm = norm if wire.final_norm else nn.Identity
+        if depth_scaled_init is None:
+            depth_scaled_init = init.depth_scaled and wire.depth_scaled_init
 
-        def new_norm(name: str) -> nn.Module:
+        def new(kind: Norm, n: int, name: str) -> nn.Module:
             with torch.random.fork_rng(devices=[]):  # a norm that draws has a stream of its own, too
                 torch.manual_seed(stream_seed(seed, "init", name))
-                return norm(n_embd)
+                return kind(n)
+
+        depth_scale = (2 * n_layer) ** -0.5 if depth_scaled_init else 1.0
+        gains = {"gain": wire.branch_gain, "projection_gain": wire.branch_gain * depth_scale}
+        common: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | gains
 
         def residual(branch: nn.Module, layer: int, site: str) -> nn.Module:
-            return placement(branch, lambda slot: new_norm(f"blocks.{layer}.{site}.{slot}"), layer, n_layer)
+            name = f"blocks.{layer}.{site}"
+            return wire(branch, lambda slot: new(norm, n_embd, f"{name}.{slot}"), layer, site)
 
         def block(layer: int) -> Block:
-            common: Any = {"dropout": dropout, "bias": bias, "projection_std": projection_std}
-            attn = CausalSelfAttention(n_embd, n_head, **common)
-            mlp = MLP(n_embd, activation=activation, **common)
-            return Block(residual(attn, layer, "attn"), residual(mlp, layer, "mlp"))
+            name = f"blocks.{layer}.attn.branch"
+            q_norm, k_norm = (new(qk_norm, hs, f"{name}.{of}_norm") for of in "qk")
+            rotate = Rotary() if rotary else nn.Identity()
+            attn = CausalSelfAttention(n_embd, n_head, q_norm=q_norm, k_norm=k_norm, rotate=rotate, **common)
+            return Block(residual(attn, layer, "attn"), residual(mlp(n_embd, **common), layer, "mlp"))
 
-        self.embed = Embedding(vocab_size, block_size, n_embd, dropout)
+        self.embed = Embedding(
+            tokens=Table(vocab_size, n_embd, init),
+            positions=nn.Identity() if rotary else LearnedPositions(block_size, n_embd, init),
+            scale=LearnedScale(n_embd**0.5) if embedding_scale else nn.Identity(),
+            norm=new(embedding_norm, n_embd, "embed.norm"),
+            dropout=dropout,
+        )
         self.blocks = nn.ModuleList(block(layer) for layer in range(n_layer))
-        self.final = new_norm("final") if placement.final_norm else nn.Identity()
-        self.head = nn.Linear(n_embd, vocab_size, bias=False)
-        self.head.weight = self.embed.tokens.weight
+        self.final = new(final_norm, n_embd, "final")
+        self.head = Linear(n_embd, vocab_size, bias=False, init=init)
+        if tie:
+            self.head.weight = self.embed.tokens.weight
         for name, module in self.named_modules():
-            if isinstance(module, Linear | Table):
+            if isinstance(module, Linear | Table) and not (tie and name == "head"):
                 start = torch.Generator().manual_seed(stream_seed(seed, "init", f"{name}.weight"))
                 module.reset_parameters(start)
 

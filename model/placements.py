@@ -2,9 +2,9 @@
 
     x ← post(a·x + b·out(f(c·pre(x))))        pre, out, post: a norm or the identity; a, b, c: scalars
 
-A new placement is a class whose ``slots`` says, for each layer, which norms and scalars it uses, and a YAML
+A new placement is a class whose ``slots`` says, for each branch, which norms and scalars it uses, and a YAML
 in conf/placement that names the class. What goes with a placement is said here too: whether a last norm
-stands before the head, and how the branch's last projection is scaled at the start.
+stands before the head, and how the branches' weights are scaled at the start.
 """
 
 from abc import ABC, abstractmethod
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from model.scales import LearnedScale, Scale
+
 
 @dataclass(frozen=True)
 class Slots:
-    """Which of the equation's norms are there, and its scalars."""
+    """Which of the equation's norms are there, and its scalars; b may be where a learned number begins."""
 
     pre: bool = False
     out: bool = False
@@ -24,17 +26,7 @@ class Slots:
     a: float = 1.0
     b: float = 1.0
     c: float = 1.0
-
-
-class Scale(nn.Module):
-    """s·x"""
-
-    def __init__(self, s: float) -> None:
-        super().__init__()
-        self.s = s
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.s * x
+    learn_b: bool = False
 
 
 class Residual(nn.Module):
@@ -47,36 +39,47 @@ class Residual(nn.Module):
         self.out = norm("out") if slots.out else nn.Identity()
         self.post = norm("post") if slots.post else nn.Identity()
         self.a, self.b, self.c = (Scale(s) if s != 1 else nn.Identity() for s in (slots.a, slots.b, slots.c))
+        if slots.learn_b:
+            self.b = LearnedScale(slots.b)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
         return self.post(self.a(x) + self.b(self.out(self.branch(self.c(self.pre(x))))))
 
 
 class Placement(ABC):
-    """How every branch of a model is wired. A subclass gives ``slots``, and ``final_norm`` if it differs."""
+    """How every branch of a model of ``n_layer`` blocks is wired. A subclass gives ``slots``, and those of
+    the attributes in which it differs.
 
-    final_norm = True  # a norm between the last block and the head
+    Attributes:
+        final_norm: a norm between the last block and the head.
+        depth_scaled_init: GPT-2's initialization draws the last projection of a branch 1/√(2·n_layer) as
+            wide: then the stream, a sum of 2·n_layer branches, has a variance at the start that does not
+            grow with depth (Radford et al. 2019, §2.3). False where something else sees to that.
+        branch_gain: factor on the initial std of a branch's matrices, those of queries and keys aside.
+    """
+
+    final_norm = True
+    depth_scaled_init = True
+    branch_gain = 1.0
+
+    def __init__(self, n_layer: int) -> None:
+        self.n_layer = n_layer
 
     @abstractmethod
-    def slots(self, layer: int, n_layer: int) -> Slots:
-        """The norms and scalars of block ``layer`` = 0 … n_layer−1."""
-
-    def projection_scale(self, n_layer: int) -> float:
-        """Factor on the initial std of a branch's last projection. GPT-2's 1/√(2L): the stream is a sum of 2L
-        branches, so its variance at the start does not grow with depth (Radford et al. 2019, §2.3)."""
-        return (2 * n_layer) ** -0.5
+    def slots(self, layer: int, site: str) -> Slots:
+        """The norms and scalars of block ``layer`` = 0 … n_layer−1 at ``site``, "attn" or "mlp"."""
 
     def __call__(
-        self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, n_layer: int
+        self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str
     ) -> Residual:
-        """Wire ``branch`` into the stream of block ``layer``; ``norm(slot)`` makes the norm of that slot."""
-        return Residual(branch, norm, self.slots(layer, n_layer))
+        """Wire ``branch`` into the stream; ``norm(slot)`` makes the norm of that slot."""
+        return Residual(branch, norm, self.slots(layer, site))
 
 
 class Pre(Placement):
     """x ← x + f(norm(x)), and a last norm before the head (GPT-2; Xiong et al. 2020, arXiv 2002.04745)."""
 
-    def slots(self, layer: int, n_layer: int) -> Slots:
+    def slots(self, layer: int, site: str) -> Slots:
         return Slots(pre=True)
 
 
@@ -85,5 +88,5 @@ class Post(Placement):
 
     final_norm = False
 
-    def slots(self, layer: int, n_layer: int) -> Slots:
+    def slots(self, layer: int, site: str) -> Slots:
         return Slots(post=True)

@@ -23,7 +23,7 @@ from training.config import RunConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
 HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
 KEEP = 2  # newest checkpoints that stay, besides the best
@@ -36,7 +36,7 @@ class CheckpointError(ValueError):
 class Meta(Checked):
     """What a checkpoint says besides its tensors: all that is needed to use them."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
     tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -27,13 +27,14 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from data import DataError
 from training import interrupts, records
 from training.checking import Checked, ConfigError, checked, keys, unknown_key
 from training.checkpoint import CheckpointError
+from training.composition import composed_job, plain
 
 CONF = Path(__file__).parents[1] / "conf"
 USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
@@ -56,7 +57,7 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
             folder = None if hydra.sweep.subdir == "." else Path(runtime.output_dir)  # of a job of our sweeps
             with records.kept(folder) as outcome:
                 try:
-                    outcome["value"] = main(checked(kind, plain(composed, runtime.choices)))
+                    outcome["value"] = main(checked(kind, plain(composed, runtime)))
                     return outcome["value"]
                 except interrupts.Interrupted as signal:
                     if signal.__cause__:  # what went wrong besides
@@ -136,14 +137,6 @@ def key_of(override: str) -> str:
     return override.partition("=")[0]
 
 
-def composed_job(composed: DictConfig) -> dict[str, Any]:
-    """What was composed with Hydra's own part, as plain data without it."""
-    groups = dict(composed.hydra.runtime.choices)
-    with open_dict(composed):
-        del composed["hydra"]
-    return plain(composed, groups)
-
-
 def explain(error: Exception, known: list[str]) -> str:
     """Say in one line what a user can do about an error, and return it. One of ours shows its place, too."""
     if isinstance(error, BrokenPipeError):
@@ -174,16 +167,6 @@ def known_keys(kind: type[Config]) -> list[str]:
         for file in (CONF / group).glob("*.yaml"):
             found += [f"{group}.{key}" for key in yaml.safe_load(file.read_text(encoding="utf-8"))]
     return found
-
-
-def plain(composed: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
-    """The composed config as plain data, each norm and placement with its name: the choice of its group."""
-    values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    assert isinstance(values, dict)
-    for group, choice in choices.items():
-        if group in ("norm", "placement") and isinstance(values.get(group), dict):
-            values[group] = {"_name_": choice.replace("/", "-")} | values[group]
-    return values  # type: ignore[return-value]  # keys are strings: YAML of ours
 
 
 def quoted(argument: str) -> str:

@@ -78,27 +78,69 @@ def is_component(group: str, target: type) -> bool:
     return issubclass(target, Placement if group == "placement" else nn.Module)
 
 
+def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """What was left open and depends on the norm and the placement, as its author wants it: keys of ``auto``,
+    and options of the two that are null. Raises ConfigError as ``bind`` does."""
+    import torch
+
+    from model.init import INITS
+
+    options, init = config.model, INITS[config.model.init]
+    norm = bind("norm", config.norm, packages)
+    placement = bind("placement", config.placement, packages)(config.model.n_layer)
+    found: dict[str, Any] = {}
+    if options.final_norm == "auto":
+        found["model.final_norm"] = "same" if placement.final_norm else "none"
+    if options.embedding_scale == "auto":
+        found["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
+    if options.depth_scaled_init == "auto":
+        found["model.depth_scaled_init"] = init.depth_scaled and placement.depth_scaled_init
+    with torch.random.fork_rng(devices=[]):
+        instances = {"norm": norm(options.n_embd), "placement": placement}
+    for group, instance in instances.items():
+        for key, value in getattr(config, group).options.items():
+            if value is None and isinstance(own := getattr(instance, key, None), int | float | torch.Tensor):
+                found[f"{group}.{key}"] = float(own)
+    return found
+
+
 def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | None = None) -> "GPT":
     """The model of a config, with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
     import torch.nn.functional as F
+    from torch import nn
 
     from model import GPT
+    from model.branches import MLP, SwiGLU, relu2
+    from model.init import INITS
 
-    norm = bind("norm", config.norm, packages)
-    placement = bind("placement", config.placement, packages)
-    sizes = config.model.model_dump(exclude={"activation"})
-    activations: dict[str, Callable[..., Any]] = {
-        "gelu": F.gelu,
-        "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    mlps: dict[str, Callable[..., nn.Module]] = {
+        "gelu": partial(MLP, activation=F.gelu),
+        "gelu_tanh": partial(MLP, activation=partial(F.gelu, approximate="tanh")),
+        "relu2": partial(MLP, activation=relu2),
+        "swiglu": SwiGLU,
     }
+    options = config.model
+    bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
+        auto = settled(config, packages)
+        own_final = {"same": bound["norm"], "none": nn.Identity}
+        final_norm = bound.get("model.final_norm") or own_final[auto["model.final_norm"]]
         return GPT(
             vocab_size=vocab_size,
-            norm=norm,
-            placement=placement(),
-            activation=activations[config.model.activation],
+            **options.model_dump(
+                include={"block_size", "n_layer", "n_head", "n_embd", "tie", "dropout", "bias"}
+            ),
+            norm=bound["norm"],
+            placement=bound["placement"],
+            final_norm=final_norm,
+            embedding_norm=bound["model.embedding_norm"],
+            qk_norm=bound["model.qk_norm"],
+            embedding_scale=auto.get("model.embedding_scale", options.embedding_scale),
+            rotary=options.positions == "rotary",
+            mlp=mlps[options.activation],
+            init=INITS[options.init],
+            depth_scaled_init=auto.get("model.depth_scaled_init", options.depth_scaled_init),
             seed=config.seed,
-            **sizes,
         )
     except TypeError as error:
         raise ConfigError(f"norm={config.norm.name} placement={config.placement.name}: {error}") from None
@@ -110,7 +152,8 @@ def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -
     from training.state import restore_model
 
     sizes = loaded.meta.config.model
-    least = sizes.n_embd * (vocab_size + sizes.block_size + 12 * sizes.n_layer * sizes.n_embd)
+    positions = sizes.block_size if sizes.positions == "learned" else 0
+    least = sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)
     held = sum(tensor.numel() for tensor in loaded.tensors.values())
     if least > held:  # before memory is asked for
         raise CheckpointError(

@@ -27,6 +27,7 @@ Count = Annotated[Int, Field(ge=1, le=2**40)]
 CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
 Seed = Annotated[Int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
+Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
@@ -49,13 +50,26 @@ class ModelConfig(Checked):
     block_size: Count
     dropout: Annotated[Float, Field(ge=0, lt=1)]
     bias: bool
-    activation: Literal["gelu", "gelu_tanh"]
+    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"]
+    positions: Literal["learned", "rotary"]
+    init: Literal["gpt2", "xavier"]
+    tie: bool
+    final_norm: Component | Literal["auto"]
+    embedding_norm: Component
+    qk_norm: Component
+    embedding_scale: Auto
+    depth_scaled_init: Auto
 
     @model_validator(mode="after")
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
             raise ValueError(
                 f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; make n_embd a multiple of it"
+            )
+        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
+            raise ValueError(
+                f"positions=rotary turns pairs of channels, and n_embd={self.n_embd} over n_head={self.n_head} "
+                "is odd; choose another n_head"
             )
         return self
 
@@ -173,6 +187,12 @@ class RunConfig(Checked):
     train: TrainConfig
     stats: StatsConfig
     wandb: WandbConfig
+
+    def components(self) -> dict[str, Component]:
+        """Each norm and placement by its key."""
+        sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
+        every = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
+        return {key: component for key, component in every.items() if isinstance(component, Component)}
 
     @model_validator(mode="after")
     def statistics_that_there_are(self) -> "RunConfig":

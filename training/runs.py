@@ -48,7 +48,7 @@ def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, A
         "train": config.train.model_dump(exclude=WATCHING),
         "precision": precision,
         "tokens": fingerprint,
-        "source": {group: source(getattr(config, group).target) for group in ("norm", "placement")},
+        "source": {group: source(component.target) for group, component in config.components().items()},
     }
 
 

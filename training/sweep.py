@@ -27,6 +27,7 @@ from data import DataError
 from data.prepared import Prepared, prepare
 from training import cli, interrupts, records, runs
 from training.checking import ConfigError, checked
+from training.composition import composed_job
 from training.config import RunConfig
 from training.estimate import seconds_per_operation, work
 from training.watch import Watch, duration
@@ -134,7 +135,7 @@ class Sweep:
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
             try:
-                job.config = checked(RunConfig, cli.composed_job(composed))
+                job.config = checked(RunConfig, composed_job(composed))
                 data = self.data(job.config)
                 data.check_length(job.config.model.block_size)
                 job.run = folder_of(job.config, data.fingerprint)

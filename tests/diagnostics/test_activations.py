@@ -85,7 +85,7 @@ def tensors_of(model: GPT) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
                 if kind == "attn":
                     qkv = others[f"{name}.qkv"] = r.branch.qkv(branch)
                     q, k, v = (part.view(B, T, 2, C // 2).transpose(1, 2) for part in qkv.split(C, dim=-1))
-                    p = r.branch.attention_dropout
+                    p = r.branch.attend.dropout
                     y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
                     branch = r.branch.dropout(r.branch.proj(y.transpose(1, 2).reshape(B, T, C)))
                 else:
@@ -228,11 +228,11 @@ def test_what_is_not_wanted_is_not_measured():
 
 
 def test_of_many_rows_attention_is_looked_at_in_eight():
-    qkv = torch.randn(20, T, 3 * C, generator=torch.Generator().manual_seed(4))
+    q, k = torch.randn(2, 20, 2, T, C // 2, generator=torch.Generator().manual_seed(4))
     for row, seen in ((8, False), (7, True)):
-        other = qkv.clone()
+        other = q.clone()
         other[row] *= 2
-        assert (statistics.entropy(qkv, 2) != statistics.entropy(other, 2)) == seen
+        assert (statistics.entropy(q, k) != statistics.entropy(other, k)) == seen
 
 
 def test_a_unit_that_is_never_more_than_0_is_dead():
@@ -268,7 +268,7 @@ def test_what_a_norm_means_something_else_by_is_not_measured(own):
         def forward(self, x: Tensor) -> Tensor:
             return x
 
-    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Own, placement=Pre())
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Own, placement=Pre)
     assert not [name for name in measured(model) if name.startswith("norm.")]
 
 
@@ -282,10 +282,10 @@ def test_a_wiring_of_the_users_own_is_measured_where_it_has_what_is_measured():
             return x + self.inner(x)
 
     class Own(Pre):
-        def __call__(self, branch, norm, layer, n_layer):
+        def __call__(self, branch, norm, layer, site):
             return Wired(branch)
 
-    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=nn.LayerNorm, placement=Own())
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=nn.LayerNorm, placement=Own)
     found = measured(model)
     assert {name.partition("/")[2] for name in found} == {"embed", "00.attn", "00.mlp", "00", "final"}
 
@@ -306,7 +306,7 @@ def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():
         def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(self.alpha * x)
 
-    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Squash, placement=Pre())
+    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=Squash, placement=Pre)
     with torch.no_grad():
         model.embed.tokens.weight.mul_(100)
         x = model.embed(batch()[0])

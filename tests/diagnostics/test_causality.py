@@ -28,7 +28,7 @@ def made(*overrides: str) -> GPT:
 
 def with_norm(norm: type[nn.Module], **sizes: int) -> GPT:
     shape = {"vocab_size": 11, "block_size": 16, "n_layer": 2, "n_head": 2, "n_embd": 8} | sizes
-    return GPT(**shape, norm=norm, placement=Pre())
+    return GPT(**shape, norm=norm, placement=Pre)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

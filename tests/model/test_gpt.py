@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from model import GPT
-from model.gpt import MLP, CausalSelfAttention, Embedding
+from model.branches import MLP, CausalSelfAttention
+from model.embeddings import Embedding, LearnedPositions, Table
 from model.norms import LayerNorm
 from model.placements import Post, Pre
 from model.streams import stream_seed
@@ -26,7 +27,12 @@ def tokens(rows: int = 3, length: int = 8, vocab_size: int = 11) -> torch.Tensor
 
 
 def small(norm=LayerNorm, placement=None, **options) -> GPT:
-    return GPT(**SMALL | options, norm=norm, placement=placement or Pre())
+    return GPT(**SMALL | options, norm=norm, placement=placement or Pre)
+
+
+def attention(**options) -> CausalSelfAttention:
+    absent = {name: nn.Identity() for name in ("q_norm", "k_norm", "rotate")}
+    return CausalSelfAttention(8, 2, **absent | {"dropout": 0.0, "bias": True} | options)
 
 
 def test_gpt2_has_its_published_number_of_parameters():
@@ -35,15 +41,15 @@ def test_gpt2_has_its_published_number_of_parameters():
 
 
 def test_attention_is_the_softmax_of_scaled_products_over_the_past():
-    attention = CausalSelfAttention(8, 2, dropout=0.0, bias=True, projection_std=0.02).double()
+    whole = attention().double()
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    q, k, v = attention.qkv(x).split(8, dim=-1)
+    q, k, v = whole.qkv(x).split(8, dim=-1)
     heads = []
     for head in (slice(0, 4), slice(4, 8)):
         scores = q[..., head] @ k[..., head].transpose(1, 2) / math.sqrt(4)
         scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
         heads.append(scores.softmax(-1) @ v[..., head])
-    torch.testing.assert_close(attention(x), attention.proj(torch.cat(heads, -1)))
+    torch.testing.assert_close(whole(x), whole.proj(torch.cat(heads, -1)))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -72,9 +78,7 @@ def test_the_head_is_the_token_embedding():
 
 
 def test_initial_weights_are_gpt2s():
-    model = GPT(
-        vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=64, norm=LayerNorm, placement=Pre()
-    )
+    model = GPT(vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=64, norm=LayerNorm, placement=Pre)
     for name, p in model.named_parameters():
         if p.dim() == 2:
             std = 0.02 / math.sqrt(16) if name.endswith("proj.weight") else 0.02
@@ -101,7 +105,7 @@ class DrawingNorm(nn.Module):
 def test_a_seed_gives_the_same_start_outside_the_norms_whatever_the_norm():
     reference = dict(small().named_parameters())
     for norm in (nn.LayerNorm, nn.Identity, DrawingNorm, partial(LayerNorm, bias=False)):
-        for placement in (Pre(), Post()):
+        for placement in (Pre, Post):
             found = dict(small(norm, placement).named_parameters())
             shared = [name for name in found if ".branch." in name or name.startswith("embed.")]
             assert len(shared) == 2 + 2 * 8
@@ -109,8 +113,8 @@ def test_a_seed_gives_the_same_start_outside_the_norms_whatever_the_norm():
 
 
 def test_a_norm_that_draws_is_the_same_where_other_norms_come_and_go_and_differs_by_site():
-    pre, post = (dict(small(DrawingNorm, p).named_parameters()) for p in (Pre(), Post()))
-    again = dict(small(DrawingNorm, Pre(), n_layer=3).named_parameters())
+    pre, post = (dict(small(DrawingNorm, p).named_parameters()) for p in (Pre, Post))
+    again = dict(small(DrawingNorm, Pre, n_layer=3).named_parameters())
     assert torch.equal(pre["blocks.1.mlp.pre.weight"], again["blocks.1.mlp.pre.weight"])
     assert torch.equal(pre["final.mix.weight"], again["final.mix.weight"])
     assert not torch.equal(pre["blocks.0.mlp.pre.weight"], pre["blocks.1.mlp.pre.weight"])
@@ -158,13 +162,13 @@ def test_generation_sees_the_last_block_size_tokens_and_goes_on():
 
 
 def test_dropout_is_at_every_site_in_training_and_nowhere_in_evaluation():
-    attention = CausalSelfAttention(8, 2, dropout=0.5, bias=False, projection_std=0.02)
-    weights_only = CausalSelfAttention(8, 2, dropout=0.5, bias=False, projection_std=0.02)
+    both, weights_only = attention(dropout=0.5), attention(dropout=0.5)
     weights_only.dropout = nn.Identity()  # what is left is on the attention weights
-    mlp = MLP(8, activation=nn.functional.gelu, dropout=0.5, bias=False, projection_std=0.02)
-    embedding = Embedding(11, 8, 8, dropout=0.5)
+    mlp = MLP(8, activation=nn.functional.gelu, dropout=0.5, bias=False)
+    absent = {"scale": nn.Identity(), "norm": nn.Identity()}
+    embedding = Embedding(Table(11, 8), LearnedPositions(8, 8), **absent, dropout=0.5)
     x = torch.randn(3, 8, 8)
-    for module, argument in ((attention, x), (weights_only, x), (mlp, x), (embedding, tokens())):
+    for module, argument in ((both, x), (weights_only, x), (mlp, x), (embedding, tokens())):
         assert not torch.equal(module(argument), module(argument))
         module.eval()
         assert torch.equal(module(argument), module(argument))
@@ -195,7 +199,14 @@ def reference_and_ours(activation, dtype):
     with torch.no_grad():
         for name, p in reference.named_parameters():  # at GPT-2's 0.02 a wrong GELU would not be seen
             p.normal_(mean=1.0 if "ln_" in name and "weight" in name else 0.0, std=0.2, generator=generator)
-    ours = GPT(vocab_size=61, block_size=16, **sizes, norm=LayerNorm, placement=Pre(), activation=activation)
+    ours = GPT(
+        vocab_size=61,
+        block_size=16,
+        **sizes,
+        norm=LayerNorm,
+        placement=Pre,
+        mlp=partial(MLP, activation=activation),
+    )
     names = {
         "wte": "embed.tokens",
         "wpe": "embed.positions",

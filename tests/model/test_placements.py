@@ -23,7 +23,7 @@ SLOT = {"pre": 2.0, "out": 3.0, "post": 5.0}
 
 
 def wired(placement) -> nn.Module:
-    return placement(Times(7.0), lambda slot: Times(SLOT[slot]), layer=0, n_layer=1)
+    return placement(n_layer=1)(Times(7.0), lambda slot: Times(SLOT[slot]), layer=0, site="attn")
 
 
 def test_the_general_equation():
@@ -36,14 +36,14 @@ def test_the_general_equation():
 
 def test_pre_is_x_plus_f_of_norm_and_has_a_final_norm():
     x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(wired(Pre())(x), x + Times(7.0)(Times(2.0)(x)))
-    assert Pre().final_norm
+    torch.testing.assert_close(wired(Pre)(x), x + Times(7.0)(Times(2.0)(x)))
+    assert Pre.final_norm
 
 
 def test_post_is_norm_of_x_plus_f_and_has_none():
     x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(wired(Post())(x), Times(5.0)(x + Times(7.0)(x)))
-    assert not Post().final_norm
+    torch.testing.assert_close(wired(Post)(x), Times(5.0)(x + Times(7.0)(x)))
+    assert not Post.final_norm
 
 
 def test_without_a_norm_all_placements_are_the_same_function():
@@ -65,7 +65,7 @@ def test_module_names_do_not_depend_on_norm_or_placement():
     assert all(names(norm, placement) == first for norm in NORMS for placement in PLACEMENTS)
 
 
-@pytest.mark.parametrize(("placement", "count"), [(Pre(), 5), (Post(), 4)])
+@pytest.mark.parametrize(("placement", "count"), [(Pre, 5), (Post, 4)])
 def test_each_slot_gets_a_norm_of_its_own(placement, count):
     model = GPT(
         vocab_size=9, block_size=8, n_layer=2, n_head=2, n_embd=8, norm=nn.LayerNorm, placement=placement

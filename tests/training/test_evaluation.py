@@ -79,9 +79,7 @@ def test_a_buffer_that_does_not_move_is_no_running_estimate():
             super().__init__(n)
             self.register_buffer("constant", torch.ones(1))
 
-    model = GPT(
-        vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre()
-    )
+    model = GPT(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre)
     x = torch.randint(11, (4, 8))
     assert evaluation.with_running_estimates(model, lambda net: net(x).mean()) == []
 

@@ -1,0 +1,132 @@
+"""The two branches of a block, attention and the MLP, from x (B, T, C) to what is added to the stream.
+
+Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs = C / nh channels.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.init import GPT2, Init
+
+
+class Linear(nn.Linear):
+    """y = x Wᵀ + b. W is drawn at the std that ``init`` has for it, b = 0. W may be several matrices side by
+    side, one for each of ``gains``, which are factors on their std."""
+
+    def __init__(
+        self, n_in: int, n_out: int, *, bias: bool, init: Init = GPT2, gains: tuple[float, ...] = (1.0,)
+    ) -> None:
+        self.stds = [init.matrix(n_in, n_out // len(gains)) * gain for gain in gains]
+        super().__init__(n_in, n_out, bias=bias)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        for part, std in zip(self.weight.chunk(len(self.stds)), self.stds, strict=True):
+            nn.init.normal_(part, std=std, generator=generator)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Attend(nn.Module):
+    """softmax(q kᵀ / √hs) v, each position seeing itself and its past (Vaswani et al. 2017)."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same
+        dropout_p = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
+
+
+class CausalSelfAttention(nn.Module):
+    """W attend(rotate(norm(q)), rotate(norm(k)), v) in nh heads; without QK-norm or rotary positions these
+    are the identity."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        *,
+        q_norm: nn.Module,
+        k_norm: nn.Module,
+        rotate: nn.Module,
+        dropout: float,
+        bias: bool,
+        init: Init = GPT2,
+        gain: float = 1.0,
+        projection_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.qkv = Linear(n_embd, 3 * n_embd, bias=bias, init=init, gains=(1.0, 1.0, gain))
+        self.q_norm, self.k_norm = q_norm, k_norm
+        self.rotate = rotate
+        self.attend = Attend(dropout)
+        self.proj = Linear(n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, nh, T, hs) each
+        q, k = self.rotate(self.q_norm(q)), self.rotate(self.k_norm(k))
+        y = self.attend(q, k, v)  # (B, nh, T, hs)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
+
+
+class MLP(nn.Module):
+    """W₂ act(W₁ x), four times as wide inside."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        *,
+        activation: Callable[[Tensor], Tensor],
+        dropout: float,
+        bias: bool,
+        init: Init = GPT2,
+        gain: float = 1.0,
+        projection_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.fc = Linear(n_embd, 4 * n_embd, bias=bias, init=init, gains=(gain,))
+        self.activation = activation
+        self.proj = Linear(4 * n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.proj(self.activation(self.fc(x))))
+
+
+def relu2(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021, arXiv 2109.08668)"""
+    return F.relu(x).square()
+
+
+class SwiGLU(nn.Module):
+    """W₂ (silu(W₀ x) ⊙ W₁ x) (Shazeer 2020, arXiv 2002.05202). 8/3 as wide inside, rounded up to a multiple of
+    8, so that three matrices have as many weights as an MLP's two."""
+
+    def __init__(
+        self,
+        n_embd: int,
+        *,
+        dropout: float,
+        bias: bool,
+        init: Init = GPT2,
+        gain: float = 1.0,
+        projection_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        hidden = 8 * math.ceil(n_embd / 3)
+        self.fc = Linear(n_embd, 2 * hidden, bias=bias, init=init, gains=(gain, gain))  # W₀ and W₁
+        self.proj = Linear(hidden, n_embd, bias=bias, init=init, gains=(projection_gain,))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.fc(x).chunk(2, dim=-1)
+        return self.dropout(self.proj(F.silu(gate) * value))

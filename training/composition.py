@@ -1,0 +1,62 @@
+"""What Hydra composed, as plain data: every norm and placement by its name, with the class and the options
+that the YAML of that name gives it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from training.checking import ConfigError
+
+SITES = ("final_norm", "embedding_norm", "qk_norm")  # of model.*, which name a norm besides the group's
+
+
+def plain(composed: DictConfig, runtime: DictConfig) -> dict[str, Any]:
+    """The composed config. ``runtime`` is Hydra's own: what was chosen of each group, and which folders it
+    looked in.
+
+    Raises:
+        ConfigError: a site names a norm that there is not.
+    """
+    values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    for group, choice in runtime.choices.items():
+        if group in ("norm", "placement") and isinstance(values.get(group), dict):
+            values[group] = {"_name_": choice.replace("/", "-")} | values[group]
+    if isinstance(values.get("model"), dict):
+        folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
+        for site in SITES:
+            values["model"][site] = named_norm(site, values, folders)
+    return values
+
+
+def composed_job(composed: DictConfig) -> dict[str, Any]:
+    """The same of what was composed with Hydra's own part, without that."""
+    runtime = composed.hydra.runtime
+    with open_dict(composed):
+        del composed["hydra"]
+    return plain(composed, runtime)
+
+
+def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) -> Any:
+    """The norm that ``model.<site>`` names: ``same`` is that of the group, with its options."""
+    name = values["model"].get(site)
+    if name == "same":
+        return values.get("norm")
+    if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
+        return name
+    found = {
+        str(file.relative_to(folder / "norm").with_suffix("")): file
+        for folder in reversed(folders)
+        for file in sorted((folder / "norm").rglob("*.yaml"))
+    }
+    if name not in found:
+        special = "auto, same" if site == "final_norm" else "same"
+        raise ConfigError(
+            f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(found))}"
+        )
+    there = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
+    whole = OmegaConf.merge(OmegaConf.create(there), {"norm": OmegaConf.load(found[name])})
+    options = OmegaConf.to_container(whole.norm, resolve=True)
+    return {"_name_": name.replace("/", "-")} | options
