@@ -89,8 +89,8 @@ def component(key: str) -> str | None:
 
 
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Whether a key is what another makes it: model.qk_norm what norm is, where that is "same"; an option of a
-    norm or placement, as norm.bias, what model.bias is."""
+    """Whether a key is what another makes it: model.qk_norm what norm is, where that is "same"; an option of
+    a norm or placement, as norm.bias, what model.bias is."""
     if key in COMPONENTS:
         return key not in ("norm", "placement") and all(r.config.get(key) == r.config["norm"] for r in runs)
     part = component(key)

@@ -79,13 +79,20 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """W₂ act(W₁ x), four times as wide inside."""
+    """W₂ act(W₁ x), four times as wide inside.
+
+    Args:
+        activation: from (…, hidden) to the same; of two such halves, (…, 2·hidden), where it is ``gated``.
+        gated: 8/3 as wide inside, rounded up to a multiple of 8, so that W₁, of two matrices then, and W₂
+            have as many weights as the two of a plain one (Shazeer 2020).
+    """
 
     def __init__(
         self,
         n_embd: int,
         *,
-        activation: Callable[[Tensor], Tensor],
+        activation: Callable[[Tensor], Tensor] = F.gelu,
+        gated: bool = False,
         dropout: float,
         bias: bool,
         init: Init = GPT2,
@@ -93,9 +100,10 @@ class MLP(nn.Module):
         projection_gain: float = 1.0,
     ) -> None:
         super().__init__()
-        self.fc = Linear(n_embd, 4 * n_embd, bias=bias, init=init, gains=(gain,))
+        hidden, gains = (8 * math.ceil(n_embd / 3), (gain, gain)) if gated else (4 * n_embd, (gain,))
+        self.fc = Linear(n_embd, len(gains) * hidden, bias=bias, init=init, gains=gains)
         self.activation = activation
-        self.proj = Linear(4 * n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
+        self.proj = Linear(hidden, n_embd, bias=bias, init=init, gains=(projection_gain,))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,26 +115,7 @@ def relu2(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-class SwiGLU(nn.Module):
-    """W₂ (silu(W₀ x) ⊙ W₁ x) (Shazeer 2020, arXiv 2002.05202). 8/3 as wide inside, rounded up to a multiple of
-    8, so that three matrices have as many weights as an MLP's two."""
-
-    def __init__(
-        self,
-        n_embd: int,
-        *,
-        dropout: float,
-        bias: bool,
-        init: Init = GPT2,
-        gain: float = 1.0,
-        projection_gain: float = 1.0,
-    ) -> None:
-        super().__init__()
-        hidden = 8 * math.ceil(n_embd / 3)
-        self.fc = Linear(n_embd, 2 * hidden, bias=bias, init=init, gains=(gain, gain))  # W₀ and W₁
-        self.proj = Linear(hidden, n_embd, bias=bias, init=init, gains=(projection_gain,))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.fc(x).chunk(2, dim=-1)
-        return self.dropout(self.proj(F.silu(gate) * value))
+def swiglu(x: Tensor) -> Tensor:
+    """silu(gate) ⊙ value, the halves of x (Shazeer 2020, arXiv 2002.05202)"""
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value

@@ -31,7 +31,7 @@ class Embedding(nn.Module):
     """x = norm(scale(positions(tokens[idx]))); what is absent is the identity."""
 
     def __init__(
-        self, tokens: nn.Module, positions: nn.Module, scale: nn.Module, norm: nn.Module, dropout: float
+        self, tokens: Table, positions: nn.Module, scale: nn.Module, norm: nn.Module, dropout: float
     ) -> None:
         super().__init__()
         self.tokens = tokens
@@ -45,8 +45,8 @@ class Embedding(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turns channels i and i + hs/2 of a query or key at position t, as a pair, by the angle t · base^(−2i/hs)
-    (Su et al. 2021, arXiv 2104.09864; pairs as in GPT-NeoX and Llama).
+    """Turns channels i and i + hs/2 of a query or key at position t, as a pair, by the angle
+    t · base^(−2i/hs) (Su et al. 2021, arXiv 2104.09864; the pairs are those of GPT-NeoX).
 
     A product q·k then depends on the distance of the two positions, not on where they are. Nothing is
     learned, and norms of q and k do not change. Angles are taken in at least fp32.
@@ -61,9 +61,9 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, nh, T, hs) -> the same
         T, hs = x.shape[-2:]
-        exact = {"device": x.device, "dtype": torch.promote_types(x.dtype, torch.float32)}
-        frequencies = self.base ** (-torch.arange(0, hs, 2, **exact) / hs)  # (hs/2,)
-        angles = torch.outer(torch.arange(T, **exact), frequencies)  # (T, hs/2)
+        steps, pairs = torch.arange(T, device=x.device), torch.arange(0, hs, 2, device=x.device)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        angles = torch.outer(steps.to(exact), self.base ** (-pairs.to(exact) / hs))  # (T, hs/2)
         cos, sin = angles.cos(), angles.sin()
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

@@ -8,11 +8,9 @@ Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.branches import MLP, CausalSelfAttention, Linear
@@ -61,7 +59,8 @@ class GPT(nn.Module):
         qk_norm: of each head's queries, and another of its keys, hs features each; default none.
         embedding_scale: multiply the embedding by a learned number that begins as √C.
         rotary: rotary positions instead of learned ones.
-        mlp: a block's second branch: ``partial(MLP, activation=…)`` or ``SwiGLU``; default nanoGPT's.
+        mlp: a block's second branch: ``partial(model.branches.MLP, activation=…)``; default: the exact
+            GELU, as nanoGPT's.
         init: the initialization; ``model.init`` has two.
         depth_scaled_init: whether the last projection of each branch begins 1/√(2·n_layer) as wide; default:
             if both ``init`` and the placement say so.
@@ -90,7 +89,7 @@ class GPT(nn.Module):
         qk_norm: Norm = nn.Identity,
         embedding_scale: bool = False,
         rotary: bool = False,
-        mlp: Callable[..., nn.Module] = partial(MLP, activation=F.gelu),
+        mlp: Callable[..., nn.Module] = MLP,
         init: Init = GPT2,
         depth_scaled_init: bool | None = None,
         tie: bool = True,

@@ -38,9 +38,9 @@ class Residual(nn.Module):
         self.branch = branch
         self.out = norm("out") if slots.out else nn.Identity()
         self.post = norm("post") if slots.post else nn.Identity()
-        self.a, self.b, self.c = (Scale(s) if s != 1 else nn.Identity() for s in (slots.a, slots.b, slots.c))
-        if slots.learn_b:
-            self.b = LearnedScale(slots.b)
+        self.a = Scale(slots.a) if slots.a != 1 else nn.Identity()
+        self.b = LearnedScale(slots.b) if slots.learn_b else Scale(slots.b) if slots.b != 1 else nn.Identity()
+        self.c = Scale(slots.c) if slots.c != 1 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
         return self.post(self.a(x) + self.b(self.out(self.branch(self.c(self.pre(x))))))

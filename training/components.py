@@ -110,20 +110,20 @@ def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | 
     from torch import nn
 
     from model import GPT
-    from model.branches import MLP, SwiGLU, relu2
+    from model.branches import MLP, relu2, swiglu
     from model.init import INITS
 
     mlps: dict[str, Callable[..., nn.Module]] = {
         "gelu": partial(MLP, activation=F.gelu),
         "gelu_tanh": partial(MLP, activation=partial(F.gelu, approximate="tanh")),
         "relu2": partial(MLP, activation=relu2),
-        "swiglu": SwiGLU,
+        "swiglu": partial(MLP, activation=swiglu, gated=True),
     }
     options = config.model
     bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         auto = settled(config, packages)
-        own_final = {"same": bound["norm"], "none": nn.Identity}
+        own_final: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
         final_norm = bound.get("model.final_norm") or own_final[auto["model.final_norm"]]
         return GPT(
             vocab_size=vocab_size,

@@ -1,7 +1,6 @@
 """What Hydra composed, as plain data: every norm and placement by its name, with the class and the options
 that the YAML of that name gives it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from training.checking import ConfigError
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # of model.*, which name a norm besides the group's
 
 
-def plain(composed: DictConfig, runtime: DictConfig) -> dict[str, Any]:
+def plain(composed: DictConfig, runtime: Any) -> dict[str, Any]:
     """The composed config. ``runtime`` is Hydra's own: what was chosen of each group, and which folders it
     looked in.
 
@@ -58,5 +57,5 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         )
     there = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
     whole = OmegaConf.merge(OmegaConf.create(there), {"norm": OmegaConf.load(found[name])})
-    options = OmegaConf.to_container(whole.norm, resolve=True)
+    options: Any = OmegaConf.to_container(whole.norm, resolve=True)
     return {"_name_": name.replace("/", "-")} | options

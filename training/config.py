@@ -68,8 +68,8 @@ class ModelConfig(Checked):
             )
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
-                f"positions=rotary turns pairs of channels, and n_embd={self.n_embd} over n_head={self.n_head} "
-                "is odd; choose another n_head"
+                f"positions=rotary turns pairs of channels, but n_embd={self.n_embd} over "
+                f"n_head={self.n_head} is odd; choose another n_head"
             )
         return self
 
