@@ -1,17 +1,21 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
 # make test                                           run the tests
+# make test-long                                      those that take too long for every day
 # make check                                          format, lint and types
 # Each makes .venv first, where there is none, and installs what it needs into it.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test check clean
+.PHONY: train test test-long check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-long: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

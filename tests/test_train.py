@@ -17,7 +17,7 @@ import train as program
 from data.batches import training_batch
 from data.prepared import prepare
 from model.streams import stream_seed
-from tests.conftest import NORMS, PLACEMENTS, ROOT
+from tests.conftest import AROUND, ROOT
 from training import checkpoint, runs, state
 from training.checking import ConfigError
 from training.components import build_model
@@ -52,8 +52,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_norm_in_every_placement_trains_and_gets_better(tiny, norm, placement):
     config = tiny(f"norm={norm}", f"placement={placement}", "train.steps=150", "optim.learning_rate=1e-2")
     folder = run(config)

@@ -16,7 +16,7 @@ from diagnostics import names, statistics
 from diagnostics.activations import Activations, without_effects
 from model import GPT
 from model.placements import Pre
-from tests.conftest import NORMS, PLACEMENTS, configured
+from tests.conftest import AROUND, NORMS, configured
 from tests.test_train import final, rows, run, same
 from training.components import build_model
 from training.state import model_tensors
@@ -165,8 +165,7 @@ def by_hand(model: GPT) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_statistic_is_what_fp64_gives_for_every_norm_and_placement(norm, placement):
     model = made(f"norm={norm}", f"placement={placement}", "model.dropout=0.1")
     found, expected = measured(model), by_hand(model)
@@ -198,9 +197,7 @@ def test_the_names_of_stream_and_branch_do_not_depend_on_norm_or_placement():
         ["act.*", "grad.rms", "attn.*", "mlp.*"], ["embed", "??", "*.attn", "*.mlp", "*.branch", "final"]
     )
     found = [
-        measured(made(f"norm={norm}", f"placement={placement}"), wanted).keys()
-        for norm in NORMS
-        for placement in PLACEMENTS
+        measured(made(f"norm={norm}", f"placement={placement}"), wanted).keys() for norm, placement in AROUND
     ]
     assert all(keys == found[0] for keys in found)
     sites = {name.partition("/")[2] for name in found[0]}
@@ -211,11 +208,10 @@ def test_the_names_of_stream_and_branch_do_not_depend_on_norm_or_placement():
 
 
 def test_the_default_set_is_at_most_12_a_block(tiny):
-    for norm in NORMS:
-        for placement in PLACEMENTS:
-            row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
-            block = [name for name in row if name.partition("/")[2].startswith("01")]
-            assert 11 <= len(block) <= 12, block
+    for norm, placement in AROUND:
+        row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
+        block = [name for name in row if name.partition("/")[2].startswith("01")]
+        assert 11 <= len(block) <= 12, block
 
 
 def test_what_is_not_wanted_is_not_measured():
@@ -292,9 +288,8 @@ def test_a_wiring_of_the_users_own_is_measured_where_it_has_what_is_measured():
 
 def test_every_name_is_one_that_was_said_to_be_possible():
     possible = set(names.possible(2))
-    for norm in NORMS:
-        for placement in PLACEMENTS:
-            assert measured(made(f"norm={norm}", f"placement={placement}")).keys() <= possible
+    for norm, placement in AROUND:
+        assert measured(made(f"norm={norm}", f"placement={placement}")).keys() <= possible
 
 
 def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from model.norms import BatchNorm
+from model.batchnorms import BatchNorm
 from tests.conftest import configured
 from training import checkpoint, state
 from training.checkpoint import CheckpointError

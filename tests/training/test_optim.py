@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from tests.conftest import NORMS, PLACEMENTS, configured
+from tests.conftest import AROUND, configured
 from training.components import build_model
 from training.optim import new_optimizers, rate_scale
 
 
 @pytest.mark.parametrize("optim", ["adamw", "muon"])
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement, optim):
     options = (f"norm={norm}", f"placement={placement}", f"optim={optim}")
     config = configured(*options, "model.bias=true", "model.n_layer=2")

@@ -1,0 +1,159 @@
+"""What holds for every norm in every placement. A new YAML of conf/norm or conf/placement joins by existing."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from diagnostics.causality import MODES, certificate
+from model import GPT
+from tests.conftest import AROUND, NORMS, PLACEMENTS, configured
+from training.components import bind, build_model
+
+V, T, B, C = 11, 8, 4, 8
+SIZES = ("model.n_layer=4", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
+PAIRS = list(itertools.product(NORMS, PLACEMENTS))
+
+# What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
+# in evaluation mode none does.
+SEES: dict[str, set[str]] = {"batchnorm": {"future", "rows"}}
+
+
+def made(norm: str, placement: str, *overrides: str) -> GPT:
+    return build_model(configured(f"norm={norm}", f"placement={placement}", *SIZES, *overrides), V)
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    x = torch.randint(V, (B, T + 1), generator=torch.Generator().manual_seed(seed))
+    return x[:, :-1], x[:, 1:]
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_logits_and_all_gradients_are_there_and_finite(norm, placement, autocast):
+    model = made(norm, placement)
+    x, y = batch()
+    for _ in range(2):  # running estimates are used from the second batch on
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(x)
+        assert logits.shape == (B, T, V)
+        assert logits.dtype == (torch.bfloat16 if autocast else torch.float32)
+        loss_of(logits, y).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_a_block_keeps_shape_and_dtype(norm, placement, dtype):
+    block = made(norm, placement).blocks[0].to(dtype)
+    x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for training in (True, False):
+        y = block.train(training)(x)
+        assert (y.shape, y.dtype) == (x.shape, dtype)
+        assert y.isfinite().all()
+
+
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_what_is_seen_besides_a_tokens_past_is_what_the_norm_says(norm, placement):
+    found = certificate(made(norm, placement), V)
+    for mode, kind in itertools.product(MODES, ("future", "rows")):
+        sees = mode == "train" and kind in SEES.get(norm, set()) and has_norm(norm, placement)
+        assert (found[mode][kind] > 1e-3, found[mode][f"{kind}_gradient"] > 1e-3) == (sees, sees), mode
+        assert sees or found[mode][kind] == found[mode][f"{kind}_gradient"] == 0
+
+
+def has_norm(norm: str, placement: str) -> bool:
+    """Whether a norm of that name stands anywhere in the model."""
+    kind = bind("norm", configured(f"norm={norm}").norm).func
+    return any(isinstance(module, kind) for module in made(norm, placement).modules())
+
+
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_the_state_goes_into_another_model_of_its_kind(norm, placement):
+    model, other = made(norm, placement), made(norm, placement, "seed=1")
+    x, _ = batch()
+    for training in (True, False):  # buffers are moved, then used
+        model.train(training)(x)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.eval()(x), model.eval()(x))
+
+
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_it_learns_one_batch_by_heart(norm, placement):
+    model = made(norm, placement)
+    x, y = batch()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    losses = []
+    for _ in range(150):
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(2.4, abs=0.6)  # ln 11
+    assert losses[-1] < 0.5, losses[::30]
+
+
+def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
+    """Of ``net``, a view of ``model``: output, every gradient, buffers, all from the same start."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.zero_grad(set_to_none=True)
+    y = net(x)
+    y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)))
+    found = [y, *(p.grad for p in model.parameters()), *(buffer.clone() for buffer in model.buffers())]
+    model.load_state_dict(buffers, strict=False)
+    return found
+
+
+@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+def test_compiled_it_is_the_same_function(norm, placement):
+    """Traced, differentiated and functionalized, as by a compiler that generates no code."""
+    torch._dynamo.reset()
+    model = made(norm, placement)
+    ends = nn.Sequential(model.blocks[0], model.blocks[-1], model.final)  # where blocks differ, these do
+    x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(0))
+    compiled = torch.compile(ends, backend="aot_eager", fullgraph=True)
+    for a, b in zip(outcomes(ends, ends, x), outcomes(ends, compiled, x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize(("norm", "placement"), AROUND)
+def test_gradients_are_those_of_finite_differences(norm, placement, evaluation):
+    """Of a branch tanh(W x) in its placement, by its input and by every parameter."""
+    config = configured(f"norm={norm}", f"placement={placement}", *SIZES)
+    n = 4
+    wire, kind = bind("placement", config.placement)(4), bind("norm", config.norm)
+    branch = nn.Sequential(nn.Linear(n, n), nn.Tanh())
+    residual = wire(branch, lambda slot: kind(n), layer=1, site="mlp").double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in residual.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    x = torch.randn(3, 2, n, generator=generator, dtype=torch.float64)
+    residual(x)
+    residual.train(not evaluation)
+    names = [name for name, _ in residual.named_parameters()]
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        buffers = {name: buffer.clone() for name, buffer in residual.named_buffers()}
+        return functional_call(residual, dict(zip(names, values, strict=True)) | buffers, (x,))
+
+    values = [p.detach().clone().requires_grad_() for p in residual.parameters()]
+    assert torch.autograd.gradcheck(function, (x.requires_grad_(), *values))
+
+
+@pytest.mark.long  # a compiler takes its time: make test-long
+@pytest.mark.parametrize("norm", NORMS)
+def test_compiled_to_code_it_is_the_same_function(norm):
+    torch._dynamo.reset()
+    model, (x, _) = made(norm, "pre"), batch()
+    for a, b in zip(outcomes(model, model, x), outcomes(model, torch.compile(model), x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
