@@ -3,12 +3,12 @@ model/norms.py, which has the contract.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.norms import at_least_fp32
+from model.norms import Affine, at_least_fp32
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each channel over batch and time (Ioffe &
     Szegedy 2015).
 
@@ -44,12 +44,10 @@ class BatchNorm(nn.Module):
         affine: bool = True,
         bias: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(num_features, affine, affine and bias)
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
-        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_features)) if affine and bias else None
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
@@ -59,12 +57,7 @@ class BatchNorm(nn.Module):
             raise ValueError(f"BatchNorm over {self.num_features} channels was given {tuple(x.shape)}")
         y = at_least_fp32(x)
         mean, var = self.batch_moments(y) if self.training else (self.running_mean, self.running_var)
-        y = (y - mean) * torch.rsqrt(var + self.eps)
-        if self.weight is not None:
-            y = y * self.weight
-        if self.bias is not None:
-            y = y + self.bias
-        return y.to(x.dtype)
+        return self.affine((y - mean) * torch.rsqrt(var + self.eps)).to(x.dtype)
 
     def batch_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and biased variance of each channel, (C,) each; advances the running estimates.

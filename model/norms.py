@@ -17,7 +17,33 @@ def at_least_fp32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-class LayerNorm(nn.Module):
+class Affine(nn.Module):
+    """What norms learn: y · weight + bias, beginning as 1 and 0, as far as these are there."""
+
+    def __init__(self, shape: int | Sequence[int], weight: bool, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
+
+    def affine(self, y: Tensor) -> Tensor:
+        if self.weight is not None:
+            y = y * self.weight
+        if self.bias is not None:
+            y = y + self.bias
+        return y
+
+
+def variable(statistic: Tensor) -> Tensor:
+    """A statistic through which gradients flow."""
+    return statistic
+
+
+def constant(statistic: Tensor) -> Tensor:
+    """The same number, but without a gradient."""
+    return statistic.detach()
+
+
+class LayerNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each token over its features (Ba et al. 2016).
 
     Statistics run over the trailing ``normalized_shape`` dimensions of one token; no other token enters.
@@ -34,6 +60,9 @@ class LayerNorm(nn.Module):
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
         eps: added to σ², in units of x².
         elementwise_affine: learn a weight and, if ``bias``, a bias, both of normalized_shape.
+    And, not torch's:
+        detach_statistics: no gradient flows through μ and σ. The output is the same; Xu et al. 2019 (arXiv
+            1911.07013, DetachNorm, there without weight and bias) show by it what that gradient is good for.
 
     Raises:
         ValueError: the input's trailing dimensions are not normalized_shape.
@@ -45,15 +74,14 @@ class LayerNorm(nn.Module):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        detach_statistics: bool = False,
     ) -> None:
-        super().__init__()
-        trailing = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
-        self.normalized_shape = tuple(trailing)
-        self.dims = tuple(range(-len(self.normalized_shape), 0))
+        trailing = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        super().__init__(trailing, elementwise_affine, elementwise_affine and bias)
+        self.normalized_shape = trailing
+        self.dims = tuple(range(-len(trailing), 0))
         self.eps = eps
-        weight, shift = elementwise_affine, elementwise_affine and bias
-        self.weight = nn.Parameter(torch.ones(self.normalized_shape)) if weight else None
-        self.bias = nn.Parameter(torch.zeros(self.normalized_shape)) if shift else None
+        self.statistic = constant if detach_statistics else variable
 
     def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[-len(self.dims) :]) != self.normalized_shape:
@@ -62,14 +90,10 @@ class LayerNorm(nn.Module):
                 "its last dimensions must be the same"
             )
         y = at_least_fp32(x)
-        y = y - y.mean(self.dims, keepdim=True)
+        y = y - self.statistic(y.mean(self.dims, keepdim=True))
         y = y - y.detach().mean(self.dims, keepdim=True)  # rounding only, so it has no gradient
-        y = y * torch.rsqrt(y.square().mean(self.dims, keepdim=True) + self.eps)
-        if self.weight is not None:
-            y = y * self.weight
-        if self.bias is not None:
-            y = y + self.bias
-        return y.to(x.dtype)
+        y = y * self.statistic(torch.rsqrt(y.square().mean(self.dims, keepdim=True) + self.eps))
+        return self.affine(y).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"

@@ -138,6 +138,21 @@ def test_layernorm_does_not_see_shift_or_scale(seed, shift, scale):
     torch.testing.assert_close(norm(x * scale + shift), norm(x), rtol=1e-9, atol=1e-9)
 
 
+def test_without_a_gradient_through_its_statistics_layernorm_is_the_same_function_and_differs_backward():
+    """Xu et al. 2019: with μ and σ as constants the gradient of the input is that of the output over σ."""
+    x = drawn((2, 3, 6)).requires_grad_()
+    norm, detached = LayerNorm(6).double(), LayerNorm(6, detach_statistics=True).double()
+    randomize(norm)
+    detached.load_state_dict(norm.state_dict())
+    assert torch.equal(norm(x), detached(x))
+    g = drawn((2, 3, 6), seed=5)
+    (gradient,) = torch.autograd.grad(detached(x), x, g)
+    sigma = (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(gradient, g * norm.weight / sigma)
+    (other,) = torch.autograd.grad(norm(x), x, g)
+    assert (gradient - other).abs().max() > 0.1
+
+
 # every norm of conf/norm -----------------------------------------------------------------------------
 
 

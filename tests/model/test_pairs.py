@@ -1,4 +1,4 @@
-"""What holds for every norm in every placement. A new YAML of conf/norm or conf/placement joins by existing."""
+"""What holds for every norm in every placement. A new YAML of either group joins by existing."""
 
 import itertools
 
