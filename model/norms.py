@@ -97,3 +97,27 @@ class LayerNorm(Affine):
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class RMSNorm(Affine):
+    """y = x / √(E[x²] + ε) · weight, with the mean square of each token over its features (Zhang & Sennrich
+    2019, arXiv 1910.07467).
+
+    LayerNorm without its centring: nothing is subtracted, so a constant shift of the features is seen, and
+    one statistic is taken instead of two. ε stands inside of the root, as in Llama; torch.nn.RMSNorm with the
+    same eps is the same function.
+
+    Args:
+        n_features: channels C, the last dimension of the input.
+        eps: added to the mean square, in units of x². (torch's default depends on the input's dtype.)
+        elementwise_affine: learn a weight of shape (C,).
+    """
+
+    def __init__(self, n_features: int, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+        super().__init__(n_features, elementwise_affine, bias=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = at_least_fp32(x)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        return self.affine(y).to(x.dtype)
