@@ -9,6 +9,7 @@ argument, the number of features; statistics in at least fp32; its own initial v
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -121,3 +122,24 @@ class RMSNorm(Affine):
         y = at_least_fp32(x)
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
         return self.affine(y).to(x.dtype)
+
+
+class ScaleNorm(nn.Module):
+    """y = weight · x / max(‖x‖, ε), with one learned number that begins as √C (Nguyen & Salazar 2019, arXiv
+    1910.05895).
+
+    Each token is put on a sphere with a learned radius. At the start this is RMSNorm, but one gain serves all
+    features.
+
+    Args:
+        n_features: channels C, the last dimension of the input.
+        eps: the least ‖x‖, in units of x, that is divided by.
+    """
+
+    def __init__(self, n_features: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.tensor(n_features**0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight * F.normalize(at_least_fp32(x), dim=-1, eps=self.eps)).to(x.dtype)
