@@ -143,3 +143,37 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.weight * F.normalize(at_least_fp32(x), dim=-1, eps=self.eps)).to(x.dtype)
+
+
+class GroupNorm(Affine):
+    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each group of a token's features (Wu & He 2018,
+    arXiv 1803.08494).
+
+    LayerNorm in each of ``num_groups`` equal parts of one token's channels. In vision the statistics of a
+    group run over all positions, too; torch.nn.GroupNorm on (B, C, T) does so, and in a causal model that
+    would LEAK THE FUTURE, in evaluation as well. Here they do not: it is torch's on (B·T, C).
+
+    Args:
+        num_channels: C, the last dimension of the input.
+        num_groups: a divisor of C.
+        eps: added to σ², in units of x².
+        affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
+
+    Raises:
+        ValueError: num_groups does not divide C.
+    """
+
+    def __init__(
+        self, num_channels: int, num_groups: int = 4, eps: float = 1e-5, affine: bool = True, bias: bool = True
+    ) -> None:
+        super().__init__(num_channels, affine, affine and bias)
+        if num_channels % num_groups:
+            raise ValueError(f"num_groups = {num_groups} does not divide the {num_channels} channels")
+        self.num_groups = num_groups
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = at_least_fp32(x).unflatten(-1, (self.num_groups, -1))
+        y = y - y.mean(-1, keepdim=True)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        return self.affine(y.flatten(-2)).to(x.dtype)
