@@ -177,3 +177,33 @@ class GroupNorm(Affine):
         y = y - y.mean(-1, keepdim=True)
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
         return self.affine(y.flatten(-2)).to(x.dtype)
+
+
+# α of DyT at the start, from each width on. Those of 4096, 5120 and 8192 channels are of the official LLaMA
+# recipes (their README: 7B, 13B, 34B and 70B, before the MLP and the head; before attention it is larger there:
+# 0.8, 0.6, 0.2); 1 is the default of that code, and 0.5 at 2048 is of a table of the paper, at second hand.
+ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
+
+
+class DynamicTanh(Affine):
+    """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
+
+    No statistics at all: each number is squashed by itself, as LayerNorm's output is seen to be in trained
+    networks. What a norm does for the scale of x is left to α. In language models it needs α by width and a
+    learned embedding scale of √C, which ``embedding_scale`` asks for.
+
+    Args:
+        n_features: channels C, the last dimension of the input.
+        alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
+        bias: learn a bias; the official LLaMA has none.
+    """
+
+    embedding_scale = True  # what goes with it in a model
+
+    def __init__(self, n_features: int, alpha: float | None = None, bias: bool = True) -> None:
+        super().__init__(n_features, True, bias)
+        by_width = ALPHA[max(width for width in ALPHA if width <= n_features)]
+        self.alpha = nn.Parameter(torch.tensor(by_width if alpha is None else alpha))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.affine(torch.tanh(self.alpha * at_least_fp32(x))).to(x.dtype)
