@@ -164,7 +164,12 @@ class GroupNorm(Affine):
     """
 
     def __init__(
-        self, num_channels: int, num_groups: int = 4, eps: float = 1e-5, affine: bool = True, bias: bool = True
+        self,
+        num_channels: int,
+        num_groups: int = 4,
+        eps: float = 1e-5,
+        affine: bool = True,
+        bias: bool = True,
     ) -> None:
         super().__init__(num_channels, affine, affine and bias)
         if num_channels % num_groups:
@@ -207,3 +212,31 @@ class DynamicTanh(Affine):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.affine(torch.tanh(self.alpha * at_least_fp32(x))).to(x.dtype)
+
+
+class DynamicErf(Affine):
+    """y = erf(α·x + s) · weight + bias, with learned numbers α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
+
+    As DynamicTanh, with another curve and a learned shift. The paper begins with α = 0.5; its patch for
+    language models with 1 at GPT-2's width, and with a learned embedding scale of √C, as here. For wider
+    models it has no numbers: α by width is DynamicTanh's.
+
+    Args:
+        n_features: channels C, the last dimension of the input.
+        alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``.
+        shift: s at the start.
+        bias: learn a bias.
+    """
+
+    embedding_scale = True  # what goes with it in a model
+
+    def __init__(
+        self, n_features: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__(n_features, True, bias)
+        by_width = ALPHA[max(width for width in ALPHA if width <= n_features)]
+        self.alpha = nn.Parameter(torch.tensor(by_width if alpha is None else alpha))
+        self.shift = nn.Parameter(torch.tensor(shift))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.affine(torch.erf(self.alpha * at_least_fp32(x) + self.shift)).to(x.dtype)
