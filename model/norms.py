@@ -185,8 +185,9 @@ class GroupNorm(Affine):
 
 
 # α of DyT at the start, from each width on. Those of 4096, 5120 and 8192 channels are of the official LLaMA
-# recipes (their README: 7B, 13B, 34B and 70B, before the MLP and the head; before attention it is larger there:
-# 0.8, 0.6, 0.2); 1 is the default of that code, and 0.5 at 2048 is of a table of the paper, at second hand.
+# recipes (their README: 7B, 13B, 34B and 70B, before the MLP and the head; before attention it is larger
+# there: 0.8, 0.6, 0.2); 1 is the default of that code, and 0.5 at 2048 is of a table of the paper, at second
+# hand.
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
@@ -215,7 +216,8 @@ class DynamicTanh(Affine):
 
 
 class DynamicErf(Affine):
-    """y = erf(α·x + s) · weight + bias, with learned numbers α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
+    """y = erf(α·x + s) · weight + bias, with learned numbers α and s (Chen et al. 2025, arXiv 2512.10938,
+    Derf).
 
     As DynamicTanh, with another curve and a learned shift. The paper begins with α = 0.5; its patch for
     language models with 1 at GPT-2's width, and with a learned embedding scale of √C, as here. For wider

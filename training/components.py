@@ -100,7 +100,7 @@ def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[
     for group, instance in instances.items():
         for key, value in getattr(config, group).options.items():
             if value is None and isinstance(own := getattr(instance, key, None), int | float | torch.Tensor):
-                found[f"{group}.{key}"] = float(own)
+                found[f"{group}.{key}"] = round(torch.as_tensor(own).detach().item(), 6)
     return found
 
 

@@ -13,7 +13,7 @@ from model import GPT
 from tests.conftest import AROUND, NORMS, PLACEMENTS, configured
 from training.components import bind, build_model
 
-V, T, B, C = 11, 8, 4, 8
+V, T, B, C = 11, 8, 4, 16
 SIZES = ("model.n_layer=4", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
 PAIRS = list(itertools.product(NORMS, PLACEMENTS))
 
@@ -90,11 +90,13 @@ def test_it_learns_one_batch_by_heart(norm, placement):
     model = made(norm, placement)
     x, y = batch()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 150)
     losses = []
     for _ in range(150):
         loss = loss_of(model(x), y)
         loss.backward()
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[0] == pytest.approx(2.4, abs=0.6)  # ln 11
