@@ -56,28 +56,38 @@ class BatchNorm(Affine):
         if x.shape[-1] != self.num_features:
             raise ValueError(f"BatchNorm over {self.num_features} channels was given {tuple(x.shape)}")
         y = at_least_fp32(x)
-        mean, var = self.batch_moments(y) if self.training else (self.running_mean, self.running_var)
+        mean, var = self.training_moments(y) if self.training else self.estimates(y)
         return self.affine((y - mean) * torch.rsqrt(var + self.eps)).to(x.dtype)
 
-    def batch_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance of each channel, (C,) each; advances the running estimates.
+    def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The running estimates that are for x."""
+        return self.running_mean, self.running_var
+
+    def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What normalizes in training: mean and biased variance of the batch. Advances the estimates.
 
         Written with sums of values and of centred squares: what several devices would add up to act as one.
         """
-        over = tuple(range(x.ndim - 1))
-        n = x.numel() // self.num_features
+        running_mean, running_var = self.estimates(x)
+        over = tuple(range(x.ndim - running_mean.ndim))
+        n = x.numel() // running_mean.numel()
         if n < 2:
             raise ValueError(
-                "BatchNorm in training needs more than one value per channel: rows of a micro-batch × time "
-                "steps is 1"
+                f"{type(self).__name__} in training needs more than one value to take a mean of, and an input "
+                f"of shape {tuple(x.shape)} has one"
             )
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n
         with torch.no_grad():
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), self.momentum)
+            rate = self.rate()
+            running_mean.lerp_(mean.to(running_mean.dtype), rate)
+            running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), rate)
             self.num_batches_tracked.add_(1)
         return mean, var
+
+    def rate(self) -> float | Tensor:
+        """The weight of a new batch in the estimates."""
+        return self.momentum
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"

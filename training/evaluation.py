@@ -25,14 +25,18 @@ def evaluate(model: nn.Module, loss_of: LossOf, some: Iterable[Batch]) -> float:
 def evaluate_on_batch_statistics(
     model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, some: Iterable[Batch]
 ) -> float:
-    """The same, but the modules ``estimating`` take their statistics from each batch, as in training. Their
-    running estimates stay as they are."""
+    """The same, but the modules ``estimating`` normalize as they do in training. Their running estimates stay
+    as they are, and no batch's are seen by the next."""
     model.eval()
     for module in estimating:
         module.train()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def net(idx: Tensor) -> Tensor:
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        return functional_call(model, buffers, (idx,))
+
     try:
-        return mean_loss(lambda idx: functional_call(model, buffers, (idx,)), loss_of, some)
+        return mean_loss(net, loss_of, some)
     finally:
         model.train()
 

@@ -19,7 +19,11 @@ PAIRS = list(itertools.product(NORMS, PLACEMENTS))
 
 # What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
 # in evaluation mode none does.
-SEES: dict[str, set[str]] = {"batchnorm": {"future", "rows"}}
+SEES: dict[str, set[str]] = {
+    "batchnorm": {"future", "rows"},
+    "torch_batchnorm": {"future", "rows"},
+    "batchnorm_position": {"rows"},
+}
 
 
 def made(norm: str, placement: str, *overrides: str) -> GPT:
