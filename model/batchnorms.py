@@ -3,7 +3,7 @@ model/norms.py, which has the contract.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.norms import Affine, at_least_fp32
 
@@ -91,3 +91,11 @@ class BatchNorm(Affine):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class TorchBatchNorm(nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d on (…, C): its rows and time steps are torch's N. The same function and the same
+    checkpoint as BatchNorm's, and the same LEAK in training."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.flatten(0, -2)).view_as(input)
