@@ -99,3 +99,40 @@ class TorchBatchNorm(nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.flatten(0, -2)).view_as(input)
+
+
+class PositionBatchNorm(BatchNorm):
+    """BatchNorm with μ, σ² of each channel at each time step, over the rows of the batch alone: the form for
+    recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025), weight and bias shared over time.
+
+    No token sees the future, in training neither. But it sees the OTHER ROWS at its time step, and it needs
+    two of them at least; few rows make noisy statistics. The running estimates are of max_steps time steps;
+    longer inputs are refused. (The paper uses the last step's for them, and begins with a weight of 0.1
+    because of the tanh of its LSTM, which is not here.)
+
+    Args:
+        num_features, eps, momentum, affine, bias: as BatchNorm's.
+        max_steps: the longest input, T.
+
+    Raises:
+        ValueError: as BatchNorm's; or more time steps than max_steps.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        max_steps: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, bias)
+        self.running_mean = torch.zeros(max_steps, num_features)
+        self.running_var = torch.ones(max_steps, num_features)
+
+    def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        T = x.shape[-2]
+        if T > len(self.running_mean):
+            raise ValueError(f"PositionBatchNorm of {len(self.running_mean)} time steps was given {T}")
+        return self.running_mean[:T], self.running_var[:T]
