@@ -136,3 +136,23 @@ class PositionBatchNorm(BatchNorm):
         if T > len(self.running_mean):
             raise ValueError(f"PositionBatchNorm of {len(self.running_mean)} time steps was given {T}")
         return self.running_mean[:T], self.running_var[:T]
+
+
+class RunningBatchNorm(BatchNorm):
+    """BatchNorm that normalizes by the moments of EARLIER steps, in training as in evaluation: they are
+    updated after they were used. So nothing of the present batch is seen, and there is no leak.
+
+    The first step has no earlier one and normalizes by mean 0 and variance 1; the estimates then begin as a
+    plain average. As the moments are constants, no gradient flows through them, and nothing keeps the weights
+    from growing: of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization
+    is the cure) say that it can make a model blow up. It is here because it is the plainest causal form.
+    """
+
+    def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        earlier = self.running_mean.clone(), self.running_var.clone()
+        super().training_moments(x.detach())
+        return earlier
+
+    def rate(self) -> Tensor:
+        """At first that of a plain average: 1, 1/2, 1/3, …, down to the momentum."""
+        return (1 / (self.num_batches_tracked + 1)).clamp(min=self.momentum).to(self.running_mean.dtype)
