@@ -156,3 +156,51 @@ class RunningBatchNorm(BatchNorm):
     def rate(self) -> Tensor:
         """At first that of a plain average: 1, 1/2, 1/3, …, down to the momentum."""
         return (1 / (self.num_batches_tracked + 1)).clamp(min=self.momentum).to(self.running_mean.dtype)
+
+
+class PowerNorm(Affine):
+    """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen et
+    al. 2020, arXiv 2003.07845).
+
+    No mean is subtracted, as in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
+    after it was used, and is one and the same in training and evaluation: no leak. What is left out of the
+    paper and its code: the approximate gradient through ψ (there, a running mean of ŷ·∂L/∂ŷ is subtracted;
+    here ψ is a constant, which is the weaker form), the first 4,000 to 10,000 steps on the statistics of the
+    batch itself, which leak, and a GroupScaling of each token before it.
+
+    Args:
+        num_features: channels C, the last dimension of the input.
+        eps: added to ψ², in units of x².
+        momentum: weight of a new batch in ψ², the paper's 1 − α; at first that of a plain average.
+        affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
+    """
+
+    num_batches_tracked: Tensor
+    running_square: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, affine, affine and bias)
+        self.eps = eps
+        self.momentum = momentum
+        self.register_buffer("running_square", torch.ones(num_features))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = at_least_fp32(x)
+        scale = torch.rsqrt(self.running_square + self.eps)
+        if self.training:
+            self.update(y.detach())
+        return self.affine(y * scale).to(x.dtype)
+
+    def update(self, x: Tensor) -> None:
+        square = x.square().flatten(0, -2).mean(0).to(self.running_square.dtype)
+        rate = (1 / (self.num_batches_tracked + 1)).clamp(min=self.momentum)
+        self.running_square.lerp_(square, rate.to(square.dtype))
+        self.num_batches_tracked.add_(1)
