@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-ROWS, LONGEST, POSITIONS = 2, 128, 4  # rows and, at most, time steps of the test batch; positions t
+ROWS, LONGEST, POSITIONS = 4, 128, 4  # rows and, at most, time steps of the test batch; positions t
 MODES = ("train", "eval")
 
 

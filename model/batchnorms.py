@@ -73,21 +73,16 @@ class BatchNorm(Affine):
         n = x.numel() // running_mean.numel()
         if n < 2:
             raise ValueError(
-                f"{type(self).__name__} in training needs more than one value to take a mean of, and an input "
-                f"of shape {tuple(x.shape)} has one"
+                f"{type(self).__name__} in training needs more than one value to take a mean of; "
+                f"an input of shape {tuple(x.shape)} has one"
             )
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n
         with torch.no_grad():
-            rate = self.rate()
-            running_mean.lerp_(mean.to(running_mean.dtype), rate)
-            running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), rate)
+            running_mean.lerp_(mean.to(running_mean.dtype), self.momentum)
+            running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), self.momentum)
             self.num_batches_tracked.add_(1)
         return mean, var
-
-    def rate(self) -> float | Tensor:
-        """The weight of a new batch in the estimates."""
-        return self.momentum
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
@@ -133,7 +128,7 @@ class PositionBatchNorm(BatchNorm):
 
     def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         T = x.shape[-2]
-        if T > len(self.running_mean):
+        if len(self.running_mean) < T:
             raise ValueError(f"PositionBatchNorm of {len(self.running_mean)} time steps was given {T}")
         return self.running_mean[:T], self.running_var[:T]
 
@@ -142,40 +137,40 @@ class RunningBatchNorm(BatchNorm):
     """BatchNorm that normalizes by the moments of EARLIER steps, in training as in evaluation: they are
     updated after they were used. So nothing of the present batch is seen, and there is no leak.
 
-    The first step has no earlier one and normalizes by mean 0 and variance 1; the estimates then begin as a
-    plain average. As the moments are constants, no gradient flows through them, and nothing keeps the weights
-    from growing: of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization
-    is the cure) say that it can make a model blow up. It is here because it is the plainest causal form.
+    As the moments are constants, no gradient flows through them, and nothing keeps the weights from growing.
+    Of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization is the cure)
+    say that it can make a model blow up. It is here because it is the plainest causal form. The moments begin
+    as 0 and 1 and follow slowly, each layer while those below it change: a model learns more slowly, and in
+    some hundred steps does not learn a single batch by heart, as with other norms it does.
     """
 
     def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        earlier = self.running_mean.clone(), self.running_var.clone()
+        earlier = self.running_mean, self.running_var
+        # New tensors, not changed ones: a compiled backward reads the earlier ones again, and would silently
+        # find the later in their place (pytorch #197039).
+        self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         super().training_moments(x.detach())
         return earlier
 
-    def rate(self) -> Tensor:
-        """At first that of a plain average: 1, 1/2, 1/3, …, down to the momentum."""
-        return (1 / (self.num_batches_tracked + 1)).clamp(min=self.momentum).to(self.running_mean.dtype)
-
 
 class PowerNorm(Affine):
-    """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen et
-    al. 2020, arXiv 2003.07845).
+    """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen
+    et al. 2020, arXiv 2003.07845).
 
     No mean is subtracted, as in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
     after it was used, and is one and the same in training and evaluation: no leak. What is left out of the
     paper and its code: the approximate gradient through ψ (there, a running mean of ŷ·∂L/∂ŷ is subtracted;
     here ψ is a constant, which is the weaker form), the first 4,000 to 10,000 steps on the statistics of the
-    batch itself, which leak, and a GroupScaling of each token before it.
+    batch itself, which leak, and a GroupScaling of each token before it. As RunningBatchNorm, it learns more
+    slowly than other norms do.
 
     Args:
         num_features: channels C, the last dimension of the input.
         eps: added to ψ², in units of x².
-        momentum: weight of a new batch in ψ², the paper's 1 − α; at first that of a plain average.
+        momentum: weight of a new batch in ψ², which begins as 1: the paper's 1 − α.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
     """
 
-    num_batches_tracked: Tensor
     running_square: Tensor
 
     def __init__(
@@ -190,17 +185,11 @@ class PowerNorm(Affine):
         self.eps = eps
         self.momentum = momentum
         self.register_buffer("running_square", torch.ones(num_features))
-        self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
         y = at_least_fp32(x)
         scale = torch.rsqrt(self.running_square + self.eps)
-        if self.training:
-            self.update(y.detach())
+        if self.training:  # a new tensor, not a changed one: see RunningBatchNorm
+            square = y.detach().square().flatten(0, -2).mean(0)
+            self.running_square = self.running_square.lerp(square.to(scale.dtype), self.momentum)
         return self.affine(y * scale).to(x.dtype)
-
-    def update(self, x: Tensor) -> None:
-        square = x.square().flatten(0, -2).mean(0).to(self.running_square.dtype)
-        rate = (1 / (self.num_batches_tracked + 1)).clamp(min=self.momentum)
-        self.running_square.lerp_(square, rate.to(square.dtype))
-        self.num_batches_tracked.add_(1)

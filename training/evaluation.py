@@ -42,11 +42,14 @@ def evaluate_on_batch_statistics(
 
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """The modules whose buffers a forward in training mode moves, as BatchNorm's. It is tried on copies."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """The modules whose buffers a forward in training mode moves, as BatchNorm's. It is tried and taken
+    back."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
-        loss_of(lambda idx: functional_call(model, buffers, (idx,)))
-    moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, buffers[name])}
+        loss_of(model)
+    moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
     owners = {name.rpartition(".")[0] for name in moved}
     return [module for name, module in model.named_modules() if name in owners]
 
