@@ -90,3 +90,17 @@ class Post(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(post=True)
+
+
+class Peri(Placement):
+    """x ← x + norm(f(norm(x))), and a last norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
+
+    Each branch adds a variance of 1 at the start, whatever its weights, so the stream's grows by 2·n_layer, a
+    straight line. For the same reason the scale of a branch's weights is free, and they are not scaled by
+    depth.
+    """
+
+    depth_scaled_init = False
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return Slots(pre=True, out=True)

@@ -166,7 +166,11 @@ def test_every_norm_keeps_shape_and_dtype_and_gives_finite_gradients(name):
         assert all(p.grad.isfinite().all() for p in norm.parameters())
 
 
-VARIED = {"rmsnorm_no_gain": {"elementwise_affine"}, "torch_rmsnorm": {"eps"}, "batchnorm_position": {"max_steps"}}  # on purpose
+VARIED = {
+    "rmsnorm_no_gain": {"elementwise_affine"},
+    "torch_rmsnorm": {"eps"},
+    "batchnorm_position": {"max_steps"},
+}  # on purpose
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -18,7 +18,11 @@ from training.components import build_model
 from training.state import model_tensors
 
 
-ON_THE_BATCH = ("batchnorm", "torch_batchnorm", "batchnorm_position")  # in training; else by running estimates
+ON_THE_BATCH = (
+    "batchnorm",
+    "torch_batchnorm",
+    "batchnorm_position",
+)  # in training; else by running estimates
 BY_EARLIER_STEPS = ("batchnorm_running", "powernorm")  # in training, too
 
 
