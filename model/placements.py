@@ -104,3 +104,16 @@ class Peri(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(pre=True, out=True)
+
+
+class Output(Placement):
+    """x ← x + norm(f(x)), and a last norm (OLMo 2, arXiv 2501.00656; Swin v2).
+
+    What is added is normed, what is read is not: the branch sees the stream at its size. As in Peri, the
+    scale of a branch's weights is free.
+    """
+
+    depth_scaled_init = False
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return Slots(out=True)
