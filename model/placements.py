@@ -117,3 +117,26 @@ class Output(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(out=True)
+
+
+class DeepNorm(Placement):
+    """x ← norm(α·x + f(x)), with no last norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, decoders).
+
+    The weights of a branch, those of queries and keys aside, begin β = (8·n_layer)^−¼ as wide. Both bound how
+    far one update moves the output, so that post-norm trains at 1,000 layers. The paper's other weights begin
+    as Xavier's (model.init=xavier).
+
+    Args:
+        alpha, beta: instead of the paper's; None: by depth.
+    """
+
+    final_norm = False
+    depth_scaled_init = False
+
+    def __init__(self, n_layer: int, alpha: float | None = None, beta: float | None = None) -> None:
+        super().__init__(n_layer)
+        self.alpha = (2 * n_layer) ** 0.25 if alpha is None else alpha
+        self.beta = self.branch_gain = (8 * n_layer) ** -0.25 if beta is None else beta
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return Slots(post=True, a=self.alpha)
