@@ -140,3 +140,17 @@ class DeepNorm(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(post=True, a=self.alpha)
+
+
+class LayerNormScaling(Placement):
+    """x ← x + f(norm(x) / √ℓ) in block ℓ = 1 … n_layer, and a last norm (Sun et al. 2025, arXiv 2502.05795).
+
+    In pre-norm the stream's variance grows with depth, and deep blocks come near to the identity. Here what a
+    block reads, and so adds, falls with depth. Its authors advise against scaling the initialization by
+    depth, too.
+    """
+
+    depth_scaled_init = False
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return Slots(pre=True, c=(layer + 1) ** -0.5)
