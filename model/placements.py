@@ -154,3 +154,22 @@ class LayerNormScaling(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(pre=True, c=(layer + 1) ** -0.5)
+
+
+class Mix(Placement):
+    """Post-norm in the first quarter of the blocks, pre-norm in the others, and a last norm (Li et al. 2024,
+    arXiv 2412.13795, Mix-LN).
+
+    Post-norm gives the upper blocks large gradients, pre-norm the lower ones; mixed, all have some.
+
+    Args:
+        fraction: of the blocks that are post-norm, rounded down: of fewer than 4 blocks none at a quarter.
+    """
+
+    def __init__(self, n_layer: int, fraction: float = 0.25) -> None:
+        super().__init__(n_layer)
+        n_post = int(fraction * n_layer)
+        self.by_layer = [Slots(post=True)] * n_post + [Slots(pre=True)] * (n_layer - n_post)
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return self.by_layer[layer]
