@@ -173,3 +173,26 @@ class Mix(Placement):
 
     def slots(self, layer: int, site: str) -> Slots:
         return self.by_layer[layer]
+
+
+class Keel(Placement):
+    """x ← norm(α·x + f(norm(x))), with no last norm; α = 2·n_layer, the number of branches (arXiv 2601.19895).
+
+    Post-norm whose skip dominates, so that gradients reach the first block through any depth. In the first
+    block α is 1, and its attention has no norm behind it, as the paper has it. It advises against this
+    placement where there is little data.
+
+    Args:
+        alpha: instead of the paper's; None: by depth. For small models the paper tunes it, above 1.
+    """
+
+    final_norm = False
+    depth_scaled_init = False
+
+    def __init__(self, n_layer: int, alpha: float | None = None) -> None:
+        super().__init__(n_layer)
+        self.alpha = 2.0 * n_layer if alpha is None else alpha
+
+    def slots(self, layer: int, site: str) -> Slots:
+        first = layer == 0
+        return Slots(pre=True, post=not (first and site == "attn"), a=1.0 if first else self.alpha)
