@@ -196,3 +196,18 @@ class Keel(Placement):
     def slots(self, layer: int, site: str) -> Slots:
         first = layer == 0
         return Slots(pre=True, post=not (first and site == "attn"), a=1.0 if first else self.alpha)
+
+
+class ReZero(Placement):
+    """x ← x + α·f(x), with a learned α for each branch that begins as 0 (Bachlechner et al. 2020, arXiv
+    2003.04887).
+
+    At the start each block is the identity, at any depth, so no norm is needed in it. The paper has none at
+    all, and one α for both branches of a block; here a last norm stands before the head (model.final_norm=none
+    takes it away).
+    """
+
+    depth_scaled_init = False
+
+    def slots(self, layer: int, site: str) -> Slots:
+        return Slots(b=0.0, learn_b=True)
