@@ -120,7 +120,8 @@ class Output(Placement):
 
 
 class DeepNorm(Placement):
-    """x ← norm(α·x + f(x)), with no last norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, decoders).
+    """x ← norm(α·x + f(x)), with no last norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, for
+    decoders).
 
     The weights of a branch, those of queries and keys aside, begin β = (8·n_layer)^−¼ as wide. Both bound how
     far one update moves the output, so that post-norm trains at 1,000 layers. The paper's other weights begin
@@ -176,7 +177,8 @@ class Mix(Placement):
 
 
 class Keel(Placement):
-    """x ← norm(α·x + f(norm(x))), with no last norm; α = 2·n_layer, the number of branches (arXiv 2601.19895).
+    """x ← norm(α·x + f(norm(x))), with no last norm; α = 2·n_layer, the number of branches (arXiv
+    2601.19895).
 
     Post-norm whose skip dominates, so that gradients reach the first block through any depth. In the first
     block α is 1, and its attention has no norm behind it, as the paper has it. It advises against this
@@ -203,8 +205,8 @@ class ReZero(Placement):
     2003.04887).
 
     At the start each block is the identity, at any depth, so no norm is needed in it. The paper has none at
-    all, and one α for both branches of a block; here a last norm stands before the head (model.final_norm=none
-    takes it away).
+    all, and one α for both branches of a block; here a last norm stands before the head
+    (model.final_norm=none takes it away).
     """
 
     depth_scaled_init = False

@@ -1,5 +1,6 @@
 """What tests share: a small text, a small model, the command line in this process or in one of its own."""
 
+import functools
 import itertools
 import os
 import random
@@ -42,6 +43,7 @@ TINY = (  # a run of a second
 )
 
 
+@functools.cache  # a config is frozen, and Hydra takes its time
 def configured(*overrides: str) -> RunConfig:
     """The checked config of a command line."""
     return choices("config", RunConfig, list(overrides))[""]

@@ -16,7 +16,7 @@ from training.components import bind, build_model
 # Norms by moments of earlier steps, whose docstrings say why they do not learn a batch by heart so soon.
 SLOW = {"batchnorm_running", "powernorm"}
 V, T, B, C = 11, 8, 4, 16
-SIZES = ("model.n_layer=4", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
+SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
 PAIRS = list(itertools.product(NORMS, PLACEMENTS))
 
 # What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
@@ -29,7 +29,8 @@ SEES: dict[str, set[str]] = {
 
 
 def made(norm: str, placement: str, *overrides: str) -> GPT:
-    return build_model(configured(f"norm={norm}", f"placement={placement}", *SIZES, *overrides), V)
+    halves = [f"placement.fraction={1 / 2}"] if placement == "mix" else []  # of two blocks, one each
+    return build_model(configured(f"norm={norm}", f"placement={placement}", *SIZES, *halves, *overrides), V)
 
 
 def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -41,6 +42,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's RMSNorm, in bf16
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(("norm", "placement"), PAIRS)
 def test_logits_and_all_gradients_are_there_and_finite(norm, placement, autocast):
@@ -96,9 +98,9 @@ def test_it_learns_one_batch_by_heart(norm, placement):
     model = made(norm, placement)
     x, y = batch()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 150)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 200)
     losses = []
-    for _ in range(150):
+    for _ in range(200):
         loss = loss_of(model(x), y)
         loss.backward()
         optimizer.step()
@@ -125,7 +127,9 @@ def test_compiled_it_is_the_same_function(norm, placement):
     """Traced, differentiated and functionalized, as by a compiler that generates no code."""
     torch._dynamo.reset()
     model = made(norm, placement)
-    ends = nn.Sequential(model.blocks[0], model.blocks[-1], model.final)  # where blocks differ, these do
+    ends = nn.Sequential(
+        model.blocks[0].attn, model.blocks[-1].mlp, model.final
+    )  # where blocks differ, these do
     x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(ends, backend="aot_eager", fullgraph=True)
     for a, b in zip(outcomes(ends, ends, x), outcomes(ends, compiled, x), strict=True):

@@ -17,7 +17,6 @@ from training import evaluation, runs
 from training.components import build_model
 from training.state import model_tensors
 
-
 ON_THE_BATCH = (
     "batchnorm",
     "torch_batchnorm",
