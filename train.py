@@ -44,6 +44,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from diagnostics.weights import Weights
     from model.streams import stream_seed
     from training import evaluation, state
+    from training.components import in_words
     from training.device import set_switches
     from training.optim import new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import rehearsed
@@ -88,6 +89,8 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     run.open(config, here, start, best)
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
     print(f"{n_parameters:,} parameters, {threads} threads{going_on}", flush=True)
+    if here["settled"]:
+        print(f"with norm={config.norm.name} placement={config.placement.name}: {in_words(here['settled'])}")
     run.write(run.certificate, certificate)
     print(
         causality.in_words(certificate, f"norm={config.norm.name} placement={config.placement.name}"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from comparison import groups as grouping
 from comparison.folders import Run
-from comparison.groups import Group, Keys, title
+from comparison.groups import Group, Keys, shown, title
 from comparison.rates import Family
 
 
@@ -55,6 +55,22 @@ def regime(runs: Sequence[Run]) -> str:
     if gaps:
         words.append(f"validation − training loss {min(gaps):+.3f} to {max(gaps):+.3f}")
     return "Data regime: " + "; ".join(words) + "."
+
+
+def couplings(runs: Sequence[Run]) -> list[str]:
+    """What goes with a norm or placement and was settled for it, as a last norm or a scale. A sentence, or
+    none."""
+    wheres: dict[str, dict[str, dict[str, None]]] = {}  # key -> value -> the norms and placements, in order
+    for run in runs:
+        for key, value in run.environment.get("settled", {}).items():
+            pair = title({part: run.config[part] for part in ("norm", "placement")})
+            wheres.setdefault(key, {}).setdefault(shown(value), {})[pair] = None
+    said = []
+    for key, values in wheres.items():
+        usual = max(values, key=lambda value: len(values[value]))
+        words = [f"{v} for {grouping.listed(pairs)}" for v, pairs in values.items() if v != usual]
+        said.append(f"{key}={', '.join([*words, 'else ' * bool(words) + usual])}")
+    return [f"Settled by norm and placement: {'; '.join(said)}."] if said else []
 
 
 def train_val_gap(run: Run) -> float:

@@ -110,6 +110,7 @@ def reported(
     tried = families(grouping.grouped(first, LOSS)) if first else []
     report.sensitivities = sensitivities(tried or (found if metric == LOSS else []))
     report.said = [caveats.regime(compared), caveats.rates(found, bool(first))]
+    report.said += caveats.couplings(compared)
     if first:
         report.said.append(f"{len(first)} shorter runs, which chose the rates, are not compared.")
     report.warnings = [*caveats.of_runs(compared), *(said for row in rows for said in of_row(row, tried))]

@@ -75,9 +75,10 @@ def in_words(found: dict[str, Any], what: str) -> str:
         return f"causality: in {what} no logit depends on later tokens or on other rows ({steps})"
     said = {"train": ("in training", "train/loss"), "eval": ("in evaluation", "val/loss")}
     leaking = [mode for mode in MODES if any(found[mode].values())]
+    when = {"future": "when later tokens change", "rows": "when other rows do"}
     moved = "; ".join(
-        f"{said[mode][0]} by up to {found[mode]['future']:.2g} when later tokens change, and by "
-        f"{found[mode]['rows']:.2g} when other rows do"
+        f"{said[mode][0]} by up to "
+        + ", and by ".join(f"{found[mode][kind]:.2g} {when[kind]}" for kind in when if found[mode][kind])
         for mode in leaking
     )
     return (

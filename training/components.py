@@ -104,6 +104,11 @@ def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[
     return found
 
 
+def in_words(found: dict[str, Any]) -> str:
+    """What ``settled`` found, as it would be typed."""
+    return " ".join(f"{key}={str(value).lower()}" for key, value in found.items())
+
+
 def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | None = None) -> "GPT":
     """The model of a config, with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
     import torch.nn.functional as F

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.prepared import Prepared
+from training.components import settled
 from training.config import RunConfig
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 def environment(
     config: RunConfig, data: Prepared, compute: "Compute", parameters: int, threads: int, compiled: bool
 ) -> dict[str, Any]:
-    """Versions, commit, processor, threads, command; what was trained on; device and precision as ``auto``
-    was resolved."""
+    """Versions, commit, processor, threads, command; what was trained on; what ``auto`` became: device,
+    precision, and what was settled by norm and placement."""
     return {
         "machine": machine(),
         "asked": asked_for(config),
@@ -39,6 +40,7 @@ def environment(
         "git": git_state(),
         "code": code(),
         "parameters": parameters,
+        "settled": settled(config),
         "data": {
             "fingerprint": data.fingerprint,
             "vocab_size": data.tokenizer.vocab_size,
