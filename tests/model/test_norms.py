@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from model.norms import LayerNorm
+from model.norms import DynamicErf, DynamicTanh, GroupNorm, LayerNorm, RMSNorm, ScaleNorm
 from tests.conftest import NORMS, configured
 from training.components import bind
 
@@ -130,14 +130,6 @@ def test_a_shape_that_does_not_fit_is_an_error_with_both_shapes():
         LayerNorm((5, 6))(torch.zeros(2, 5, 7))
 
 
-@given(seed=SEEDS, shift=st.floats(-50, 50), scale=st.floats(0.1, 50))
-@settings(deadline=None)
-def test_layernorm_does_not_see_shift_or_scale(seed, shift, scale):
-    x = drawn((2, 3, 16), seed)
-    norm = LayerNorm(16, eps=0.0).double()
-    torch.testing.assert_close(norm(x * scale + shift), norm(x), rtol=1e-9, atol=1e-9)
-
-
 def test_without_a_gradient_through_its_statistics_layernorm_is_the_same_function_and_differs_backward():
     """Xu et al. 2019: with μ and σ as constants the gradient of the input is that of the output over σ."""
     x = drawn((2, 3, 6)).requires_grad_()
@@ -151,6 +143,139 @@ def test_without_a_gradient_through_its_statistics_layernorm_is_the_same_functio
     torch.testing.assert_close(gradient, g * norm.weight / sigma)
     (other,) = torch.autograd.grad(norm(x), x, g)
     assert (gradient - other).abs().max() > 0.1
+
+
+# what each norm does not see: exact, as ε goes along with the scale ---------------------------------------
+
+SCALES, SHIFTS = st.floats(0.1, 50), st.floats(-50, 50)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool((a - b).abs().max() < 1e-12 * max(1.0, b.abs().max().item()))
+
+
+@given(seed=SEEDS, shift=SHIFTS, scale=SCALES)
+@settings(deadline=None)
+def test_layernorm_does_not_see_shift_or_scale_of_a_token(seed, shift, scale):
+    x = drawn((2, 3, 16), seed)
+    shifts, scales = shift * drawn((2, 3, 1), seed + 1), scale
+    assert close(LayerNorm(16, 1e-5 * scale**2).double()(x * scales), LayerNorm(16, 1e-5).double()(x))
+    assert (LayerNorm(16).double()(x + shifts) - LayerNorm(16).double()(x)).abs().max() < 1e-12 * 200
+
+
+@given(seed=SEEDS, scale=SCALES)
+@settings(deadline=None)
+def test_rmsnorm_and_scalenorm_do_not_see_the_scale_of_a_token_but_its_shift(seed, scale):
+    x = drawn((2, 3, 16), seed)
+    assert close(RMSNorm(16, 1e-5 * scale**2).double()(x * scale), RMSNorm(16, 1e-5).double()(x))
+    assert close(ScaleNorm(16, 1e-5 * scale).double()(x * scale), ScaleNorm(16, 1e-5).double()(x))
+    for norm in (RMSNorm(16).double(), ScaleNorm(16).double()):
+        assert (norm(x + 1) - norm(x)).abs().max() > 0.1
+
+
+@given(seed=SEEDS, scale=SCALES)
+@settings(deadline=None)
+def test_groupnorm_does_not_see_shift_or_scale_of_a_tokens_group(seed, scale):
+    x, norm = drawn((2, 3, 16), seed), GroupNorm(16, 4, eps=0.0).double()
+    scales = scale * torch.tensor([1.0, 2.0, 0.5, 3.0]).double().repeat_interleave(4)
+    shifts = drawn((2, 3, 4), seed + 1).repeat_interleave(4, dim=-1)
+    assert (norm(x * scales + shifts) - norm(x)).abs().max() < 1e-10
+    assert close(GroupNorm(16, 4, 1e-5 * scale**2).double()(x * scale), GroupNorm(16, 4, 1e-5).double()(x))
+    assert (norm(x * torch.linspace(1, 2, 16)) - norm(x)).abs().max() > 0.01  # within a group it does
+
+
+@given(seed=SEEDS)
+@settings(deadline=None)
+def test_dyt_and_derf_are_bounded_odd_and_take_each_number_by_itself(seed):
+    x = drawn((2, 3, 16), seed)
+    for norm in (DynamicTanh(16, alpha=0.7).double(), DynamicErf(16, alpha=0.7).double()):
+        y = norm(x)
+        assert y.abs().max() < 1
+        assert torch.equal(norm(-x), -y)
+        assert torch.equal(norm(x[:1, 1:2, 3:4].expand(1, 1, 16))[..., 0], y[:1, 1:2, 3])
+
+
+# the same by others ----------------------------------------------------------------------------------
+
+
+def same_as(ours: nn.Module, theirs: nn.Module, x: torch.Tensor, names: dict[str, str]) -> None:
+    """Output and all gradients, with the same random parameters; ``names``: ours to theirs."""
+    randomize(ours)
+    with torch.no_grad():
+        for mine, other in names.items():
+            theirs.get_parameter(other).copy_(ours.get_parameter(mine))
+    found = [
+        dict(zip(("y", "x", *dict(norm.named_parameters())), outcome(norm, x), strict=True))
+        for norm in (ours, theirs)
+    ]
+    for mine, other in {"y": "y", "x": "x", **names}.items():
+        torch.testing.assert_close(found[0][mine], found[1][other], rtol=1e-10, atol=1e-10)
+
+
+@given(shape=SHAPES, seed=SEEDS)
+@settings(max_examples=50, deadline=None)
+def test_rmsnorm_is_torchs(shape, seed):
+    ours, torchs = RMSNorm(shape[-1], 1e-3).double(), nn.RMSNorm(shape[-1], 1e-3).double()
+    same_as(ours, torchs, drawn(shape, seed), {"weight": "weight"})
+    torchs.load_state_dict(ours.state_dict())
+    assert not list(RMSNorm(4, elementwise_affine=False).parameters())
+
+
+@given(shape=SHAPES, groups=st.integers(1, 4), seed=SEEDS)
+@settings(max_examples=50, deadline=None)
+def test_groupnorm_is_torchs_on_every_token_alone(shape, groups, seed):
+    B, T, C = shape[0], shape[1], shape[2] * groups
+
+    class PerToken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(groups, C, eps=1e-3).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x.flatten(0, 1)).view_as(x)  # (B·T, C)
+
+    names = {"weight": "norm.weight", "bias": "norm.bias"}
+    same_as(GroupNorm(C, groups, 1e-3).double(), PerToken(), drawn((B, T, C), seed), names)
+
+
+def test_groups_must_divide_the_channels():
+    with pytest.raises(ValueError, match="num_groups = 4 does not divide the 6 channels"):
+        GroupNorm(6)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (1, 1, 3), (4, 2, 5, 16)])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by einx
+def test_scalenorm_dyt_and_derf_are_those_of_x_transformers(shape):
+    from x_transformers import x_transformers as others
+
+    n = shape[-1]
+    x = drawn(shape, 7)
+    tanh = {"alpha": "pre_tanh_scale", "weight": "gamma", "bias": "beta"}
+    erf = {"alpha": "alpha", "shift": "s", "weight": "gamma", "bias": "beta"}
+    same_as(DynamicTanh(n).double(), others.DynamicTanh(n).double(), x, tanh)
+    same_as(DynamicErf(n).double(), others.Derf(n).double(), x, erf)
+    ours, theirs = ScaleNorm(n).double(), others.ScaleNorm(n).double()
+    assert torch.equal(ours.weight, torch.tensor(n**0.5).double())  # theirs is 1, and √n apart from it
+    with torch.no_grad():
+        theirs.g.fill_(1.3)
+        ours.weight.fill_(1.3 * n**0.5)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-10, atol=1e-10)
+
+
+def test_a_zero_vector_has_a_finite_output_and_gradient():
+    for norm in (LayerNorm(8), RMSNorm(8), ScaleNorm(8), GroupNorm(8), DynamicTanh(8), DynamicErf(8)):
+        x = torch.zeros(1, 2, 8, requires_grad=True)
+        y = norm(x)
+        y.sum().backward()
+        assert not y.any()
+        assert x.grad.isfinite().all()
+
+
+def test_alpha_is_that_of_the_width_unless_it_is_given():
+    for kind in (DynamicTanh, DynamicErf):
+        found = {n: round(kind(n).alpha.item(), 4) for n in (32, 768, 2047, 2048, 4096, 6000, 9000)}
+        assert found == {32: 1, 768: 1, 2047: 1, 2048: 0.5, 4096: 0.2, 6000: 0.15, 9000: 0.05}
+        assert kind(4096, alpha=0.8).alpha.item() == pytest.approx(0.8)
 
 
 # every norm of conf/norm -----------------------------------------------------------------------------
