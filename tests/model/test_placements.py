@@ -1,13 +1,29 @@
 """A placement is its equation, and the names of modules do not depend on it."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from model import GPT
-from model.placements import Post, Pre, Residual, Slots
-from tests.conftest import NORMS, PLACEMENTS, configured
-from training.components import build_model
+from model.init import XAVIER
+from model.norms import LayerNorm
+from model.placements import (
+    DeepNorm,
+    Keel,
+    LayerNormScaling,
+    Mix,
+    Output,
+    Peri,
+    Post,
+    Pre,
+    Residual,
+    ReZero,
+    Slots,
+)
+from tests.conftest import AROUND, PLACEMENTS, configured
+from training.components import bind, build_model
 
 
 class Times(nn.Module):
@@ -22,8 +38,11 @@ class Times(nn.Module):
 SLOT = {"pre": 2.0, "out": 3.0, "post": 5.0}
 
 
-def wired(placement) -> nn.Module:
-    return placement(n_layer=1)(Times(7.0), lambda slot: Times(SLOT[slot]), layer=0, site="attn")
+L = 6
+
+
+def wired(kind, layer: int = 2, site: str = "mlp", n_layer: int = L) -> nn.Module:
+    return kind(n_layer)(Times(7.0), lambda slot: Times(SLOT[slot]), layer=layer, site=site)
 
 
 def test_the_general_equation():
@@ -34,23 +53,70 @@ def test_the_general_equation():
     torch.testing.assert_close(residual(x), post(0.5 * x + 0.25 * out(f(4.0 * pre(x)))))
 
 
-def test_pre_is_x_plus_f_of_norm_and_has_a_final_norm():
+pre, f, out, post = Times(2.0), Times(7.0), Times(3.0), Times(5.0)
+FORMULAS = {  # of block 3 of 6, by its paper
+    "pre": lambda x: x + f(pre(x)),
+    "post": lambda x: post(x + f(x)),
+    "peri": lambda x: x + out(f(pre(x))),
+    "output": lambda x: x + out(f(x)),
+    "deepnorm": lambda x: post((2 * L) ** 0.25 * x + f(x)),
+    "layernorm_scaling": lambda x: x + f(pre(x) / 3**0.5),
+    "mix": lambda x: x + f(pre(x)),
+    "keel": lambda x: post(2 * L * x + f(pre(x))),
+    "rezero": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_each_placement_is_its_formula(name):
     x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(wired(Pre)(x), x + Times(7.0)(Times(2.0)(x)))
-    assert Pre.final_norm
+    kind = bind("placement", configured(f"placement={name}").placement)
+    for site in ("attn", "mlp"):
+        torch.testing.assert_close(wired(kind, site=site)(x), FORMULAS[name](x))
 
 
-def test_post_is_norm_of_x_plus_f_and_has_none():
+def test_where_a_placement_differs_by_block_or_branch():
     x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(wired(Post)(x), Times(5.0)(x + Times(7.0)(x)))
-    assert not Post.final_norm
+    torch.testing.assert_close(wired(LayerNormScaling, 0)(x), x + f(pre(x)))
+    for layer in range(8):
+        formula = FORMULAS["post" if layer < 2 else "pre"]
+        torch.testing.assert_close(wired(Mix, layer, n_layer=8)(x), formula(x))
+    assert not any(Mix(3).slots(layer, "mlp").post for layer in range(3))
+    torch.testing.assert_close(wired(Keel, 0, "attn")(x), x + f(pre(x)))
+    torch.testing.assert_close(wired(Keel, 0, "mlp")(x), post(x + f(pre(x))))
+    torch.testing.assert_close(wired(Keel, 1, "attn")(x), FORMULAS["keel"](x))
 
 
-def test_without_a_norm_all_placements_are_the_same_function():
+def test_rezero_learns_the_share_of_each_branch():
+    residual = wired(ReZero)
+    with torch.no_grad():
+        residual.b.weight.fill_(0.5)
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(residual(x), x + 0.5 * f(x))
+
+
+def test_scalars_can_be_given():
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(wired(partial(DeepNorm, alpha=3.0))(x), post(3 * x + f(x)))
+    torch.testing.assert_close(wired(partial(Keel, alpha=3.0))(x), post(3 * x + f(pre(x))))
+    assert DeepNorm(4, beta=0.5).branch_gain == 0.5
+    assert [bool(Mix(4, fraction=0.5).slots(i, "attn").post) for i in range(4)] == [True, True, False, False]
+
+
+def test_what_goes_with_a_placement():
+    kinds = {name: bind("placement", configured(f"placement={name}").placement)(4) for name in PLACEMENTS}
+    assert {name for name, kind in kinds.items() if not kind.final_norm} == {"post", "deepnorm", "keel"}
+    assert {name for name, kind in kinds.items() if kind.depth_scaled_init} == {"pre", "post", "mix"}
+    assert {n for n, kind in kinds.items() if kind.branch_gain != 1} == {"deepnorm"}
+    assert kinds["deepnorm"].branch_gain == pytest.approx((8 * 4) ** -0.25)
+
+
+def test_without_a_norm_those_without_scalars_are_the_same_function():
     tokens = torch.randint(9, (2, 8), generator=torch.Generator().manual_seed(0))
+    same = ("model.n_layer=4", "model.depth_scaled_init=true")
     logits = [
-        build_model(configured("norm=none", f"placement={name}", "model.n_layer=2"), 9)(tokens)
-        for name in PLACEMENTS
+        build_model(configured("norm=none", f"placement={name}", *same), 9)(tokens)
+        for name in ("pre", "post", "peri", "output", "mix")
     ]
     assert all(torch.equal(logits[0], other) for other in logits[1:])
 
@@ -62,7 +128,7 @@ def test_module_names_do_not_depend_on_norm_or_placement():
 
     first = names("layernorm", "pre")
     assert {"embed", "final", "blocks.1.attn", "blocks.1.mlp.branch", "blocks.0.attn.post"} <= set(first)
-    assert all(names(norm, placement) == first for norm in NORMS for placement in PLACEMENTS)
+    assert all(names(norm, placement) == first for norm, placement in AROUND)
 
 
 @pytest.mark.parametrize(("placement", "count"), [(Pre, 5), (Post, 4)])
@@ -71,3 +137,67 @@ def test_each_slot_gets_a_norm_of_its_own(placement, count):
         vocab_size=9, block_size=8, n_layer=2, n_head=2, n_embd=8, norm=nn.LayerNorm, placement=placement
     )
     assert len({id(m) for m in model.modules() if isinstance(m, nn.LayerNorm)}) == count
+
+
+# the stream's variance at the start ------------------------------------------------------------------
+
+
+def variances(placement, n_layer: int) -> torch.Tensor:
+    """Of the stream behind the embedding and behind each block, the mean over three seeds: (n_layer + 1,).
+
+    As in the papers' analyses: Xavier's initialization, a head of its own, embeddings of norm 1, which are
+    normed where the stream is: there a block must find what the one before it leaves.
+    """
+    normed = not placement(n_layer).final_norm
+    found = []
+    for seed in range(3):
+        model = GPT(
+            vocab_size=65,
+            block_size=64,
+            n_layer=n_layer,
+            n_head=4,
+            n_embd=128,
+            norm=LayerNorm,
+            placement=placement,
+            init=XAVIER,
+            tie=False,
+            embedding_norm=LayerNorm if normed else nn.Identity,
+            seed=seed,
+        )
+        seen = []
+        for module in (model.embed, *model.blocks):
+            module.register_forward_hook(lambda _, args, x, seen=seen: seen.append(x.var()))
+        with torch.no_grad():
+            model(torch.randint(65, (4, 64), generator=torch.Generator().manual_seed(seed)))
+        found.append(torch.stack(seen))
+    return torch.stack(found).mean(0)
+
+
+@pytest.mark.parametrize("n_layer", [4, 8, 16, 32])
+@pytest.mark.parametrize("placement", [Peri, Output])
+def test_with_a_norm_behind_each_branch_the_variance_grows_by_1_a_branch(placement, n_layer):
+    """Kim et al. 2025: each branch adds a variance of 1 to what is uncorrelated with it."""
+    found = variances(placement, n_layer)
+    assert (found[-1] - found[0]).item() == pytest.approx(2 * n_layer, rel=0.1)
+
+
+@pytest.mark.parametrize("placement", [Post, DeepNorm, Keel])
+def test_with_a_norm_on_the_stream_its_variance_is_1_at_every_depth(placement):
+    torch.testing.assert_close(variances(placement, 16), torch.ones(17), rtol=0, atol=0.01)
+
+
+def test_in_pre_norm_the_variance_grows_in_proportion_to_depth_and_by_its_logarithm_where_it_is_scaled():
+    """From 4 to 8, to 16, to 32 blocks: Xiong et al. 2020 (linear) and Sun et al. 2025, whose 1/√ℓ makes the
+    harmonic series of it (logarithmic)."""
+
+    def growth(placement) -> torch.Tensor:
+        return variances(placement, 32)[[4, 8, 16, 32]].diff()  # of each doubling
+
+    linear, logarithmic = growth(Pre), growth(LayerNormScaling)
+    torch.testing.assert_close(linear[1:] / linear[:-1], torch.full((2,), 2.0), rtol=0.3, atol=0)
+    torch.testing.assert_close(logarithmic / logarithmic.mean(), torch.ones(3), rtol=0.3, atol=0)
+
+
+def test_where_branches_begin_at_0_the_variance_does_not_change():
+    found = variances(ReZero, 8)
+    assert torch.equal(found, found[:1].expand(9))
