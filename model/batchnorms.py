@@ -139,10 +139,21 @@ class RunningBatchNorm(BatchNorm):
 
     As the moments are constants, no gradient flows through them, and nothing keeps the weights from growing.
     Of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization is the cure)
-    say that it can make a model blow up. It is here because it is the plainest causal form. The moments begin
-    as 0 and 1 and follow slowly, each layer while those below it change: a model learns more slowly, and in
-    some hundred steps does not learn a single batch by heart, as with other norms it does.
+    say that it can make a model blow up. It is here because it is the plainest causal form. Moments that move
+    slowly are more nearly constants, hence the small momentum: with BatchNorm's 0.1 a default model in pre
+    stayed at the loss of guessing for 300 steps. Still it learns more slowly than others: in some hundred
+    steps not a single batch by heart.
     """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.01,
+        affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, bias)
 
     def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         earlier = self.running_mean, self.running_var

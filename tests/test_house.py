@@ -29,7 +29,7 @@ ROOMS = {
     "compare": {"comparison"},
     "hydra_plugins": {"training"},
 }
-PROGRAMS = {ROOT / "diagnostics" / "init.py"}  # started by python -m
+PROGRAMS = {ROOT / "diagnostics" / name for name in ("init.py", "certificates.py")}  # started by python -m
 
 
 def test_there_is_code_to_look_at():

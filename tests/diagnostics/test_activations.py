@@ -156,7 +156,10 @@ def by_hand(model: GPT) -> dict[str, float]:
         x = arrays[f"{site}.in"]
         if getattr(module, "weight", None) is not None:
             found[f"norm.gain/{site}"] = module.weight.detach().double().abs().mean().item()
-        if getattr(module, "running_mean", None) is not None:
+        if getattr(module, "alpha", None) is not None:
+            alpha = module.alpha.detach().double().item()
+            found[f"norm.saturation/{site}"] = (np.abs(alpha * x) > 2).mean()
+        if getattr(module, "running_mean", torch.zeros(0)).shape == (C,):  # by position there are more
             mean, var = module.running_mean.double().numpy(), module.running_var.double().numpy()
             gaps = (x.reshape(-1, C).mean(0) - mean) / np.sqrt(var)
             found[f"norm.mean_gap/{site}"] = math.sqrt((gaps**2).mean())

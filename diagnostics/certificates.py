@@ -1,0 +1,69 @@
+"""Which norms look where they must not: the certificates of all, as the table in README.md.
+
+    python -m diagnostics.certificates                    every norm of conf/norm, in every placement
+    python -m diagnostics.certificates --config-dir mine  yours, too
+
+It takes train.py's arguments for the model. For each norm: how far a logit moves, in standard deviations of
+the logits, when later tokens change and when other rows of the batch do, the most over all placements. 0 is
+exactly 0, also of the gradients.
+
+A program, as train.py is one, so it may import what these may.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import track
+
+from training import cli
+from training.config import RunConfig
+
+VOCABULARY = 65  # of the model that is looked at; it has seen no text
+COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "rows")]
+HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens | other rows |"
+
+
+def rows(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
+    """Each norm's name and its four numbers. Raises as cli.choices."""
+    from diagnostics.causality import certificate
+    from training.components import build_model
+
+    norms = cli.choices("config", RunConfig, ["norm=glob(*)", *arguments])
+    placements = cli.choices("config", RunConfig, ["placement=glob(*)", *arguments])
+    console = Console(stderr=True)
+    for config in track(norms.values(), "certifying", console=console, disable=not console.is_terminal):
+        found = [
+            certificate(
+                build_model(config.model_copy(update={"placement": other.placement}), VOCABULARY), VOCABULARY
+            )
+            for other in placements.values()
+        ]
+        yield (
+            config.norm.name,
+            [max(max(f[mode][kind], f[mode][f"{kind}_gradient"]) for f in found) for mode, kind in COLUMNS],
+        )
+
+
+def table(arguments: list[str]) -> str:
+    """The table in Markdown."""
+    lines = [HEAD, "|---" * 5 + "|"]
+    for norm, leaks in rows(arguments):
+        cells = [f"**{leak:.1g}**" if leak else "0" for leak in leaks]
+        lines.append(f"| `{norm}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        print(__doc__)
+        return
+    try:
+        print(table(sys.argv[1:]))
+    except Exception as error:
+        cli.explain(error, cli.known_keys(RunConfig))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
