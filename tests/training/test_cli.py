@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import NORMS, PLACEMENTS
 from training.cli import CONF, quoted
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
