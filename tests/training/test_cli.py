@@ -1,6 +1,5 @@
 """Text arrives letter by letter, and whatever is wrong is said in one line, with a status that is not 0."""
 
-import json
 import time
 
 import pytest
@@ -138,27 +137,3 @@ def test_a_sweep_goes_on_after_a_wrong_job_and_its_status_is_not_0(command, text
     assert "error: model.n_embd=129 is not divisible by n_head=4" in done.stderr
     assert "2/2  layernorm-pre-s0-" in done.stdout
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_norm_may_live_outside_of_the_project(command, tmp_path, text_file):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "norm").mkdir()
-    (tmp_path / "mine" / "norm" / "half.yaml").write_text("_target_: halves.Half\nfactor: 0.5\n")
-    (tmp_path / "halves.py").write_text(
-        "from torch import Tensor, nn\n\n\nclass Half(nn.Module):\n"
-        "    def __init__(self, n: int, factor: float = 0.5) -> None:\n"
-        "        super().__init__()\n        self.factor = factor\n\n"
-        "    def forward(self, x: Tensor) -> Tensor:\n        return x * self.factor\n"
-    )
-    path = {"PYTHONPATH": str(tmp_path)}
-    data = ("data=text", f"data.path={text_file}", "train.steps=1")
-    done = command("train.py", "--config-dir", str(tmp_path / "mine"), "norm=half", *data, **path)
-    assert done.returncode == 0, done.stderr
-    [folder] = (tmp_path / "runs").glob("half-pre-s0-*")
-    assert json.loads((folder / "status.json").read_text())["state"] == "finished"
-
-    refused = command("sample.py", f"run={folder}", "max_new_tokens=2", **path)
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
-    assert "add trust=halves" in refused.stderr
-    trusted = command("sample.py", f"run={folder}", "max_new_tokens=2", "trust=halves", **path)
-    assert trusted.returncode == 0, trusted.stderr

@@ -1,0 +1,103 @@
+"""README's "Your own norm", to the letter: a class and a YAML outside of the project, and no edit of ours."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import LETTERS, ROOT, TINY
+from tests.test_train import rows
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("## Your own norm")[2].partition("\n## ")[0]
+NAME, DOTTED = "l1", "mynorms.L1Norm"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder that holds what README says, a text, and the runs of an ablation of it."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "mine" / "norm").mkdir(parents=True)
+    [code, *_] = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+    [options] = re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL)
+    assert f"_target_: {DOTTED}" in options
+    (home / "mine" / "mynorms.py").write_text(code)
+    (home / "mine" / "norm" / f"{NAME}.yaml").write_text(options)
+    (home / "text.txt").write_text(LETTERS)
+    done = started(home, "train.py", "-m", f"norm=layernorm,{NAME}", "seed=0,1", "stats=all", *usual(home))
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def usual(home) -> tuple[str, ...]:
+    return (*TINY, "data=text", f"data.path={home}/text.txt", "--config-dir", "mine")
+
+
+def started(home, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / program), *arguments],
+        cwd=home,
+        env=os.environ | {"PYTHONPATH": "mine"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
+    folders = sorted((home / "runs").glob(f"{NAME}-pre-s*"))
+    assert len(folders) == 2
+    for folder in folders:
+        assert json.loads((folder / "status.json").read_text())["state"] == "finished"
+        certificate = json.loads((folder / "certificate.json").read_text())
+        assert (certificate["causal"], certificate["independent_rows"]) == (True, True)
+        first = rows(folder)[0]
+        assert first["norm.gain/01.mlp.pre"] == 1
+        assert {"act.rms/01.mlp.pre.in", "act.rms/01.mlp.pre.out", "leak.future/train"} <= first.keys()
+
+
+def test_it_is_a_row_of_the_ablation_with_a_verdict(home):
+    done = started(home, "compare.py", "runs")
+    assert done.returncode == 0, done.stderr
+    [row] = [line for line in done.stdout.splitlines() if line.strip().startswith(NAME)]
+    assert any(verdict in row for verdict in ("better", "worse", "not distinguishable"))
+
+
+def test_its_text_needs_trust(home):
+    [folder, *_] = sorted((home / "runs").glob(f"{NAME}-pre-s*"))
+    refused = started(home, "sample.py", f"run={folder}", "max_new_tokens=2")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert "add trust=mynorms" in refused.stderr
+    trusted = started(home, "sample.py", f"run={folder}", "max_new_tokens=5", "trust=mynorms", "prompt=Now")
+    assert trusted.returncode == 0, trusted.stderr
+    assert trusted.stdout.startswith("Now")
+
+
+def test_it_stands_at_other_sites_and_in_every_placement(home):
+    elsewhere = ("model.qk_norm=l1", "model.embedding_norm=l1", "placement=peri", "train.steps=2")
+    done = started(home, "train.py", *elsewhere, *usual(home))
+    assert done.returncode == 0, done.stderr
+    [folder] = (home / "runs").glob("layernorm-peri-s0-*")
+    assert f"_target_: {DOTTED}" in (folder / "config.yaml").read_text()
+    unknown = started(home, "train.py", "model.qk_norm=l2", *usual(home))
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (1, 1)
+    assert "model.qk_norm: there is no norm 'l2'; choose one of same, batchnorm, " in unknown.stderr
+    assert f" {NAME}, " in unknown.stderr
+
+
+def test_an_edited_norm_is_a_new_run(home):
+    file = home / "mine" / "mynorms.py"
+    before = file.read_text()
+    again = started(home, "train.py", f"norm={NAME}", "stats=all", *usual(home))
+    assert "nothing left to do" in again.stdout
+    file.write_text(before.replace("self.eps) *", "self.eps) * 1.0 *"))
+    try:
+        assert before != file.read_text()
+        edited = started(home, "train.py", f"norm={NAME}", "stats=all", *usual(home))
+        assert "nothing left to do" not in edited.stdout
+        assert edited.returncode == 0, edited.stderr
+    finally:
+        file.write_text(before)
