@@ -5,13 +5,14 @@
 
 It takes train.py's arguments for the model. For each norm: how far a logit moves, in standard deviations of
 the logits, when later tokens change and when other rows of the batch do, the most over all placements. 0 is
-exactly 0, also of the gradients.
+exactly 0, of the gradients, too.
 
 A program, as train.py is one, so it may import what these may.
 """
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -31,18 +32,19 @@ def rows(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
 
     norms = cli.choices("config", RunConfig, ["norm=glob(*)", *arguments])
     placements = cli.choices("config", RunConfig, ["placement=glob(*)", *arguments])
+    by_norm = {config.norm.name: config for config in norms.values()}
+    wheres = {config.placement.name: config.placement for config in placements.values()}
     console = Console(stderr=True)
-    for config in track(norms.values(), "certifying", console=console, disable=not console.is_terminal):
-        found = [
-            certificate(
-                build_model(config.model_copy(update={"placement": other.placement}), VOCABULARY), VOCABULARY
-            )
-            for other in placements.values()
-        ]
-        yield (
-            config.norm.name,
-            [max(max(f[mode][kind], f[mode][f"{kind}_gradient"]) for f in found) for mode, kind in COLUMNS],
-        )
+    for name, config in track(
+        by_norm.items(), "certifying", console=console, disable=not console.is_terminal
+    ):
+        configs = [config.model_copy(update={"placement": where}) for where in wheres.values()]
+        found = [certificate(build_model(one, VOCABULARY), VOCABULARY) for one in configs]
+
+        def most(mode: str, kind: str, found: list[dict[str, Any]] = found) -> float:
+            return max(of[mode][kind] or of[mode][f"{kind}_gradient"] for of in found)
+
+        yield name, [most(mode, kind) for mode, kind in COLUMNS]
 
 
 def table(arguments: list[str]) -> str:

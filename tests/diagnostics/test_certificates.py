@@ -1,0 +1,45 @@
+"""The README's table of certificates is what its command prints, and names every norm."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from diagnostics.certificates import HEAD, table
+from tests.conftest import NORMS, ROOT
+from tests.model.test_pairs import SEES
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_table_has_a_row_for_every_norm_and_a_number_where_it_leaks():
+    rows = re.findall(r"\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|\n", README[README.index(HEAD) :])
+    found = {name: [cell != "0" for cell in cells] for name, *cells in rows[: len(NORMS)]}
+    assert found == {
+        norm: ["future" in SEES.get(norm, ()), "rows" in SEES.get(norm, ()), False, False] for norm in NORMS
+    }
+
+
+@pytest.mark.long
+def test_the_readmes_table_is_what_the_command_prints():
+    assert table([]) in README
+
+
+def test_a_row_is_the_most_over_placements():
+    few = ["norm=batchnorm,layernorm", "model.n_layer=1", "model.n_embd=16", "model.block_size=8"]
+    both, pre, post = (table([*few, f"placement={p}"]).splitlines()[2:] for p in ("pre,post", "pre", "post"))
+
+    def numbers(line: str) -> list[float]:
+        return [float(cell.strip("* ")) for cell in line.split("|")[2:-1]]
+
+    assert numbers(both[0]) == [max(pair) for pair in zip(numbers(pre[0]), numbers(post[0]), strict=True)]
+    assert min(numbers(both[0])[:2]) > 0
+    assert numbers(both[1]) == [0, 0, 0, 0]
+
+
+def test_bad_input_is_one_line():
+    command = [sys.executable, "-m", "diagnostics.certificates", "norm=nope"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "norm: there is no 'nope'" in done.stderr
