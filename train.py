@@ -1,9 +1,9 @@
 """Train one GPT whose normalization is a choice.
 
-    python train.py                                    layernorm before each branch, on Shakespeare
-    python train.py norm=batchnorm placement=post      another norm, elsewhere
+    python train.py                                    the default: conf/config.yaml, on Shakespeare
+    python train.py norm=NAME placement=NAME           a norm of conf/norm, elsewhere: conf/placement
     python train.py data=text data.path=FILE           another text
-    python train.py -m norm=layernorm,none seed=0,1    several runs, one after another
+    python train.py -m norm=NAME,NAME seed=0,1         several runs, one after another
     python train.py --help                             every choice and default
 
 Read it from the bottom: ``main`` finds or makes the run, ``train`` is the loop. Torch is imported inside

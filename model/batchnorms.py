@@ -23,7 +23,7 @@ class BatchNorm(Affine):
     on (N, C, L). The state dict is interchangeable with torch's.
 
     Args:
-        num_features: channels C, the last dimension of the input.
+        channels: C, the last dimension of the input.
         eps: added to σ², in units of x².
         momentum: weight of the new batch in the running estimates.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
@@ -37,24 +37,18 @@ class BatchNorm(Affine):
     running_var: Tensor
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        bias: bool = True,
+        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, bias: bool = True
     ) -> None:
-        super().__init__(num_features, affine, affine and bias)
-        self.num_features = num_features
+        super().__init__(channels, affine, affine and bias)
         self.eps = eps
         self.momentum = momentum
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.num_features:
-            raise ValueError(f"BatchNorm over {self.num_features} channels was given {tuple(x.shape)}")
+        if x.shape[-1] != (C := self.running_mean.shape[-1]):
+            raise ValueError(f"BatchNorm over {C} channels was given {tuple(x.shape)}")
         y = at_least_fp32(x)
         mean, var = self.training_moments(y) if self.training else self.estimates(y)
         return self.affine((y - mean) * torch.rsqrt(var + self.eps)).to(x.dtype)
@@ -72,10 +66,7 @@ class BatchNorm(Affine):
         over = tuple(range(x.ndim - running_mean.ndim))
         n = x.numel() // running_mean.numel()
         if n < 2:
-            raise ValueError(
-                f"{type(self).__name__} in training needs more than one value to take a mean of; "
-                f"an input of shape {tuple(x.shape)} has one"
-            )
+            raise ValueError(f"training needs more than one value to take a mean of, in {tuple(x.shape)}")
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n
         with torch.no_grad():
@@ -83,9 +74,6 @@ class BatchNorm(Affine):
             running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), self.momentum)
             self.num_batches_tracked.add_(1)
         return mean, var
-
-    def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
@@ -106,7 +94,7 @@ class PositionBatchNorm(BatchNorm):
     because of the tanh of its LSTM, which is not here.)
 
     Args:
-        num_features, eps, momentum, affine, bias: as BatchNorm's.
+        channels, eps, momentum, affine, bias: as BatchNorm's.
         max_steps: the longest input, T.
 
     Raises:
@@ -115,16 +103,18 @@ class PositionBatchNorm(BatchNorm):
 
     def __init__(
         self,
-        num_features: int,
+        channels: int,
         max_steps: int,
         eps: float = 1e-5,
         momentum: float = 0.1,
         affine: bool = True,
         bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, bias)
-        self.running_mean = torch.zeros(max_steps, num_features)
-        self.running_var = torch.ones(max_steps, num_features)
+        super().__init__(channels, eps, momentum, affine, bias)
+        self.running_mean, self.running_var = (
+            torch.zeros(max_steps, channels),
+            torch.ones(max_steps, channels),
+        )
 
     def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         T = x.shape[-2]
@@ -146,14 +136,9 @@ class RunningBatchNorm(BatchNorm):
     """
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.01,
-        affine: bool = True,
-        bias: bool = True,
+        self, channels: int, eps: float = 1e-5, momentum: float = 0.01, affine: bool = True, bias: bool = True
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, bias)
+        super().__init__(channels, eps, momentum, affine, bias)
 
     def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         earlier = self.running_mean, self.running_var
@@ -176,7 +161,7 @@ class PowerNorm(Affine):
     slowly than other norms do.
 
     Args:
-        num_features: channels C, the last dimension of the input.
+        channels: C, the last dimension of the input.
         eps: added to ψ², in units of x².
         momentum: weight of a new batch in ψ², which begins as 1: the paper's 1 − α.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
@@ -185,17 +170,12 @@ class PowerNorm(Affine):
     running_square: Tensor
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        bias: bool = True,
+        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, bias: bool = True
     ) -> None:
-        super().__init__(num_features, affine, affine and bias)
+        super().__init__(channels, affine, affine and bias)
         self.eps = eps
         self.momentum = momentum
-        self.register_buffer("running_square", torch.ones(num_features))
+        self.register_buffer("running_square", torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         y = at_least_fp32(x)

@@ -52,8 +52,8 @@ class GPT(nn.Module):
     Args:
         vocab_size, block_size: number of distinct tokens V; longest context T.
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
-        norm: number of features n -> a module that maps (…, T, n) to the same, e.g. ``nn.LayerNorm``.
-        placement: number of layers -> where the norms sit, e.g. ``model.placements.Pre``.
+        norm: number of features n -> a module that maps (…, T, n) to the same.
+        placement: number of layers -> where the norms sit.
         final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
         embedding_norm: of the embedding; default none.
         qk_norm: of each head's queries, and another of its keys, hs features each; default none.
@@ -158,7 +158,7 @@ class GPT(nn.Module):
         """Endlessly yield the next token of each row, (B,) int64, continuing idx (B, T) with T ≥ 1.
 
         ``draw`` turns the last position's logits (B, V) into tokens (B,). The model sees the last block_size
-        tokens. Call it in eval mode: in training mode dropout, and a BatchNorm's batch statistics, are at
+        tokens. Call it in eval mode: in training mode dropout, and a norm's batch statistics, are at
         work.
         """
         while True:

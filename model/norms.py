@@ -85,19 +85,13 @@ class LayerNorm(Affine):
         self.statistic = constant if detach_statistics else variable
 
     def forward(self, x: Tensor) -> Tensor:
-        if tuple(x.shape[-len(self.dims) :]) != self.normalized_shape:
-            raise ValueError(
-                f"LayerNorm over {self.normalized_shape} was given an input of shape {tuple(x.shape)}: "
-                "its last dimensions must be the same"
-            )
+        if x.shape[-len(self.dims) :] != self.normalized_shape:
+            raise ValueError(f"LayerNorm over {self.normalized_shape} was given {tuple(x.shape)}")
         y = at_least_fp32(x)
         y = y - self.statistic(y.mean(self.dims, keepdim=True))
         y = y - y.detach().mean(self.dims, keepdim=True)  # rounding only, so it has no gradient
         y = y * self.statistic(torch.rsqrt(y.square().mean(self.dims, keepdim=True) + self.eps))
         return self.affine(y).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}"
 
 
 class RMSNorm(Affine):
@@ -154,7 +148,7 @@ class GroupNorm(Affine):
     would LEAK THE FUTURE, in evaluation as well. Here they do not: it is torch's on (B·T, C).
 
     Args:
-        num_channels: C, the last dimension of the input.
+        n_channels: C, the last dimension of the input.
         num_groups: a divisor of C.
         eps: added to σ², in units of x².
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
@@ -164,16 +158,11 @@ class GroupNorm(Affine):
     """
 
     def __init__(
-        self,
-        num_channels: int,
-        num_groups: int = 4,
-        eps: float = 1e-5,
-        affine: bool = True,
-        bias: bool = True,
+        self, n_channels: int, num_groups: int = 4, eps: float = 1e-5, affine: bool = True, bias: bool = True
     ) -> None:
-        super().__init__(num_channels, affine, affine and bias)
-        if num_channels % num_groups:
-            raise ValueError(f"num_groups = {num_groups} does not divide the {num_channels} channels")
+        super().__init__(n_channels, affine, affine and bias)
+        if n_channels % num_groups:
+            raise ValueError(f"num_groups = {num_groups} does not divide the {n_channels} channels")
         self.num_groups = num_groups
         self.eps = eps
 

@@ -1,6 +1,7 @@
 """Rules of the house that a machine can check."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,17 @@ def test_imports_go_one_way(file):
             assert top in ROOMS[room], f"{room or 'a program'} imports {top}"
 
 
-def test_the_network_imports_neither_norms_nor_placements():
-    text = (ROOT / "model" / "gpt.py").read_text()
-    assert "model.norms" not in text.replace("see model/norms.py", "")
-    assert "import LayerNorm" not in text
+def test_train_and_the_network_mention_no_norm_and_no_placement_by_name():
+    named = {file.stem for group in ("norm", "placement") for file in (ROOT / "conf" / group).glob("*.yaml")}
+    for file in ("norms", "batchnorms", "placements"):
+        tree = ast.parse((ROOT / "model" / f"{file}.py").read_text())
+        named |= {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    named -= {"none", "output", "mix", "pre", "post", "Placement", "Slots", "Residual"}  # words of every day
+    assert {"layernorm", "LayerNorm", "PowerNorm", "keel", "DeepNorm"} <= named
+    for file in ("train.py", "model/gpt.py"):
+        words = set(re.findall(r"\w+", (ROOT / file).read_text().lower()))
+        assert not words & {name.lower() for name in named}
+        assert not re.search(r"(norm|placement)=[a-z]", (ROOT / file).read_text())
 
 
 def test_what_only_watches_is_the_same_to_runs_and_to_their_comparison():
