@@ -69,10 +69,9 @@ class BatchNorm(Affine):
             raise ValueError(f"training needs more than one value to take a mean of, in {tuple(x.shape)}")
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n
-        with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), self.momentum)
-            running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), self.momentum)
-            self.num_batches_tracked.add_(1)
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), self.momentum)
+        running_var.lerp_((var * n / (n - 1)).detach().to(running_var.dtype), self.momentum)
+        self.num_batches_tracked.add_(1)
         return mean, var
 
 
@@ -111,10 +110,8 @@ class PositionBatchNorm(BatchNorm):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, eps, momentum, affine, bias)
-        self.running_mean, self.running_var = (
-            torch.zeros(max_steps, channels),
-            torch.ones(max_steps, channels),
-        )
+        self.running_mean = torch.zeros(max_steps, channels)
+        self.running_var = torch.ones(max_steps, channels)
 
     def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         T = x.shape[-2]
