@@ -90,12 +90,9 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
     print(f"{n_parameters:,} parameters, {threads} threads{going_on}", flush=True)
     if here["settled"]:
-        print(f"with norm={config.norm.name} placement={config.placement.name}: {in_words(here['settled'])}")
+        print(f"with {config.chosen()}: {in_words(here['settled'])}")
     run.write(run.certificate, certificate)
-    print(
-        causality.in_words(certificate, f"norm={config.norm.name} placement={config.placement.name}"),
-        flush=True,
-    )
+    print(causality.in_words(certificate, config.chosen()), flush=True)
 
     def save(step: int) -> None:
         """Unless this step is saved, or the weights are not finite: then the next loss will say so."""
@@ -228,7 +225,7 @@ def main(config: RunConfig) -> float:
     if not config.fresh and (folder := runs.ended_here(config, data.fingerprint)):
         return report(folder, already=True)
     print(
-        f"norm={config.norm.name} placement={config.placement.name} seed={config.seed}: "
+        f"{config.chosen()} seed={config.seed}: "
         f"{len(data.train):,} training tokens, vocabulary of {data.tokenizer.vocab_size}",
         flush=True,
     )

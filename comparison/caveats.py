@@ -60,16 +60,24 @@ def regime(runs: Sequence[Run]) -> str:
 def couplings(runs: Sequence[Run]) -> list[str]:
     """What goes with a norm or placement and was settled for it, as a last norm or a scale. A sentence, or
     none."""
-    wheres: dict[str, dict[str, dict[str, None]]] = {}  # key -> value -> the norms and placements, in order
+    decide = [
+        key
+        for key in ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
+        if key in runs[0].config
+    ]
+    decide = [key for key in decide if len({run.config.get(key) for run in runs}) > 1]
+    wheres: dict[str, dict[str, dict[str, None]]] = {}  # key -> value -> what decides it, in order
     for run in runs:
         for key, value in run.environment.get("settled", {}).items():
-            pair = title({part: run.config[part] for part in ("norm", "placement")})
-            wheres.setdefault(key, {}).setdefault(shown(value), {})[pair] = None
+            where = title({part: run.config.get(part) for part in decide})
+            wheres.setdefault(key, {}).setdefault(shown(value), {})[where] = None
     said = []
     for key, values in wheres.items():
-        usual = max(values, key=lambda value: len(values[value]))
-        words = [f"{v} for {grouping.listed(pairs)}" for v, pairs in values.items() if v != usual]
-        said.append(f"{key}={', '.join([*words, 'else ' * bool(words) + usual])}")
+        everywhere = all(key in run.environment.get("settled", {}) for run in runs)
+        usual = max(values, key=lambda value: len(values[value])) if everywhere else None
+        words = [f"{value} for {grouping.listed(where)}" for value, where in values.items() if value != usual]
+        words += [f"{'else ' * bool(words)}{usual}"] if usual is not None else []
+        said.append(f"{key}={', '.join(words)}")
     return [f"Settled by norm and placement: {'; '.join(said)}."] if said else []
 
 

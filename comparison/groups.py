@@ -98,6 +98,12 @@ def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
     part = component(key)
     if part is None:
         return False
+    own = f"norm.{key.removeprefix(f'{part}.')}"
+    if part.startswith("model.") and all(
+        run.config.get(part) == run.config["norm"] and run.config.get(key) == run.config.get(own)
+        for run in runs
+    ):
+        return True
     having = [run for run in runs if key in run.config]
     for other in others:
         if other in COMPONENTS or component(other):

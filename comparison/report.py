@@ -179,16 +179,18 @@ def p_of(family: Family, baseline: Family) -> float:
     return p_of_best(family.losses, baseline.losses, family.best, baseline.best)
 
 
+USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
+
+
 def baseline_values(rows: Sequence[Row], asked: Mapping[str, str], runs: Sequence[Run]) -> Keys:
-    """The keys' values that make a group a baseline: what is asked for, else LayerNorm before each branch,
-    where norms or placements are compared, else the first value of the first key. Options of the baseline's
-    norm and placement are among them.
+    """The keys' values that make a group a baseline: what is asked for, else USUAL of what is compared, else
+    the first value of the first key. Options of the baseline's norm and placement are among them.
 
     Raises:
         ComparisonError: no group has what is asked for.
     """
     keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
-    usual = {key: word for key, word in (("norm", "layernorm"), ("placement", "pre")) if key in keys}
+    usual = {key: word for key, word in USUAL.items() if key in keys}
     for key, text in asked.items():
         if key not in keys and not all(grouping.same(run.config.get(key), text) for run in runs):
             raise ComparisonError(

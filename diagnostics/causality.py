@@ -103,7 +103,9 @@ def measured(model: Any, parameters: dict[str, Tensor], idx: Tensor, other: Tens
         return functional_call(model, parameters | buffers, (tokens,))
 
     embedded: list[Tensor] = []
-    hook = model.embed.register_forward_hook(lambda module, args, x: embedded.append(x.requires_grad_()))
+    hook = model.embed.tokens.register_forward_hook(
+        lambda module, args, x: embedded.append(x.requires_grad_())
+    )
     try:
         before = logits(idx)
     finally:

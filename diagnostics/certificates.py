@@ -10,6 +10,7 @@ exactly 0, of the gradients, too.
 A program, as train.py is one, so it may import what these may.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +43,8 @@ def rows(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
         found = [certificate(build_model(one, VOCABULARY), VOCABULARY) for one in configs]
 
         def most(mode: str, kind: str, found: list[dict[str, Any]] = found) -> float:
-            return max(of[mode][kind] or of[mode][f"{kind}_gradient"] for of in found)
+            told = all(of["causal"] is not None for of in found)  # else a model raised or was not finite
+            return max(of[mode][kind] or of[mode][f"{kind}_gradient"] for of in found) if told else math.nan
 
         yield name, [most(mode, kind) for mode, kind in COLUMNS]
 
@@ -51,7 +53,9 @@ def table(arguments: list[str]) -> str:
     """The table in Markdown."""
     lines = [HEAD, "|---" * 5 + "|"]
     for norm, leaks in rows(arguments):
-        cells = [f"**{leak:.1g}**" if leak else "0" for leak in leaks]
+        cells = [
+            "cannot be told" if math.isnan(leak) else f"**{leak:.1g}**" if leak else "0" for leak in leaks
+        ]
         lines.append(f"| `{norm}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 

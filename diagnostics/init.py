@@ -67,8 +67,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
         {block: numbers[f"act.ratio/{block}.mlp.branch"] for block in blocks},
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
     )
-    name = f"norm={config.norm.name} placement={config.placement.name}"
-    return dict(zip(QUANTITIES, columns, strict=True)), causality.in_words(certificate, name)
+    return dict(zip(QUANTITIES, columns, strict=True)), causality.in_words(certificate, config.chosen())
 
 
 def table(title: str, columns: Columns) -> Table:

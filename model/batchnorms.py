@@ -47,8 +47,10 @@ class BatchNorm(Affine):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != (C := self.running_mean.shape[-1]):
-            raise ValueError(f"BatchNorm over {C} channels was given {tuple(x.shape)}")
+        if x.shape[-1] != self.running_mean.shape[-1]:
+            raise ValueError(
+                f"BatchNorm over {self.running_mean.shape[-1]} channels was given {tuple(x.shape)}"
+            )
         y = at_least_fp32(x)
         mean, var = self.training_moments(y) if self.training else self.estimates(y)
         return self.affine((y - mean) * torch.rsqrt(var + self.eps)).to(x.dtype)
@@ -66,7 +68,9 @@ class BatchNorm(Affine):
         over = tuple(range(x.ndim - running_mean.ndim))
         n = x.numel() // running_mean.numel()
         if n < 2:
-            raise ValueError(f"training needs more than one value to take a mean of, in {tuple(x.shape)}")
+            raise ValueError(
+                f"BatchNorm in training needs more than one value to take a mean of: {tuple(x.shape)}"
+            )
         mean = x.sum(over) / n
         var = (x - mean).square().sum(over) / n
         running_mean.lerp_(mean.detach().to(running_mean.dtype), self.momentum)
@@ -153,7 +157,7 @@ class PowerNorm(Affine):
     No mean is subtracted, as in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
     after it was used, and is one and the same in training and evaluation: no leak. What is left out of the
     paper and its code: the approximate gradient through ψ (there, a running mean of ŷ·∂L/∂ŷ is subtracted;
-    here ψ is a constant, which is the weaker form), the first 4,000 to 10,000 steps on the statistics of the
+    here the gradient through ψ is left out), the first 4,000 to 10,000 steps on the statistics of the
     batch itself, which leak, and a GroupScaling of each token before it. As RunningBatchNorm, it learns more
     slowly than other norms do.
 

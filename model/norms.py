@@ -33,6 +33,10 @@ class Affine(nn.Module):
             y = y + self.bias
         return y
 
+    def extra_repr(self) -> str:
+        options = {key: value for key, value in vars(self).items() if isinstance(value, int | float | tuple)}
+        return ", ".join(f"{key}={value}" for key, value in options.items() if key != "training")
+
 
 def variable(statistic: Tensor) -> Tensor:
     """A statistic through which gradients flow."""
@@ -103,13 +107,13 @@ class RMSNorm(Affine):
     same eps is the same function.
 
     Args:
-        n_features: channels C, the last dimension of the input.
+        channels: channels C, the last dimension of the input.
         eps: added to the mean square, in units of x². (torch's default depends on the input's dtype.)
         elementwise_affine: learn a weight of shape (C,).
     """
 
-    def __init__(self, n_features: int, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
-        super().__init__(n_features, elementwise_affine, bias=False)
+    def __init__(self, channels: int, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+        super().__init__(channels, elementwise_affine, bias=False)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,14 +130,14 @@ class ScaleNorm(nn.Module):
     features.
 
     Args:
-        n_features: channels C, the last dimension of the input.
+        channels: channels C, the last dimension of the input.
         eps: the least ‖x‖, in units of x, that is divided by.
     """
 
-    def __init__(self, n_features: int, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.tensor(n_features**0.5))
+        self.weight = nn.Parameter(torch.tensor(channels**0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.weight * F.normalize(at_least_fp32(x), dim=-1, eps=self.eps)).to(x.dtype)
@@ -148,7 +152,7 @@ class GroupNorm(Affine):
     would LEAK THE FUTURE, in evaluation as well. Here they do not: it is torch's on (B·T, C).
 
     Args:
-        n_channels: C, the last dimension of the input.
+        channels: C, the last dimension of the input.
         num_groups: a divisor of C.
         eps: added to σ², in units of x².
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
@@ -158,11 +162,11 @@ class GroupNorm(Affine):
     """
 
     def __init__(
-        self, n_channels: int, num_groups: int = 4, eps: float = 1e-5, affine: bool = True, bias: bool = True
+        self, channels: int, num_groups: int = 4, eps: float = 1e-5, affine: bool = True, bias: bool = True
     ) -> None:
-        super().__init__(n_channels, affine, affine and bias)
-        if n_channels % num_groups:
-            raise ValueError(f"num_groups = {num_groups} does not divide the {n_channels} channels")
+        super().__init__(channels, affine, affine and bias)
+        if num_groups < 1 or channels % num_groups:
+            raise ValueError(f"num_groups = {num_groups} does not divide the {channels} channels")
         self.num_groups = num_groups
         self.eps = eps
 
@@ -180,6 +184,10 @@ class GroupNorm(Affine):
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
+def alpha_of(channels: int) -> float:
+    return ALPHA[max(width for width in ALPHA if width <= channels)]
+
+
 class DynamicTanh(Affine):
     """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
 
@@ -188,17 +196,16 @@ class DynamicTanh(Affine):
     learned embedding scale of √C, which ``embedding_scale`` asks for.
 
     Args:
-        n_features: channels C, the last dimension of the input.
+        channels: channels C, the last dimension of the input.
         alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
         bias: learn a bias; the official LLaMA has none.
     """
 
     embedding_scale = True  # what goes with it in a model
 
-    def __init__(self, n_features: int, alpha: float | None = None, bias: bool = True) -> None:
-        super().__init__(n_features, True, bias)
-        by_width = ALPHA[max(width for width in ALPHA if width <= n_features)]
-        self.alpha = nn.Parameter(torch.tensor(by_width if alpha is None else alpha))
+    def __init__(self, channels: int, alpha: float | None = None, bias: bool = True) -> None:
+        super().__init__(channels, True, bias)
+        self.alpha = nn.Parameter(torch.tensor(alpha_of(channels) if alpha is None else float(alpha)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.affine(torch.tanh(self.alpha * at_least_fp32(x))).to(x.dtype)
@@ -213,7 +220,7 @@ class DynamicErf(Affine):
     models it has no numbers: α by width is DynamicTanh's.
 
     Args:
-        n_features: channels C, the last dimension of the input.
+        channels: channels C, the last dimension of the input.
         alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``.
         shift: s at the start.
         bias: learn a bias.
@@ -222,12 +229,11 @@ class DynamicErf(Affine):
     embedding_scale = True  # what goes with it in a model
 
     def __init__(
-        self, n_features: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True
+        self, channels: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True
     ) -> None:
-        super().__init__(n_features, True, bias)
-        by_width = ALPHA[max(width for width in ALPHA if width <= n_features)]
-        self.alpha = nn.Parameter(torch.tensor(by_width if alpha is None else alpha))
-        self.shift = nn.Parameter(torch.tensor(shift))
+        super().__init__(channels, True, bias)
+        self.alpha = nn.Parameter(torch.tensor(alpha_of(channels) if alpha is None else float(alpha)))
+        self.shift = nn.Parameter(torch.tensor(float(shift)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.affine(torch.erf(self.alpha * at_least_fp32(x) + self.shift)).to(x.dtype)

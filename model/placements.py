@@ -169,7 +169,9 @@ class Mix(Placement):
 
     def __init__(self, n_layer: int, fraction: float = 0.25) -> None:
         super().__init__(n_layer)
-        n_post = int(fraction * n_layer)
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction = {fraction} of the blocks is not between 0 and 1")
+        n_post = int(fraction * n_layer + 1e-9)
         self.by_layer = [Slots(post=True)] * n_post + [Slots(pre=True)] * (n_layer - n_post)
 
     def slots(self, layer: int, site: str) -> Slots:
@@ -181,8 +183,9 @@ class Keel(Placement):
     2601.19895).
 
     Post-norm whose skip dominates, so that gradients reach the first block through any depth. In the first
-    block α is 1, and its attention has no norm behind it, as the paper has it. It advises against this
-    placement where there is little data.
+    block α is 1, and its attention has no norm behind it: "we remove the Post-LN for the very first attention
+    layer as well as the scaling factor α for both the very first attention and FFN layers" (§3). The paper
+    advises against it where there is little data.
 
     Args:
         alpha: instead of the paper's; None: by depth. For small models the paper tunes it, above 1.

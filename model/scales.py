@@ -20,7 +20,7 @@ class LearnedScale(nn.Module):
 
     def __init__(self, s: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor(s))
+        self.weight = nn.Parameter(torch.tensor(float(s)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * x

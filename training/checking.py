@@ -60,6 +60,7 @@ def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in kind.model_fields.items():
         inner = field.annotation
         models = [k for k in (inner, *get_args(inner)) if isinstance(k, type) and issubclass(k, BaseModel)]
+        models = [k for k in models if k.model_config.get("extra") == "forbid"]  # a norm's keys are its own
         found += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
     return list(dict.fromkeys(found))
 

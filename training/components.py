@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from training.checking import ConfigError, expectation
 from training.checkpoint import Checkpoint, CheckpointError
@@ -18,6 +18,7 @@ from training.config import Component, RunConfig
 if TYPE_CHECKING:
     from model import GPT
 
+FINITE = ConfigDict(allow_inf_nan=False)
 OURS = ("model", "torch.nn")  # what a checkpoint may name without being trusted
 
 
@@ -62,7 +63,7 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
             has = ", ".join(parameters) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {has}")
         try:
-            options[key] = TypeAdapter(hints.get(key, Any)).validate_python(value)
+            options[key] = TypeAdapter(hints.get(key, Any), config=FINITE).validate_python(value)
         except PydanticSchemaGenerationError:  # an annotation that is no plain data: as it comes
             options[key] = value
         except ValidationError as error:
@@ -95,12 +96,18 @@ def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[
         found["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
     if options.depth_scaled_init == "auto":
         found["model.depth_scaled_init"] = init.depth_scaled and placement.depth_scaled_init
-    with torch.random.fork_rng(devices=[]):
-        instances = {"norm": norm(options.n_embd), "placement": placement}
-    for group, instance in instances.items():
-        for key, value in getattr(config, group).options.items():
-            if value is None and isinstance(own := getattr(instance, key, None), int | float | torch.Tensor):
-                found[f"{group}.{key}"] = round(torch.as_tensor(own).detach().item(), 6)
+    widths = {"model.qk_norm": options.n_embd // options.n_head}
+    for key, component in config.components().items():
+        with torch.random.fork_rng(devices=[]):
+            instance = (
+                placement
+                if key == "placement"
+                else bind(key, component, packages)(widths.get(key, options.n_embd))
+            )
+        for option, value in component.options.items():
+            own = getattr(instance, option, None) if value is None else None
+            if isinstance(own, int | float | torch.Tensor) and torch.as_tensor(own).numel() == 1:
+                found[f"{key}.{option}"] = round(torch.as_tensor(own).detach().item(), 6)
     return found
 
 
@@ -148,7 +155,7 @@ def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | 
             seed=config.seed,
         )
     except TypeError as error:
-        raise ConfigError(f"norm={config.norm.name} placement={config.placement.name}: {error}") from None
+        raise ConfigError(f"{config.chosen()}: {error}") from None
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":

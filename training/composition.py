@@ -25,7 +25,7 @@ def plain(composed: DictConfig, runtime: Any) -> dict[str, Any]:
             values[group] = {"_name_": choice.replace("/", "-")} | values[group]
     if isinstance(values.get("model"), dict):
         folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
-        for site in SITES:
+        for site in {*SITES} & {*values["model"]}:
             values["model"][site] = named_norm(site, values, folders)
     return values
 
@@ -55,7 +55,12 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         raise ConfigError(
             f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(found))}"
         )
+    options = OmegaConf.load(found[name])
+    if "defaults" in options:
+        raise ConfigError(
+            f"model.{site}: {found[name]} has a defaults list, which only norm={name} reads; "
+            "write its options out"
+        )
     there = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
-    whole = OmegaConf.merge(OmegaConf.create(there), {"norm": OmegaConf.load(found[name])})
-    options: Any = OmegaConf.to_container(whole.norm, resolve=True)
-    return {"_name_": name.replace("/", "-")} | options
+    whole = OmegaConf.merge(OmegaConf.create(there), {"norm": options})
+    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(whole.norm, resolve=True)  # type: ignore[operator]

@@ -188,6 +188,12 @@ class RunConfig(Checked):
     stats: StatsConfig
     wandb: WandbConfig
 
+    def chosen(self) -> str:
+        """The norms and the placement, as they are typed: ``norm=layernorm placement=pre``."""
+        sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
+        others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
+        return " ".join([f"norm={self.norm.name} placement={self.placement.name}", *others])
+
     def components(self) -> dict[str, Component]:
         """Each norm and placement by its key."""
         sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}

@@ -42,8 +42,8 @@ def evaluate_on_batch_statistics(
 
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """The modules whose buffers a forward in training mode moves, as BatchNorm's. It is tried and taken
-    back."""
+    """The modules whose buffers a forward in training mode moves, as BatchNorm's, unless they normalize by
+    them then, too. It is tried and taken back."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         loss_of(model)
@@ -51,7 +51,16 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
     for name, buffer in model.named_buffers():
         buffer.copy_(before[name])
     owners = {name.rpartition(".")[0] for name in moved}
-    return [module for name, module in model.named_modules() if name in owners]
+    modules = [module for name, module in model.named_modules() if name in owners]
+    state = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.eval()
+    with torch.no_grad():
+        by_estimates = loss_of(model)
+        for module in modules:
+            module.train()
+        by_batch = loss_of(lambda idx: functional_call(model, state, (idx,)))
+    model.train()
+    return [] if torch.equal(by_estimates, by_batch) else modules
 
 
 def mean_loss(net: Net, loss_of: LossOf, some: Iterable[Batch]) -> float:

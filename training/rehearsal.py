@@ -29,8 +29,7 @@ def rehearsed(
     except (MemoryError, ValueError, RuntimeError) as error:
         why = (str(error) or "out of memory").splitlines()[0]
         raise ConfigError(
-            f"norm={config.norm.name} placement={config.placement.name}: {why}; "
-            "choose another norm, or other sizes of model and train.batch_size"
+            f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
         ) from error
     if config.compile:
         print("compile: compiling; the first time takes some 20 seconds, later ones a few", flush=True)

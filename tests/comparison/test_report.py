@@ -4,9 +4,10 @@ it."""
 import pytest
 
 from comparison.cells import cells, markdown
+from comparison.folders import load
 from comparison.groups import ComparisonError
 from comparison.report import reported
-from tests.comparison.made import several
+from tests.comparison.made import made, several
 
 THREE = {
     "norm=layernorm": [2.00, 2.05, 1.95],
@@ -193,7 +194,7 @@ def test_the_baseline_is_one_group_and_never_itself(tmp_path):
 
 def test_a_key_that_another_makes_what_it_is_is_no_key_of_its_own(tmp_path):
     report = reported(several(tmp_path, {"model.bias=true": [2.0, 2.1], "model.bias=false": [2.2, 2.31]}))
-    assert [row.title for row in report.rows] == ["bias=False", "bias=True"]
+    assert [row.title for row in report.rows] == ["bias=false", "bias=true"]
     assert report.rows[1].difference.n == 2
 
 
@@ -266,3 +267,36 @@ def test_a_preset_in_a_command_starts_no_second_stage(tmp_path):
         tmp_path, {"norm=layernorm": [2.0], "norm=none": [2.5]}, overrides=["experiment=fair_ablation"]
     )
     assert "experiment=fair_ablation hydra.sweeper.tune=null seed=1,2" in reported(runs).rows[1].command
+
+
+def test_what_was_settled_by_norm_and_placement_is_said(tmp_path):
+    runs = []
+    for placement, alpha in (("pre", None), ("deepnorm", 1.68), ("keel", 8.0)):
+        settled = {"model.final_norm": "same" if alpha is None else "none", "model.embedding_scale": False}
+        settled |= {"placement.alpha": alpha} if alpha else {}
+        for seed in (0, 1):
+            folder = made(
+                tmp_path, f"placement={placement}", f"seed={seed}", final=2.0 + seed, settled=settled
+            )
+            runs.append(load(folder)[0])
+    [sentence] = [said for said in reported(runs).said if said.startswith("Settled")]
+    assert sentence == (
+        "Settled by norm and placement: model.final_norm=same for pre, else none; "
+        "model.embedding_scale=false; placement.alpha=1.68 for deepnorm, 8 for keel."
+    )
+
+
+def test_a_norm_of_another_site_is_a_column_unless_it_is_the_norm(tmp_path):
+    same = {"norm=layernorm model.qk_norm=same": [2.0, 2.1], "norm=rmsnorm model.qk_norm=same": [2.2, 2.31]}
+    assert reported(several(tmp_path / "a", same)).keys == ["norm"]
+    options = {
+        "norm.eps=1e-3 model.qk_norm=same": [2.0, 2.1],
+        "norm.eps=1e-5 model.qk_norm=same": [2.2, 2.31],
+    }
+    assert reported(several(tmp_path / "b", options)).keys == ["norm.eps"]
+    sites = {
+        f"model.qk_norm={name}": [2.0 + i / 10, 2.11 + i / 10] for i, name in enumerate(("layernorm", "none"))
+    }
+    report = reported(several(tmp_path / "c", sites))
+    assert report.keys == ["model.qk_norm"]
+    assert [row.title for row in report.rows if row.verdict == "baseline"] == ["qk_norm=none"]

@@ -42,6 +42,14 @@ def test_batchnorm_leaks_in_training_and_layernorm_not_at_all(norm, leaking, dro
     assert found["context"] == 16
 
 
+@pytest.mark.parametrize("site", ["embedding_norm", "qk_norm", "final_norm"])
+def test_a_norm_that_leaks_is_found_at_every_site(site):
+    found = certificate(made(f"model.{site}=batchnorm"), 11)
+    assert (found["causal"], found["independent_rows"]) == (False, False)
+    assert all(found["train"][kind] > 1e-3 for kind in KINDS)
+    assert all(found["eval"][kind] == 0 for kind in KINDS)
+
+
 @pytest.mark.parametrize("diagonal", [1, 5])
 def test_a_mask_that_shows_the_future_is_found_in_both_modes(monkeypatch, diagonal):
     def broken(q, k, v, dropout_p, is_causal):

@@ -38,6 +38,20 @@ def test_a_row_is_the_most_over_placements():
     assert numbers(both[1]) == [0, 0, 0, 0]
 
 
+def test_a_norm_that_cannot_be_certified_has_no_number(tmp_path, monkeypatch):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "pairs.yaml").write_text("_target_: pairs.Pairs\n")
+    (tmp_path / "pairs.py").write_text(
+        "from torch import nn\n\n\nclass Pairs(nn.Module):\n"
+        "    def __init__(self, n):\n        super().__init__()\n\n"
+        "    def forward(self, x):\n        assert len(x) == 2\n        return x\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    few = ["norm=pairs", "placement=pre", "model.n_layer=1", "model.n_embd=16"]
+    row = table(["--config-dir", str(tmp_path), *few]).splitlines()[2]
+    assert row == "| `pairs` |" + " cannot be told |" * 4
+
+
 def test_bad_input_is_one_line():
     command = [sys.executable, "-m", "diagnostics.certificates", "norm=nope"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -147,7 +147,7 @@ def test_without_a_gradient_through_its_statistics_layernorm_is_the_same_functio
 
 # what each norm does not see: exact, as ε goes along with the scale ---------------------------------------
 
-SCALES, SHIFTS = st.floats(0.1, 50), st.floats(-50, 50)
+SCALES, SHIFTS = st.floats(0.1, 50), st.floats(-5, 5)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -160,7 +160,7 @@ def test_layernorm_does_not_see_shift_or_scale_of_a_token(seed, shift, scale):
     x = drawn((2, 3, 16), seed)
     shifts, scales = shift * drawn((2, 3, 1), seed + 1), scale
     assert close(LayerNorm(16, 1e-5 * scale**2).double()(x * scales), LayerNorm(16, 1e-5).double()(x))
-    assert (LayerNorm(16).double()(x + shifts) - LayerNorm(16).double()(x)).abs().max() < 1e-12 * 200
+    assert (LayerNorm(16).double()(x + shifts) - LayerNorm(16).double()(x)).abs().max() < 1e-12
 
 
 @given(seed=SEEDS, scale=SCALES)
@@ -176,12 +176,12 @@ def test_rmsnorm_and_scalenorm_do_not_see_the_scale_of_a_token_but_its_shift(see
 @given(seed=SEEDS, scale=SCALES)
 @settings(deadline=None)
 def test_groupnorm_does_not_see_shift_or_scale_of_a_tokens_group(seed, scale):
-    x, norm = drawn((2, 3, 16), seed), GroupNorm(16, 4, eps=0.0).double()
-    scales = scale * torch.tensor([1.0, 2.0, 0.5, 3.0]).double().repeat_interleave(4)
-    shifts = drawn((2, 3, 4), seed + 1).repeat_interleave(4, dim=-1)
-    assert (norm(x * scales + shifts) - norm(x)).abs().max() < 1e-10
-    assert close(GroupNorm(16, 4, 1e-5 * scale**2).double()(x * scale), GroupNorm(16, 4, 1e-5).double()(x))
-    assert (norm(x * torch.linspace(1, 2, 16)) - norm(x)).abs().max() > 0.01  # within a group it does
+    x, norm = drawn((2, 3, 64), seed), GroupNorm(64, 4, eps=0.0).double()
+    scales = scale * torch.tensor([1.0, 2.0, 0.5, 3.0]).double().repeat_interleave(16)
+    shifts = drawn((2, 3, 4), seed + 1).repeat_interleave(16, dim=-1)
+    assert (norm(x * scales + shifts) - norm(x)).abs().max() < 1e-12
+    assert close(GroupNorm(64, 4, 1e-5 * scale**2).double()(x * scale), GroupNorm(64, 4, 1e-5).double()(x))
+    assert (norm(x * torch.linspace(1, 2, 64)) - norm(x)).abs().max() > 0.01  # within a group it does
 
 
 @given(seed=SEEDS)

@@ -46,6 +46,7 @@ BAD = [
     ("norm=nope", f"norm: there is no 'nope'; choose one of {', '.join(NORMS)}"),
     ("placement=mid", f"placement: there is no 'mid'; choose one of {', '.join(PLACEMENTS)}"),
     ("train.step=3", "train.step: unknown key; did you mean train.steps?"),
+    ("model.qk_norm.eps=1", "model.qk_norm.eps: unknown key; did you mean model.qk_norm?"),
     ("norm.epss=3", "norm.epss: unknown key; did you mean norm.eps?"),
     ("+foo=1", "foo: unknown key"),
     ("train.steps=abc", "train.steps: should be a valid integer, not 'abc'"),

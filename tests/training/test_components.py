@@ -1,6 +1,7 @@
 """A config names a class and its arguments; its code is part of a run's identity; a stranger's is refused."""
 
 import pytest
+import torch
 from torch import nn
 
 from model.norms import LayerNorm
@@ -31,6 +32,12 @@ def test_a_component_is_bound_to_its_options():
         ),
         ("model.norms.LayerNorm", {"eps": "a"}, "norm.eps: should be a valid number, not 'a'"),
         ("model.norms.LayerNorm", {"bias": "x"}, "norm.bias: should be a valid boolean"),
+        ("model.norms.LayerNorm", {"eps": float("nan")}, "norm.eps: should be a finite number, not nan"),
+        (
+            "model.norms.DynamicTanh",
+            {"alpha": float("inf")},
+            "norm.alpha: should be a finite number, not inf",
+        ),
         ("torch.nn.Identity", {"eps": 1}, "norm.eps: .* has no such argument"),
         ("model.norms.Nope", {}, "norm._target_: .* cannot be imported"),
         ("nope.Nope", {}, "norm._target_: .* cannot be imported"),
@@ -59,3 +66,56 @@ def test_a_model_that_cannot_be_built_names_norm_and_placement():
     config = configured("norm=layernorm", "+norm.normalized_shape=3")
     with pytest.raises(ConfigError, match="norm=layernorm placement=pre: .*normalized_shape"):
         build_model(config, 9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["norm=groupnorm", "norm.num_groups=0"],
+            "norm=groupnorm placement=pre: num_groups = 0 does not divide",
+        ),
+        (["placement=mix", "placement.fraction=2"], "placement=mix: fraction = 2.0 .* not between 0 and 1"),
+        (
+            ["model.qk_norm=groupnorm", "model.n_head=64"],
+            "placement=pre model.qk_norm=groupnorm: num_groups = 4",
+        ),
+    ],
+)
+def test_what_a_class_refuses_is_one_line_that_names_what_was_chosen(overrides, message):
+    from training import device
+    from training.rehearsal import rehearsed
+
+    compute = device.choose("cpu", "fp32")
+    with pytest.raises(ConfigError, match=message):
+        rehearsed(
+            configured(*overrides), 9, compute, lambda net: net(torch.zeros(2, 4, dtype=torch.long)).sum()
+        )
+
+
+class Vector(nn.Module):
+    """A norm whose option, where null, becomes as many numbers as there are channels."""
+
+    def __init__(self, n: int, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((n,), 1.0 if scale is None else scale))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def test_an_option_that_becomes_several_numbers_is_settled_by_its_class_alone():
+    from training.components import build_model, settled
+
+    config = configured("model.n_layer=1", "model.n_embd=16")
+    vector = component(f"{__name__}.Vector", scale=None)
+    config = config.model_copy(update={"norm": vector})
+    assert "norm.scale" not in settled(config)
+    assert build_model(config, 9).final.scale.shape == (16,)
+
+
+def test_what_is_settled_at_other_sites_is_said_too():
+    from training.components import settled
+
+    found = settled(configured("model.qk_norm=dyt", "model.final_norm=derf"))
+    assert (found["model.qk_norm.alpha"], found["model.final_norm.alpha"]) == (1, 1)

@@ -138,3 +138,21 @@ def test_the_published_recipes_are_nanogpts_number_for_number():
 def test_an_experiment_gives_way_to_what_is_asked_for():
     config = configured("experiment=nanogpt_cpu", "data=text", "data.path=x", "train.steps=3", "norm=none")
     assert (config.data.corpus, config.train.steps, config.norm.name) == ("text", 3, "none")
+
+
+def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("defaults: [layernorm]\neps: 1e-3\n")
+    (tmp_path / "norm" / "other.yaml").write_text("_target_: model.norms.RMSNorm\neps: 1e-2\n")
+    where = ("--config-dir", str(tmp_path))
+    assert configured(*where, "norm=mine").norm.options["eps"] == 1e-3
+    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml has a defaults list"):
+        configured(*where, "model.qk_norm=mine")
+    config = configured(*where, "model.qk_norm=other")
+    assert (config.model.qk_norm.name, config.model.qk_norm.options) == ("other", {"eps": 1e-2})
+
+
+def test_what_was_chosen_is_named_as_it_is_typed():
+    assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").chosen() == (
+        "norm=layernorm placement=pre model.embedding_norm=rmsnorm"
+    )
