@@ -221,7 +221,7 @@ def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
     assert measured(stopped) == measured(whole)
 
 
-@pytest.mark.parametrize(("norm", "optim"), CASES)
+@pytest.mark.parametrize(("norm", "optim"), [("layernorm", "adamw"), ("batchnorm", "muon")])
 def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
     seldom = ("train.eval_every=10", "train.checkpoint_every=7")
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, *seldom, "train.steps=120")

@@ -444,7 +444,8 @@ def test_wandbs_own_settings_are_heard(watched, tmp_path, monkeypatch, capsys, s
 def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
     for name, value in {"PROJECT": "p", "RUN_GROUP": "g", "TAGS": "a,b", "DIR": str(tmp_path / "d")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    config = watched().model_copy(update={"wandb": configured().wandb})
+    now = configured.__wrapped__()  # not the one that was composed without them
+    config = watched().model_copy(update={"wandb": now.wandb})
     go(config)
     [run] = records("run", *offline(tmp_path / "d"))
     assert (run["project"], run["run_group"], run["tags"]) == ("p", "g", ["a", "b"])
