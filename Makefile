@@ -12,7 +12,7 @@ train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)

@@ -173,6 +173,7 @@ def test_powernorm_divides_by_the_root_of_a_running_mean_square_and_moves_it_aft
     torch.testing.assert_close(norm(x), expected)  # evaluation moves nothing
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [RunningBatchNorm, PowerNorm])
 def test_compiled_its_gradient_is_by_the_estimates_of_the_forward(kind, backend):
