@@ -132,8 +132,7 @@ class RunningBatchNorm(BatchNorm):
     Of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization is the cure)
     say that it can make a model blow up. It is here because it is the plainest causal form. Moments that move
     slowly are more nearly constants, hence the small momentum: with BatchNorm's 0.1 a default model in pre
-    stayed at the loss of guessing for 300 steps. Still it learns more slowly than others: in some hundred
-    steps not a single batch by heart.
+    stayed at the loss of guessing for 300 steps, with 0.01 it learned, if more slowly than with other norms.
     """
 
     def __init__(
