@@ -132,8 +132,8 @@ class RunningBatchNorm(BatchNorm):
     Of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization is the cure)
     say that it can make a model blow up. It is here because it is the plainest causal form. Moments that move
     slowly are more nearly constants, hence the small momentum: with BatchNorm's 0.1 a default model in pre
-    stayed at the loss of guessing for 300 steps, with 0.01 it learned, if more slowly than with other norms; a single
-    batch is not yet learned by heart when with others it is.
+    stayed at the loss of guessing for 300 steps, with 0.01 it learned, if more slowly than with other norms;
+    a single batch is not yet learned by heart when with others it is.
     """
 
     def __init__(
