@@ -81,8 +81,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
         if any(len(values) > 1 for values in kinds.values()):
             found.append(key)
     found = [key for key in found if not follows(key, found, runs)]
-    first = [key for key in ("norm", "placement") if key in found]
-    return first + [key for key in found if key not in first]
+    return sorted(found, key=lambda key: key not in ("norm", "placement"))  # these first
 
 
 def component(key: str) -> str | None:
@@ -93,17 +92,13 @@ def component(key: str) -> str | None:
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
     """Whether a key is what another makes it: model.qk_norm what norm is, where that is "same"; an option of
     a norm or placement, as norm.bias, what model.bias is."""
-    if key in COMPONENTS:
-        return key not in ("norm", "placement") and all(r.config.get(key) == r.config["norm"] for r in runs)
-    part = component(key)
-    if part is None:
+    part = key if key in COMPONENTS else component(key)
+    if part and part.startswith("model."):
+        its = [(run.config.get(part), run.config.get(key)) for run in runs]
+        if its == [(run.config["norm"], run.config.get("norm" + key.removeprefix(part))) for run in runs]:
+            return True
+    if part in (None, key):
         return False
-    own = f"norm.{key.removeprefix(f'{part}.')}"
-    if part.startswith("model.") and all(
-        run.config.get(part) == run.config["norm"] and run.config.get(key) == run.config.get(own)
-        for run in runs
-    ):
-        return True
     having = [run for run in runs if key in run.config]
     for other in others:
         if other in COMPONENTS or component(other):
