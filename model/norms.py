@@ -7,10 +7,12 @@ argument, the number of features; statistics in at least fp32; its own initial v
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -38,14 +40,67 @@ class Affine(nn.Module):
         return ", ".join(f"{key}={value}" for key, value in options.items() if key != "training")
 
 
-def variable(statistic: Tensor) -> Tensor:
-    """A statistic through which gradients flow."""
-    return statistic
+# Two functions with their gradients derived by hand. Uncompiled these take half of the time that autograd's do
+# for a nano model and a third for wide ones, as one tensor is kept for them, and passes over memory are saved.
+# Compiled there is no difference.
 
 
-def constant(statistic: Tensor) -> Tensor:
-    """The same number, but without a gradient."""
-    return statistic.detach()
+class Standardize(torch.autograd.Function):
+    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are of each token over the dimensions ``dims``.
+
+    Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+        y = x - x.mean(dims, keepdim=True)
+        y -= y.mean(dims, keepdim=True)  # what rounding left of μ
+        s = torch.rsqrt(y.square().mean(dims, keepdim=True) + eps)
+        y *= s
+        ctx.save_for_backward(y, s)
+        ctx.dims = dims
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        y, s = ctx.saved_tensors
+        gradient = g - g.mean(ctx.dims, keepdim=True)
+        gradient -= y * (g * y).mean(ctx.dims, keepdim=True)
+        gradient *= s
+        return gradient, None, None
+
+
+class StandardizeByConstants(Standardize):
+    """The same y, but μ and s are constants to the gradient, which is s · g."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        _, s = ctx.saved_tensors
+        return g * s, None, None
+
+
+class UnitRMS(torch.autograd.Function):
+    """y = x · s, where s = 1/√(E[x²] + ε), the mean being of each token over its last dimension.
+
+    Its gradient, g being that of y:  s · (g − y · E[g·y]).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        s = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        y = x * s
+        ctx.save_for_backward(y, s)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        y, s = ctx.saved_tensors
+        gradient = g - y * (g * y).mean(-1, keepdim=True)
+        gradient *= s
+        return gradient, None
 
 
 class LayerNorm(Affine):
@@ -86,15 +141,12 @@ class LayerNorm(Affine):
         self.normalized_shape = trailing
         self.dims = tuple(range(-len(trailing), 0))
         self.eps = eps
-        self.statistic = constant if detach_statistics else variable
+        self.standardize = StandardizeByConstants if detach_statistics else Standardize
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-len(self.dims) :] != self.normalized_shape:
             raise ValueError(f"LayerNorm over {self.normalized_shape} was given {tuple(x.shape)}")
-        y = at_least_fp32(x)
-        y = y - self.statistic(y.mean(self.dims, keepdim=True))
-        y = y - y.detach().mean(self.dims, keepdim=True)  # rounding only, so it has no gradient
-        y = y * self.statistic(torch.rsqrt(y.square().mean(self.dims, keepdim=True) + self.eps))
+        y = self.standardize.apply(at_least_fp32(x), self.dims, self.eps)
         return self.affine(y).to(x.dtype)
 
 
@@ -117,9 +169,7 @@ class RMSNorm(Affine):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        y = at_least_fp32(x)
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
-        return self.affine(y).to(x.dtype)
+        return self.affine(UnitRMS.apply(at_least_fp32(x), self.eps)).to(x.dtype)
 
 
 class ScaleNorm(nn.Module):
@@ -171,9 +221,8 @@ class GroupNorm(Affine):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        y = at_least_fp32(x).unflatten(-1, (self.num_groups, -1))
-        y = y - y.mean(-1, keepdim=True)
-        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        groups = at_least_fp32(x).unflatten(-1, (self.num_groups, -1))
+        y = Standardize.apply(groups, (-1,), self.eps)
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 
