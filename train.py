@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from training.device import Compute
-    from training.evaluation import Net
+    from training.evaluation import Net, Objective
 
 
 def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
-    import torch.nn.functional as F
 
     from diagnostics import causality, names
     from diagnostics.activations import Activations, without_effects
@@ -46,8 +45,10 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from training import evaluation, state
     from training.components import in_words
     from training.device import set_switches
+    from training.estimate import worth_compiling
+    from training.evaluation import cross_entropy
     from training.optim import new_optimizers, rate_scale, warmup_steps
-    from training.rehearsal import rehearsed
+    from training.rehearsal import compiled, rehearsed
 
     wandb_mode = tracking.wandb_mode(config)
     threads = set_switches(compute, config.train.threads)
@@ -56,15 +57,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     micro_rows = rows // config.train.grad_accum
     largest_norm = config.train.grad_clip or math.inf
 
-    def loss_of(net: "Net", batch: batches.Batch) -> "Tensor":
-        """Mean cross-entropy, in nats per token."""
+    def loss_of(net: "Net", batch: batches.Batch, objective: "Objective" = cross_entropy) -> "Tensor":
+        """Mean loss, in nats per token."""
         x, y = (torch.from_numpy(tokens).to(compute.device, non_blocking=True) for tokens in batch)
         with compute.autocast():
-            logits = net(x)  # (B, T, V)
-        return F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+            return objective(net, x, y)
 
     micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
-    model, net = rehearsed(config, data.tokenizer.vocab_size, compute, lambda net: loss_of(net, micro_batch))
+    model = rehearsed(config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch))
+    objective: Objective = cross_entropy
+    if worth_compiling(config, data, compute.device.type):
+        objective = compiled(model, compute, lambda fast: loss_of(model, micro_batch, fast))
     estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)
@@ -76,12 +79,13 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
     logged = tracking.cut(run.metrics, start)
     best = tracking.best_of(logged)
-    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows, micro_rows)
+    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
+    large = compute.evaluation_rows(T)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
-    divergence = Divergence(guessing(windows()), warm, steps, patience, logged)
+    divergence = Divergence(guessing(windows(large)), warm, steps, patience, logged)
     n_parameters = sum(p.numel() for p in model.parameters())
-    here = environment(config, data, compute, n_parameters, threads, compiled=net is not model)
+    here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
     here["overrides"] = cli.arguments()
     group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
     certificate = read_json(run.certificate) if start else {}
@@ -114,13 +118,13 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     def evaluations(step: int) -> dict[str, float]:
         """What is measured on the validation split at ``step``."""
-        found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows()))}
-        full = [batch for batch in windows() if len(batch[0]) == micro_rows]  # micro-batches, as in training
-        if estimating and full:
+        found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows(large)))}
+        if estimating and len(next(windows(micro_rows))[0]) == micro_rows:  # micro-batches, as in training
+            full = (some for some in windows(micro_rows) if len(some[0]) == micro_rows)
             on = evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, stop.watching(full))
             found |= {"val/batch_stats_loss": on, "val/batch_stats_gap": on - found["val/loss"]}
         if step == steps:
-            whole = progress.through(step, batches.whole_split(data.val, T, micro_rows), len(data.val) - 1)
+            whole = progress.through(step, batches.whole_split(data.val, T, large), len(data.val) - 1)
             found["val/full_loss"] = evaluation.evaluate(model, loss_of, stop.watching(whole))
         return found
 
@@ -165,7 +169,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                 for micro in range(config.train.grad_accum):
                     part = slice(micro * micro_rows, (micro + 1) * micro_rows)
                     torch.manual_seed(seed_of("dropout", step, micro))
-                    micro_loss = loss_of(net, (x[part], y[part])) / config.train.grad_accum
+                    micro_loss = loss_of(model, (x[part], y[part]), objective) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 if watching:

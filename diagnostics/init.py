@@ -28,7 +28,6 @@ Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embe
 def look(config: RunConfig) -> tuple[Columns, str]:
     """The numbers of one choice, and its certificate in words."""
     import torch
-    import torch.nn.functional as F
 
     from data import batches
     from data.prepared import prepare
@@ -38,7 +37,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.weights import Weights
     from model.streams import stream_seed
     from training.device import choose
-    from training.evaluation import Net
+    from training.evaluation import Net, cross_entropy
     from training.rehearsal import rehearsed
 
     data, T = prepare(**config.data.model_dump()), config.model.block_size
@@ -49,10 +48,9 @@ def look(config: RunConfig) -> tuple[Columns, str]:
 
     def loss_of(net: Net) -> torch.Tensor:
         torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
-        return F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+        return cross_entropy(net, x, y)
 
-    eager = config.model_copy(update={"compile": False})
-    model, _ = rehearsed(eager, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of)
+    model = rehearsed(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of)
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:

@@ -175,7 +175,7 @@ class RunConfig(Checked):
     seed: Seed
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
-    compile: bool
+    compile: Auto
     fresh: bool
     tuned: list[str]
     model: ModelConfig

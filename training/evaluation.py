@@ -4,13 +4,20 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from data.batches import Batch
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
+Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d
 LossOf = Callable[[Net, Batch], Tensor]  # mean loss per target token, 0-d
+
+
+def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of idx's next tokens, the targets, in nats per token."""
+    return F.cross_entropy(net(idx).flatten(0, 1).float(), targets.flatten())
 
 
 def evaluate(model: nn.Module, loss_of: LossOf, some: Iterable[Batch]) -> float:

@@ -1,6 +1,8 @@
-"""What cannot work is heard of before anything is written: the model is built and goes through one batch."""
+"""What cannot work is heard of before anything is written: the model is built, compiled where that is wanted,
+and goes through one batch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +12,18 @@ from training.checking import ConfigError
 from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
-from training.evaluation import Net
+from training.evaluation import Objective, cross_entropy
 
 
-def rehearsed(
-    config: RunConfig, vocab_size: int, compute: Compute, loss_of: Callable[[Net], Tensor]
-) -> tuple[GPT, Net]:
-    """The model, which is the truth, and a fast view of it. ``loss_of`` is one batch's loss through either.
+def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Callable[[GPT], Tensor]) -> GPT:
+    """The model of a config, on its device; ``loss_of`` is one batch's loss.
 
     Raises:
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
     """
     try:
         model = build_model(config, vocab_size).to(compute.device)
-        rehearse(model, model, loss_of)
+        rehearse(model, lambda: loss_of(model))
     except ConfigError:
         raise
     except (MemoryError, ValueError, RuntimeError) as error:
@@ -31,21 +31,32 @@ def rehearsed(
         raise ConfigError(
             f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
         ) from error
-    if config.compile:
-        print("compile: compiling; the first time takes some 20 seconds, later ones a few", flush=True)
-        try:
-            net: Net = torch.compile(model)
-            rehearse(model, net, loss_of)
-            return model, net
-        except Exception as error:  # whatever a compiler may raise
-            print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
-    return model, model
+    return model
 
 
-def rehearse(model: nn.Module, net: Net, loss_of: Callable[[Net], Tensor]) -> None:
-    """One forward and backward through ``net``, a view of ``model``, that leaves no trace."""
+def compiled(model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor]) -> Objective:
+    """``cross_entropy`` compiled, the model in it; where that fails, as it is. ``loss_of`` is one batch's
+    loss by either.
+
+    The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
+    draws torch's random numbers: the compiler's own take longer than all the rest of a step.
+    """
+    print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
+    torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
+    options: dict[str, Any] = {"fallback_random": compute.device.type == "cpu"}
+    fast: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
+    try:
+        rehearse(model, lambda: loss_of(fast))
+        return fast
+    except Exception as error:  # whatever a compiler may raise
+        print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
+        return cross_entropy
+
+
+def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+    """One forward and backward that leaves no trace in ``model``."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss_of(net).backward()
+    loss().backward()
     model.zero_grad(set_to_none=True)
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
