@@ -2,14 +2,15 @@
 
     python sample.py                                          from the newest run's best checkpoint
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another, with a beginning
-    python sample.py num_samples=3 temperature=0              the likeliest text (0), or wilder (above 1)
+    python sample.py num_samples=3 temperature=0.5            several; tamer (0: the likeliest), or wilder
 
-It needs only the checkpoint: the tokenizer and the config are inside.
+It needs only the checkpoint: the tokenizer and the config are inside. Samples are drawn side by side; the
+first is printed as it grows.
 """
 
 import codecs
 import sys
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,11 @@ from training.components import OURS, load_model
 from training.config import SampleConfig
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
+
+    from training.device import Compute
+
+    LastLogits = Callable[[Tensor], Tensor]  # a window of tokens (B, n) -> what comes next (B, V)
 
 
 def draw(
@@ -29,25 +33,24 @@ def draw(
     temperature: float,
     top_k: int | None,
     top_p: float | None,
-    generator: "torch.Generator | None" = None,
+    uniform: "Tensor",
 ) -> "Tensor":
-    """One token for each row of logits (B, V): (B,), int64.
+    """One token for each row of logits (B, V): (B,), int64. By a random number of each row, uniform (B, 1) in
+    [0, 1), fp64: the first token up to which, in the order of falling probability, that much is summed up.
 
     temperature divides the logits, and 0 takes the largest. top_k keeps the k largest; top_p the fewest whose
     probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after temperature and top_k.
     """
-    import torch
-
     if temperature < 1e-6:  # below, fp32 cannot tell it from 0
         return logits.argmax(dim=-1)
-    ordered, order = ((logits - logits.amax(-1, keepdim=True)) / temperature).sort(dim=-1, descending=True)
-    if top_k is not None:
-        ordered[:, top_k:] = -torch.inf
-    probabilities = ordered.softmax(dim=-1)
+    ordered, order = logits.double().sort(dim=-1, descending=True)
+    summed = ((ordered[:, :top_k] - ordered[:, :1]) / temperature).softmax(dim=-1).cumsum(dim=-1)
+    total = summed[:, -1:]
     if top_p is not None:
-        before = probabilities.cumsum(dim=-1) - probabilities  # of all that are likelier; 0 for the first
-        probabilities[before >= top_p] = 0.0
-    return order.gather(-1, torch.multinomial(probabilities, 1, generator=generator))[:, 0]
+        enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
+        total = summed.gather(-1, enough)
+    rank = (summed[:, :-1] <= uniform * total).sum(dim=-1, keepdim=True)
+    return order.gather(-1, rank)[:, 0]
 
 
 def find_checkpoint(config: SampleConfig) -> Path:
@@ -78,12 +81,49 @@ def beginning(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
     return config.prompt or tokenizer.start
 
 
+def load(
+    config: SampleConfig, loaded: checkpoint.Checkpoint, vocab_size: int
+) -> "tuple[LastLogits, Compute]":
+    """What a checkpoint's model says comes next, and where and in which precision it computes.
+
+    ``precision=auto`` is bf16 on a GPU, and fp32 on a CPU: a token is one row, and products of one row are
+    slower in bf16 there while the weights fit into its caches.
+    """
+    import torch
+
+    from model.decoding import Decoder, agrees, uncached
+    from training import device
+
+    compute = device.choose(config.device, config.precision)
+    if config.precision == "auto" and compute.device.type == "cpu":
+        compute = device.Compute(compute.device, "fp32")
+    device.set_switches(compute, threads=None)
+    packages = OURS + ((config.trust,) if config.trust else ())
+    model = load_model(loaded, vocab_size, packages).to(compute.device).eval()
+    remembers = agrees(model, vocab_size)
+    if not remembers:
+        print(
+            "some norm looks at other tokens: each token is computed anew from all of them", file=sys.stderr
+        )
+    if compute.precision == "bf16":  # half of the bytes to read for each token; vectors stay fp32
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.data = parameter.data.to(torch.bfloat16)
+    last_logits = Decoder(model) if remembers else uncached(model)
+
+    def autocast(window: "Tensor") -> "Tensor":
+        with compute.autocast():
+            return last_logits(window)
+
+    return autocast if compute.precision == "bf16" else last_logits, compute
+
+
 @cli.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
     import torch
 
+    from model.decoding import generate
     from model.streams import stream_seed
-    from training import device as devices
 
     loaded = checkpoint.load(find_checkpoint(config))
     try:
@@ -96,29 +136,41 @@ def main(config: SampleConfig) -> None:
     except DataError as error:
         raise DataError(f"{'prompt' if config.prompt_file is None else 'prompt_file'}: {error}") from None
 
-    compute = devices.choose(config.device, "fp32")
-    devices.set_switches(compute, threads=None)
-    packages = OURS + ((config.trust,) if config.trust else ())
-    model = load_model(loaded, tokenizer.vocab_size, packages).to(compute.device).eval()
+    last_logits, compute = load(config, loaded, tokenizer.vocab_size)
     print(f"{loaded.path}, step {loaded.meta.step:,}", file=sys.stderr)
 
-    start = torch.from_numpy(ids.astype("int64"))[None].to(compute.device)  # (1, T)
-    for sample in range(config.num_samples):
-        generator = torch.Generator(compute.device).manual_seed(stream_seed(config.seed, "sample", sample))
-        choose = partial(
-            draw,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            generator=generator,
-        )
-        if sample:
-            print("---------------")
-        print(prompt, end="", flush=True)
-        characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
-        for token in islice(model.generate(start, choose), config.max_new_tokens):
-            print(characters.decode(tokenizer.decode([int(token)])), end="", flush=True)
-        print(characters.decode(b"", final=True))
+    # a stream of random numbers for each sample: the second is the same whether there is a third or not
+    streams = [stream_seed(config.seed, "sample", sample) for sample in range(config.num_samples)]
+    generators = [torch.Generator().manual_seed(stream) for stream in streams]
+
+    def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
+        uniform = torch.cat([torch.rand(1, 1, generator=g, dtype=torch.float64) for g in generators])
+        return draw(logits, config.temperature, config.top_k, config.top_p, uniform.to(logits.device))
+
+    start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
+    steps = generate(last_logits, start, loaded.meta.config.model.block_size, choose)
+    tokens = (step.tolist() for step in islice(steps, config.max_new_tokens))
+    others: list[list[int]] = [[] for _ in range(config.num_samples - 1)]
+
+    def first() -> Iterator[int]:
+        for one, *rest in tokens:
+            for text, token in zip(others, rest, strict=True):
+                text.append(token)
+            yield one
+
+    show(prompt, tokenizer, first())
+    for text in others:
+        print("---------------")
+        show(prompt, tokenizer, text)
+
+
+def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:
+    """Print a text as its tokens come."""
+    print(prompt, end="", flush=True)
+    characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
+    for token in tokens:
+        print(characters.decode(tokenizer.decode([token])), end="", flush=True)
+    print(characters.decode(b"", final=True))
 
 
 if __name__ == "__main__":

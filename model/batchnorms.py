@@ -93,8 +93,8 @@ class PositionBatchNorm(BatchNorm):
 
     No token sees the future, in training neither. But it sees the OTHER ROWS at its time step, and it needs
     two of them at least; few rows make noisy statistics. The running estimates are of max_steps time steps;
-    longer inputs are refused. (The paper uses the last step's for them, and begins with a weight of 0.1
-    because of the tanh of its LSTM, which is not here.)
+    longer inputs are refused. ``start`` is as in model.embeddings.LearnedPositions. (The paper uses the last
+    step's for them, and begins with a weight of 0.1 because of the tanh of its LSTM, which is not here.)
 
     Args:
         channels, eps, momentum, affine, bias: as BatchNorm's.
@@ -103,6 +103,8 @@ class PositionBatchNorm(BatchNorm):
     Raises:
         ValueError: as BatchNorm's; or more time steps than max_steps.
     """
+
+    start = 0
 
     def __init__(
         self,
@@ -118,10 +120,10 @@ class PositionBatchNorm(BatchNorm):
         self.running_var = torch.ones(max_steps, channels)
 
     def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        T = x.shape[-2]
-        if len(self.running_mean) < T:
-            raise ValueError(f"PositionBatchNorm of {len(self.running_mean)} time steps was given {T}")
-        return self.running_mean[:T], self.running_var[:T]
+        end = self.start + x.shape[-2]
+        if len(self.running_mean) < end:
+            raise ValueError(f"PositionBatchNorm of {len(self.running_mean)} time steps was given {end}")
+        return self.running_mean[self.start : end], self.running_var[self.start : end]
 
 
 class RunningBatchNorm(BatchNorm):

@@ -21,10 +21,15 @@ class Table(nn.Embedding):
 
 
 class LearnedPositions(Table):
-    """x[b, t] + weight[t]: GPT-2's, a row for each position of the context."""
+    """x[b, t] + weight[t]: GPT-2's, a row for each position of the context.
+
+    ``start`` is the position of the first time step: 0, but where a text is decoded step by step.
+    """
+
+    start = 0
 
     def forward(self, input: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
-        return input + self.weight[: input.shape[1]]  # the same for every row
+        return input + self.weight[self.start : self.start + input.shape[1]]  # the same for every row
 
 
 class Embedding(nn.Module):
@@ -49,11 +54,14 @@ class Rotary(nn.Module):
     t · base^(−2i/hs) (Su et al. 2021, arXiv 2104.09864; the pairs are those of GPT-NeoX).
 
     A product q·k then depends on the distance of the two positions, not on where they are. Nothing is
-    learned, and norms of q and k do not change. Angles are taken in at least fp32.
+    learned, and norms of q and k do not change. Angles are taken in at least fp32. ``start`` is as in
+    LearnedPositions.
 
     Args:
         base: of the angles' geometric progression: the slowest pair turns once in 2π·base steps, about.
     """
+
+    start = 0
 
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
@@ -61,7 +69,8 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, nh, T, hs) -> the same
         T, hs = x.shape[-2:]
-        steps, pairs = torch.arange(T, device=x.device), torch.arange(0, hs, 2, device=x.device)
+        steps = torch.arange(self.start, self.start + T, device=x.device)
+        pairs = torch.arange(0, hs, 2, device=x.device)
         exact = torch.promote_types(x.dtype, torch.float32)
         angles = torch.outer(steps.to(exact), self.base ** (-pairs.to(exact) / hs))  # (T, hs/2)
         cos, sin = angles.cos(), angles.sin()

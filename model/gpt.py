@@ -7,7 +7,7 @@ The branches themselves, attention and the MLP, are in model/branches.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -152,17 +152,3 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.final(x))
-
-    @torch.inference_mode()
-    def generate(self, idx: Tensor, draw: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-        """Endlessly yield the next token of each row, (B,) int64, continuing idx (B, T) with T ≥ 1.
-
-        ``draw`` turns the last position's logits (B, V) into tokens (B,). The model sees the last block_size
-        tokens. Call it in eval mode: in training mode dropout, and a norm's batch statistics, are at
-        work.
-        """
-        while True:
-            idx = idx[:, -self.block_size :]
-            token = draw(self(idx)[:, -1])
-            yield token
-            idx = torch.cat([idx, token[:, None]], dim=1)

@@ -40,8 +40,8 @@ class Affine(nn.Module):
         return ", ".join(f"{key}={value}" for key, value in options.items() if key != "training")
 
 
-# Two functions with their gradients derived by hand. Uncompiled these take half of the time that autograd's do
-# for a nano model and a third for wide ones, as one tensor is kept for them, and passes over memory are saved.
+# Two functions with their gradients derived by hand. Uncompiled these take 0.6 of the time that autograd's do
+# for a nano model and a third for wide ones, as fewer tensors are kept and fewer passes over memory made.
 # Compiled there is no difference.
 
 
@@ -148,6 +148,13 @@ class LayerNorm(Affine):
             raise ValueError(f"LayerNorm over {self.normalized_shape} was given {tuple(x.shape)}")
         y = self.standardize.apply(at_least_fp32(x), self.dims, self.eps)
         return self.affine(y).to(x.dtype)
+
+    def torchs(self) -> nn.LayerNorm:
+        """torch's with these very parameters. For one token at a time, in sampling, it is 7 times as fast."""
+        torchs = nn.LayerNorm(list(self.normalized_shape), self.eps, elementwise_affine=False)
+        torchs.register_parameter("weight", self.weight)
+        torchs.register_parameter("bias", self.bias)
+        return torchs
 
 
 class RMSNorm(Affine):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.tokenizers import from_spec
+from model.decoding import window_start
 from sample import draw
 from tests.conftest import ROOT
 from tests.test_train import run
@@ -20,14 +21,18 @@ def logits(rows: int = 5, vocab_size: int = 11) -> torch.Tensor:
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * 2
 
 
+def uniform(rows: int) -> torch.Tensor:
+    return torch.rand(rows, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def test_temperature_0_is_the_likeliest_token():
-    assert torch.equal(draw(logits(), 0, None, None), logits().argmax(-1))
+    assert torch.equal(draw(logits(), 0, None, None, uniform(5)), logits().argmax(-1))
 
 
 @given(st.integers(1, 20), st.floats(0.1, 3))
 def test_top_k_draws_among_the_k_likeliest(k, temperature):
     many = logits(1).expand(200, -1)
-    drawn = draw(many, temperature, k, None)
+    drawn = draw(many, temperature, k, None, uniform(200))
     assert set(drawn.tolist()) <= set(logits(1)[0].topk(min(k, 11)).indices.tolist())
 
 
@@ -35,7 +40,7 @@ def test_top_k_draws_among_the_k_likeliest(k, temperature):
 def test_top_p_draws_among_the_fewest_that_reach_p(p):
     probabilities, order = logits(1)[0].softmax(-1).sort(descending=True)
     kept = 1 + int((probabilities.cumsum(-1) < p - 1e-6).sum())
-    drawn = draw(logits(1).expand(200, -1), 1.0, None, p)
+    drawn = draw(logits(1).expand(200, -1), 1.0, None, p, uniform(200))
     assert set(drawn.tolist()) <= set(order[: kept + 1].tolist())
     if p < probabilities[0] - 1e-6:
         assert set(drawn.tolist()) == {int(order[0])}
@@ -43,7 +48,7 @@ def test_top_p_draws_among_the_fewest_that_reach_p(p):
 
 def test_frequencies_are_the_softmax_at_a_temperature():
     n = 200_000
-    drawn = draw(logits(1).expand(n, -1), 2.0, None, None, torch.Generator().manual_seed(0))
+    drawn = draw(logits(1).expand(n, -1), 2.0, None, None, uniform(n))
     expected = (logits(1)[0] / 2.0).softmax(-1)
     found = torch.bincount(drawn, minlength=11) / n
     assert (found - expected).abs().max() < 5 * (expected.max() / n).sqrt()  # five standard errors
@@ -73,6 +78,9 @@ def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trai
     assert one != two
     assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "num_samples=2").stdout == done.stdout
     assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != one
+    assert command("sample.py", "prompt=Now is", "max_new_tokens=7").stdout == one  # a stream for each sample
+    done = command("sample.py", "prompt=Now is", "max_new_tokens=0", "num_samples=2")
+    assert done.stdout == "Now is\n---------------\nNow is\n"
 
 
 def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):
@@ -83,12 +91,14 @@ def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(comm
     assert unused.missing_keys == ["head.weight"]  # tied
     ids = tokenizer.encode("Now is").tolist()
     for _ in range(12):
-        ids.append(int(model(torch.tensor([ids[-8:]]))[0, -1].argmax()))
+        ids.append(int(model(torch.tensor([ids[window_start(len(ids), 8) :]]))[0, -1].argmax()))
     greedy = tokenizer.decode(ids).decode() + "\n"
     common = (f"run={trained}", "which=last", "prompt=Now is", "max_new_tokens=12")
     for same in (["temperature=0"], ["top_k=1", "temperature=5"], ["top_p=1e-6"], ["temperature=1e-4"]):
         assert command("sample.py", *common, *same).stdout == greedy, same
     assert command("sample.py", *common, "temperature=5").stdout != greedy
+    in_bf16 = command("sample.py", *common, "temperature=0", "precision=bf16")
+    assert (in_bf16.returncode, len(in_bf16.stdout)) == (0, len(greedy)), in_bf16.stderr
 
 
 def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path):

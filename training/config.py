@@ -232,6 +232,7 @@ class SampleConfig(Checked):
     top_p: Annotated[Float, Field(gt=0, le=1)] | None
     seed: Seed
     device: DeviceName
+    precision: Literal["auto", "fp32", "bf16"]
     trust: str | None
 
     @model_validator(mode="after")

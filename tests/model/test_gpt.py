@@ -12,6 +12,7 @@ from torch import nn
 
 from model import GPT
 from model.branches import MLP, CausalSelfAttention
+from model.decoding import Decoder, generate, window_start
 from model.embeddings import Embedding, LearnedPositions, Table
 from model.norms import LayerNorm
 from model.placements import Post, Pre
@@ -133,20 +134,6 @@ def test_heads_must_divide_the_channels():
         small(n_embd=10, n_head=4)
 
 
-def test_generation_sees_the_last_block_size_tokens_and_goes_on():
-    model = small().eval()
-    seen = []
-    model.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[1]))
-    drawn = [
-        t.item()
-        for t, _ in zip(
-            model.generate(tokens(1, 6), lambda logits: logits.argmax(-1)), range(5), strict=False
-        )
-    ]
-    assert seen[:5] == [6, 7, 8, 8, 8]
-    assert all(0 <= t < 11 for t in drawn)
-
-
 def test_dropout_is_at_every_site_in_training_and_nowhere_in_evaluation():
     both, weights_only = attention(dropout=0.5), attention(dropout=0.5)
     weights_only.dropout = nn.Identity()  # what is left is on the attention weights
@@ -238,12 +225,12 @@ def test_logits_are_those_of_hugging_faces_gpt2_with_the_same_weights(dtype, tol
 def test_its_likeliest_text_is_gpt2s_beyond_the_context_too():
     reference, ours = reference_and_ours(gelu_tanh, torch.float64)
     idx = torch.tensor([[3, 1, 4, 1, 5]])
-    found = [
-        int(token) for token in itertools.islice(ours.generate(idx, lambda logits: logits.argmax(-1)), 20)
-    ]
+    drawn = generate(Decoder(ours), idx, 16, lambda logits: logits.argmax(-1))
+    found = [int(token) for token in itertools.islice(drawn, 40)]
     expected = idx
-    for _ in range(20):
+    for _ in range(40):
         with torch.no_grad():
-            likeliest = reference(expected[:, -16:]).logits[:, -1].argmax(-1)
+            window = expected[:, window_start(expected.shape[1], 16) :]
+            likeliest = reference(window).logits[:, -1].argmax(-1)
         expected = torch.cat([expected, likeliest[:, None]], dim=1)
     assert found == expected[0, 5:].tolist()

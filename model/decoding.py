@@ -1,0 +1,120 @@
+"""Text, token by token, from a GPT: what it sees for each token, and how not to compute it all again.
+
+    tokens = generate(Decoder(model), idx, model.block_size, lambda logits: logits.argmax(-1))
+    text = torch.stack([*islice(tokens, 100)], dim=1)  # (B, 100)
+
+Shapes: B rows, n tokens so far, T = block_size, V = vocab_size, nh heads of hs channels.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.branches import Attend
+from model.gpt import GPT
+
+
+def window_start(n: int, block_size: int) -> int:
+    """The first of n tokens that the model sees when it is to say which comes next.
+
+    As long as they fit, it sees all. Then the window hops: half of it is left behind, and it grows from
+    there until it is full again. Between two hops every token stays where it is in the window, so that its
+    keys and values stay what they are; learned positions could not slide.
+    """
+    hop = max(1, block_size // 2)
+    return hop * max(0, -(-(n - block_size) // hop))
+
+
+@torch.inference_mode()
+def generate(
+    last_logits: Callable[[Tensor], Tensor], idx: Tensor, block_size: int, draw: Callable[[Tensor], Tensor]
+) -> Iterator[Tensor]:
+    """Endlessly yield the next token of each row, (B,) int64, continuing idx (B, n) with n ≥ 1.
+
+    ``last_logits`` gives, of a window (B, ≤ T) of tokens, the logits (B, V) of what comes next; ``draw``
+    turns these into tokens (B,).
+    """
+    n = idx.shape[1]
+    window = idx[:, window_start(n, block_size) :]
+    while True:
+        token = draw(last_logits(window))
+        yield token
+        n += 1
+        hopped = window_start(n, block_size) - window_start(n - 1, block_size)
+        window = torch.cat([window, token[:, None]], dim=1)[:, hopped:]
+
+
+class Decoder:
+    """The last logits of a window, as ``model`` in evaluation mode gives them. Where the window is the one
+    before and one token more, only that token goes through the model: keys and values of the others are kept.
+
+    The model itself stays as it is: the decoder's is a copy with the same parameters, in which attention
+    remembers, and modules that offer a faster equal (``torchs``) are replaced by it. A module that depends on
+    the position in the window has a ``start``, the position of the first time step that it is given.
+
+    That is right if, attention aside, each position is computed by itself, from where it stands and nothing
+    else. ``agrees`` tells whether it is so.
+    """
+
+    def __init__(self, model: GPT) -> None:
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        self.net = copy.deepcopy(model, shared).eval()
+        modules: list[Any] = list(self.net.modules())
+        for module in modules:
+            for name, child in module.named_children():
+                if isinstance(child, Attend):
+                    setattr(module, name, RememberingAttend(model.block_size))
+                elif hasattr(child, "torchs"):
+                    setattr(module, name, child.torchs())
+        placed: list[Any] = [module for module in self.net.modules() if hasattr(module, "start")]
+        self.placed = placed
+        self.seen = 0  # tokens of the window whose keys and values are kept
+
+    def __call__(self, window: Tensor) -> Tensor:  # (B, n ≤ T) -> (B, V)
+        n = window.shape[1]
+        start = self.seen if n == self.seen + 1 else 0
+        for module in self.placed:
+            module.start = start
+        self.seen = n
+        logits: Tensor = self.net(window[:, start:])
+        return logits[:, -1]
+
+
+class RememberingAttend(nn.Module):
+    """``Attend`` in evaluation, for a window that comes in parts: first all so far, then one step each."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__()
+        self.block_size = block_size
+        self.start = 0
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, steps, hs) each -> the same
+        end = self.start + q.shape[2]
+        if self.start == 0:
+            self.k, self.v = (x.new_empty(*x.shape[:2], self.block_size, x.shape[3]) for x in (k, v))
+        self.k[:, :, self.start : end] = k
+        self.v[:, :, self.start : end] = v
+        return F.scaled_dot_product_attention(
+            q, self.k[:, :, :end], self.v[:, :, :end], is_causal=self.start == 0
+        )
+
+
+@torch.inference_mode()
+def agrees(model: GPT, vocab_size: int) -> bool:
+    """Whether a ``Decoder`` gives the logits of ``model``, in evaluation mode, tried on random tokens."""
+    T = min(model.block_size, 8)
+    some = torch.Generator().manual_seed(0)
+    idx = torch.randint(vocab_size, (1, T), generator=some).to(model.head.weight.device)
+    windows = [idx[:, :n] for n in range(T // 2 + 1, T + 1)]
+    both = (torch.cat([last(window) for window in windows]) for last in (Decoder(model), uncached(model)))
+    decoded, expected = both
+    return bool((decoded - expected).abs().max() <= 1e-3 * expected.std())
+
+
+def uncached(model: GPT) -> Callable[[Tensor], Tensor]:
+    """The last logits of a window by the model itself."""
+    return lambda window: model(window)[:, -1]
