@@ -80,7 +80,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     logged = tracking.cut(run.metrics, start)
     best = tracking.best_of(logged)
     windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
-    large = compute.evaluation_rows(T)
+    large = compute.evaluation_rows(T, data.tokenizer.vocab_size)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
     divergence = Divergence(guessing(windows(large)), warm, steps, patience, logged)

@@ -30,9 +30,11 @@ class Compute:
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
-    def evaluation_rows(self, block_size: int) -> int:
-        """Rows to evaluate at once: on a CPU as many as stay in its caches, on a GPU enough to fill it."""
-        return max(1, (4096 if self.device.type == "cpu" else 65_536) // block_size)
+    def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
+        """Rows to evaluate at once: on a CPU as many as stay in its caches, on a GPU enough to fill it; where
+        the vocabulary is large, as few as keep the logits small."""
+        tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**30)
+        return max(1, min(tokens, logits // vocab_size) // block_size)
 
     def peak_memory(self) -> int:
         """The most bytes in use since ``set_switches``: on a GPU by tensors, on a CPU by the whole

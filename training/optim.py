@@ -5,7 +5,9 @@ import math
 import torch
 
 from model import GPT
+from model.branches import Linear
 from training.config import MuonConfig, OptimConfig, ScheduleConfig
+from training.muon import Muon
 
 
 def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimizer]:
@@ -13,7 +15,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimize
     blocks and AdamW for the rest.
 
     Matrices decay; vectors, as biases and a norm's weight, do not. Muon's update is scaled to the root mean
-    square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so one rate and one decay fit both.
+    square of AdamW's, so one rate and one decay fit both.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
@@ -32,14 +34,9 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimize
         )
     ]
     if isinstance(config, MuonConfig):
+        side_by_side = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
         optimizers.append(
-            torch.optim.Muon(
-                muons,
-                lr=config.learning_rate,
-                weight_decay=config.weight_decay,
-                momentum=config.momentum,
-                adjust_lr_fn="match_rms_adamw",
-            )
+            Muon(muons, config.learning_rate, config.weight_decay, config.momentum, side_by_side)
         )
     return optimizers
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from training.checking import ConfigError
-from training.device import choose, set_switches
+from training.device import Compute, choose, set_switches
 
 
 def test_auto_precision_on_a_cpu_is_bf16_where_the_processor_multiplies_it():
@@ -39,3 +39,10 @@ def test_autocast_is_on_in_bf16_only():
     for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         with choose("cpu", precision).autocast():
             assert (a @ a).dtype == dtype
+
+
+def test_rows_of_an_evaluation_are_fewer_where_logits_are_many():
+    cpu, gpu = (Compute(torch.device(kind), "bf16") for kind in ("cpu", "cuda"))
+    assert [cpu.evaluation_rows(64, 65), gpu.evaluation_rows(64, 65)] == [64, 1024]
+    assert cpu.evaluation_rows(64, 50257) * 64 * 50257 * 4 <= 2**26  # bytes in fp32
+    assert cpu.evaluation_rows(8192, 65) == 1

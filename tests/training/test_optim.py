@@ -41,6 +41,9 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
     of_muon = {names[p] for group in muon.param_groups for p in group["params"]}
     kinds = ("attn.branch.qkv", "attn.branch.proj", "mlp.branch.fc", "mlp.branch.proj")
     assert of_muon == {f"blocks.{layer}.{kind}.weight" for layer in (0, 1) for kind in kinds}
+    assert {names[p]: parts for p, parts in muon.parts.items() if parts > 1} == {
+        f"blocks.{layer}.attn.branch.qkv.weight": 3 for layer in (0, 1)
+    }
     assert (muon.param_groups[0]["momentum"], muon.param_groups[0]["weight_decay"]) == (0.9, 0.3)
     assert all(group["eps"] == 1e-6 for group in adamw.param_groups)
     assert "embed.tokens.weight" in {names[p] for group in adamw.param_groups for p in group["params"]}

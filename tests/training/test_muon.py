@@ -1,0 +1,59 @@
+"""Our Muon is torch's, only that matrices are stepped together."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from training import muon
+from training.muon import Muon
+
+SHAPES = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]  # square, tall, wide, and some twice
+
+
+def parameters(shapes, seed: int = 0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def stepped(optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
+    """The parameters after some steps with random gradients, some of which are missing at times."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        for i, p in enumerate(params):
+            p.grad = None if (step + i) % 5 == 4 else torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return [p.detach() for p in params]
+
+
+@pytest.mark.parametrize("large", [0, muon.LARGE])  # one by one, or together
+def test_an_update_is_torchs(monkeypatch, large):
+    monkeypatch.setattr(muon, "LARGE", large)
+    ours = Muon(parameters(SHAPES), lr=0.02, weight_decay=0.3, momentum=0.9)
+    torchs = torch.optim.Muon(
+        parameters(SHAPES), lr=0.02, weight_decay=0.3, momentum=0.9, adjust_lr_fn="match_rms_adamw"
+    )
+    start = parameters(SHAPES)
+    for a, b, p in zip(stepped(ours), stepped(torchs), start, strict=True):
+        moved = (b - p).norm()
+        assert moved > 0.01
+        assert (a - b).norm() < 0.02 * moved  # it is computed in bf16
+    states = [list(optimizer.state_dict()["state"][0]) for optimizer in (ours, torchs)]
+    assert states[0] == states[1] == ["momentum_buffer"]
+
+
+def test_parts_of_a_parameter_are_stepped_as_parameters_of_their_own():
+    """Queries, keys and values, say, which are one tall matrix for the sake of speed alone."""
+    whole, apart = parameters([(24, 8)]), parameters([(24, 8)])
+    pieces = [nn.Parameter(piece.clone()) for piece in apart[0].detach().chunk(3)]
+    gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
+    whole[0].grad = gradient
+    for piece, part in zip(pieces, gradient.chunk(3), strict=True):
+        piece.grad = part.clone()
+    Muon(whole, 0.02, 0.1, 0.9, {whole[0]: 3}).step()
+    Muon(pieces, 0.02, 0.1, 0.9).step()
+    assert torch.equal(whole[0], torch.cat([*pieces]))
+    other = parameters([(24, 8)])
+    other[0].grad = gradient
+    Muon(other, 0.02, 0.1, 0.9).step()
+    assert (other[0] - whole[0]).abs().max() > 1e-3

@@ -1,0 +1,78 @@
+"""Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon): momentum, made orthogonal."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+LARGE = 2**16  # numbers of a matrix: more than that, and a CPU is busy with one, and its caches full
+
+
+class Muon(torch.optim.Muon):
+    """torch.optim.Muon, but matrices of one shape are made orthogonal together: small models have many small
+    ones.
+
+    Args:
+        params: matrices, (A, B) each, or several such side by side, ``parts``.
+        lr: learning rate. The update of a matrix is scaled by 0.2·√max(A, B), which makes its root mean
+            square that of AdamW's (Liu et al. 2025, arXiv 2502.16982, eq. 4).
+        weight_decay: decoupled, as AdamW's.
+        momentum: of the gradient's running mean; the update looks ahead by it (Nesterov).
+        parts: how many matrices a parameter is, where it is not one: queries, keys and values, say.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        parts: dict[Tensor, int] | None = None,
+    ) -> None:
+        scaled = "match_rms_adamw"
+        super().__init__(params, lr, weight_decay, momentum, nesterov=True, adjust_lr_fn=scaled)
+        self.parts = parts or {}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            for p in params:
+                if "momentum_buffer" not in self.state[p]:
+                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            means = [self.state[p]["momentum_buffer"] for p in params]
+            torch._foreach_lerp_(means, grads, 1 - group["momentum"])
+            ahead = torch._foreach_lerp(grads, means, group["momentum"])
+            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+
+            alike = defaultdict(list)
+            for p, update in zip(params, ahead, strict=True):
+                matrices = update.unflatten(0, (self.parts.get(p, 1), -1))  # (parts, A, B)
+                alike[matrices.shape[1:]].append((p, matrices))
+            for shape, some in alike.items():
+                together = torch.cat([matrices for _, matrices in some])
+                options = group["ns_coefficients"], group["ns_steps"], group["eps"]
+                if together.device.type == "cpu" and shape.numel() > LARGE:
+                    updates = torch.stack([orthogonal(matrix, *options) for matrix in together])
+                else:
+                    updates = orthogonal(together, *options)
+                sizes = [len(matrices) for _, matrices in some]
+                for (p, _), update in zip(some, updates.split(sizes), strict=True):
+                    p.add_(update.flatten(0, 1), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+
+
+def orthogonal(
+    matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:  # (…, A, B) -> the same, bf16
+    """Each matrix U S Vᵀ, its singular values S brought near 1 by Newton-Schulz iterations of 5th order."""
+    a, b, c = coefficients
+    x = (matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    added = torch.addmm if x.dim() == 2 else torch.baddbmm  # β·first + α·second·third
+    for _ in range(steps):  # x ← a·x + (b·G + c·G²) x, where G = x xᵀ; for tall ones from the other side
+        gram = x.mT @ x if tall else x @ x.mT
+        factor = added(gram, gram, gram, beta=b, alpha=c)
+        x = added(x, x, factor, beta=a) if tall else added(x, factor, x, beta=a)
+    return x
