@@ -16,6 +16,7 @@ OURS = [
         "training/*.py",
         "diagnostics/*.py",
         "comparison/*.py",
+        "bench/*.py",
         "hydra_plugins/*.py",
     )
     for file in sorted(ROOT.glob(pattern))
@@ -28,6 +29,7 @@ ROOMS = {
     "training": {"training", "diagnostics", "data", "model"},
     "": {"training", "diagnostics", "data", "model"},
     "compare": {"comparison"},
+    "bench": {"bench", "comparison", "training", "data", "model"},
     "hydra_plugins": {"training"},
 }
 PROGRAMS = {ROOT / "diagnostics" / name for name in ("init.py", "certificates.py")}  # started by python -m

@@ -1,0 +1,90 @@
+"""Training steps in this process, to be timed in turn with those of other runs. For bench/norms.py; nothing
+to run here.
+
+train.py is what a user runs, and it has the loop; here are the same parts in the same order without what
+looks at a run: statistics, log, evaluation, checkpoints."""
+
+import contextlib
+import io
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.measure import BenchError
+from bench.sizes import Size
+from model import GPT
+from training import device, rehearsal
+from training.cli import choices
+from training.config import RunConfig
+from training.evaluation import Objective, cross_entropy
+from training.optim import new_optimizers
+
+BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
+
+
+def prepare_torch() -> None:
+    """Many models of one class are compiled in this process: each for its own shapes, and none forgotten."""
+    dynamo: Any = torch._dynamo
+    dynamo.config.recompile_limit = dynamo.config.accumulated_recompile_limit = 1024
+    dynamo.config.automatic_dynamic_shapes = False
+
+
+def configured(*overrides: str) -> RunConfig:
+    """The config of a command line of train.py."""
+    return choices("config", RunConfig, list(overrides))[""]
+
+
+class Steps:
+    """A run of train.py at this norm and size, on made-up tokens, ready to be stepped through.
+
+    Its learning rate is so small that the weights stay what they are at the start: that is timed, not
+    learned. Raises BenchError where torch cannot compile the model.
+    """
+
+    def __init__(self, norm: str, size: Size, compiled: bool) -> None:
+        overrides = [*size.overrides(), "train.eval_every=0", "optim.learning_rate=1e-6"]
+        self.config = configured(
+            f"norm={norm}", "placement=pre", f"compile={str(compiled).lower()}", *overrides
+        )
+        self.compute = device.choose(self.config.device, self.config.precision)
+        device.set_switches(self.compute, self.config.train.threads)
+        shape = (size.batch_size, size.block_size + 1)
+        tokens = np.random.default_rng(0).integers(size.vocab_size, size=shape)
+        self.batch = tokens[:, :-1], tokens[:, 1:]
+        self.objective: Objective = cross_entropy
+        self.model = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss)
+        if compiled:
+            with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
+                self.objective = rehearsal.compiled(
+                    self.model, self.compute, lambda fast: self.loss(self.model, fast)
+                )
+            if self.objective is cross_entropy:
+                raise BenchError(f"norm={norm}: torch cannot compile the model here; --eager leaves that out")
+        self.optimizers = new_optimizers(self.model, self.config.optim)
+
+    def loss(self, model: GPT, objective: Objective = cross_entropy) -> Tensor:
+        x, y = (torch.from_numpy(tokens).to(self.compute.device, non_blocking=True) for tokens in self.batch)
+        with self.compute.autocast():
+            return objective(model, x, y)
+
+    def step(self) -> None:
+        """One update. Where another model was compiled since, the first call compiles once more."""
+        self.loss(self.model, self.objective).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.grad_clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def seconds(self) -> float:
+        """Median over a block's steps, without the first two."""
+        times = []
+        for _ in range(BLOCK):
+            start = time.perf_counter()
+            self.step()
+            self.compute.synchronize()
+            times.append(time.perf_counter() - start)
+        return median(times[2:])
