@@ -145,7 +145,8 @@ def main(config: SampleConfig) -> None:
 
     def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
         uniform = torch.cat([torch.rand(1, 1, generator=g, dtype=torch.float64) for g in generators])
-        return draw(logits, config.temperature, config.top_k, config.top_p, uniform.to(logits.device))
+        drawn = draw(logits.cpu(), config.temperature, config.top_k, config.top_p, uniform)
+        return drawn.to(logits.device)
 
     start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
     steps = generate(last_logits, start, loaded.meta.config.model.block_size, choose)

@@ -72,14 +72,14 @@ class Decoder:
                     setattr(module, name, child.torchs())
         placed: list[Any] = [module for module in self.net.modules() if hasattr(module, "start")]
         self.placed = placed
-        self.seen = 0  # tokens of the window whose keys and values are kept
+        self.seen: Tensor | None = None  # the window whose keys and values are kept
 
     def __call__(self, window: Tensor) -> Tensor:  # (B, n ≤ T) -> (B, V)
-        n = window.shape[1]
-        start = self.seen if n == self.seen + 1 else 0
+        goes_on = self.seen is not None and torch.equal(window[:, :-1], self.seen)
+        start = window.shape[1] - 1 if goes_on else 0
         for module in self.placed:
             module.start = start
-        self.seen = n
+        self.seen = window
         logits: Tensor = self.net(window[:, start:])
         return logits[:, -1]
 
