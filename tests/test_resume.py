@@ -18,9 +18,8 @@ import train as program
 from data.prepared import prepare
 from tests.conftest import ROOT
 from tests.test_train import QUICK, final, rows, same
-from training import checkpoint, interrupts, runs
+from training import checkpoint, device, interrupts, runs
 from training.checking import ConfigError
-from training.device import choose
 from training.files import read_json
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
@@ -31,7 +30,7 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 def go(config) -> Path:
     """What the command does: begin, or go on."""
     with interrupts.handled(interrupts.end):
-        data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
+        data, compute = prepare(**config.data.model_dump()), device.choose(config.device, config.precision)
         folder = runs.run_folder(config, compute.precision, data.fingerprint)
         with runs.Run(folder) as run:
             program.train(config, data, compute, run)
@@ -90,6 +89,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
 def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, number):
     config = tiny(*HARD, "train.steps=9")
+    monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches for a tiny split
     whole = go(config)
     for split in ("fixed_windows", "whole_split"):
         windows = getattr(program.batches, split)
@@ -101,11 +101,10 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
                     os.kill(os.getpid(), number)
                 yield batch
 
-        monkeypatch.setattr(program.batches, split, stopping)
         again = elsewhere(config, tmp_path / f"{split}{number}")
-        with pytest.raises(interrupts.Interrupted):
+        with monkeypatch.context() as patch, pytest.raises(interrupts.Interrupted):
+            patch.setattr(program.batches, split, stopping)
             go(again)
-        monkeypatch.undo()
         assert same(final(go(again)), final(whole))
 
 

@@ -20,7 +20,12 @@ class Interrupted(SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
+        self.number = number
         self.signal = signal.Signals(number).name
+
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
+        """A launcher's worker passes it to the launching process."""
+        return Interrupted, (self.number,)
 
 
 def current() -> dict[int, Any]:

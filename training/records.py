@@ -44,7 +44,6 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
         guard()
     idle.clear()
     record |= {"state": "running", "process": os.getpid(), "host": platform.node()}
-    write(folder, record)
     with (
         (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
         redirect_stdout(log),
@@ -52,6 +51,7 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
         interrupts.handled(interrupts.end),
     ):
         try:
+            write(folder, record)  # from now on the launching process sends its signals on
             yield outcome
         finally:
             if read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's

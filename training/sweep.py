@@ -205,10 +205,15 @@ class Sweep:
 
         def end(number: int, frame: Any) -> None:
             deadline = time.monotonic() + PATIENCE
-            for job in todo:
-                if records.alive(record := records.read(job.folder)):
-                    os.kill(record["process"], signal.SIGTERM)
-            while any(records.alive(records.read(job.folder)) for job in todo):
+            told: set[Path] = set()
+            while alive := {
+                job.folder: record["process"]
+                for job in todo
+                if records.alive(record := records.read(job.folder))
+            }:
+                for folder in alive.keys() - told:  # a worker may have taken another job meanwhile
+                    os.kill(alive[folder], signal.SIGTERM)
+                    told.add(folder)
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)

@@ -181,6 +181,19 @@ def test_a_signal_to_a_parallel_sweep_saves_its_runs_and_no_worker_outlives_it(s
         time.sleep(0.1)
 
 
+def test_a_run_that_ends_sooner_at_a_signal_leaves_the_others_the_time_to_save(sweep, tmp_path):
+    sizes = "model.n_embd=16,512"  # the larger one takes longer to save
+    process = started(tmp_path, *sweep, *SLOW, "train.steps=100000", sizes)
+    while len(statuses(tmp_path)) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in said
+    assert [status["state"] for status in statuses(tmp_path).values()] == ["interrupted"] * 2
+    assert {records.read(job)["state"] for job in tmp_path.glob("runs/.sweep/*/*")} == {"ended"}
+
+
 def test_a_worker_that_is_killed_does_not_end_the_others(sweep, tmp_path):
     process = started(tmp_path, *sweep, *SLOW, "seed=0,1,2")
     os.kill(workers(tmp_path).pop(), signal.SIGKILL)
