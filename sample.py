@@ -10,6 +10,7 @@ first is printed as it grows.
 
 import codecs
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -151,6 +152,7 @@ def main(config: SampleConfig) -> None:
     start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
     steps = generate(last_logits, start, loaded.meta.config.model.block_size, choose)
     tokens = (step.tolist() for step in islice(steps, config.max_new_tokens))
+    began = time.perf_counter()
     others: list[list[int]] = [[] for _ in range(config.num_samples - 1)]
 
     def first() -> Iterator[int]:
@@ -160,9 +162,12 @@ def main(config: SampleConfig) -> None:
             yield one
 
     show(prompt, tokenizer, first())
+    seconds = time.perf_counter() - began  # in which all samples grew
     for text in others:
         print("---------------")
         show(prompt, tokenizer, text)
+    drawn = config.num_samples * config.max_new_tokens
+    print(f"{drawn:,} tokens, {drawn / seconds:,.0f} tokens/s", file=sys.stderr)
 
 
 def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -131,6 +132,14 @@ def sample(bench: Bench, folder: Path, arguments: Sequence[str]) -> Child:
     """Run ``python sample.py`` on a run's last checkpoint. Raises BenchError where it failed."""
     command = [sys.executable, str(ROOT / "sample.py"), f"run={folder}", "which=last", *arguments]
     return measure.run(command, bench.work)
+
+
+def printed_rate(child: Child) -> float:
+    """Tokens a second, as sample.py says at its end. Raises BenchError where it does not."""
+    for _, line in reversed(child.lines):
+        if found := re.search(r"tokens, ([\d,]+) tokens/s$", line):
+            return float(found[1].replace(",", ""))
+    raise BenchError("sample.py did not say how fast it was")
 
 
 def made_up_corpus(folder: Path, n_tokens: int, vocab_size: int, sparse: bool = False) -> list[str]:

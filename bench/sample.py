@@ -3,18 +3,17 @@
     python -m bench.sample --peer NANOGPT --data tinyshakespeare.txt
     python -m bench.sample --peer NANOGPT --data tinyshakespeare.txt --size cpu --extra precision=fp32
 
-sample.py of both, as whole programs; temperature 1, nothing cut off. Neither prints a rate, and starting
-takes longer than a short text, so differences are taken of whole programs' times:
-
-    first text      (n - 1) / (T(n tokens) - T(1 token)): the first one, in which kernels are made ready
-    further texts   n (S - 1) / (T(S texts of n tokens) - T(1 text of n tokens)): each one after it
+sample.py of both, as whole programs; temperature 1, nothing cut off. Starting takes longer than a short text
+and is left out: ours prints its rate; nanoGPT's is n (S - 1) / (T(S texts) - T(1 text)), with T a program's
+seconds for texts of n tokens, which it draws one after another. So ours has in it that kernels are made ready
+for the first tokens, and nanoGPT's has not. Ours draws several texts side by side: their tokens together are
+one more column.
 """
 
 import argparse
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from bench import options, ours, peer
 from bench.measure import Child
@@ -23,8 +22,8 @@ from bench.sizes import SIZES, Size
 
 LENGTHS = (64, 256, 1000)  # tokens
 SHOWN: list[Column] = [
-    *((f"first_{n}_tokens_per_s", f"first text of {n}, tokens/s", 1.0) for n in LENGTHS),
-    *((f"further_{n}_tokens_per_s", f"further texts of {n}", 1.0) for n in LENGTHS),
+    *((f"{n}_tokens_per_s", f"1 text of {n}, tokens/s", 1.0) for n in LENGTHS),
+    *((f"several_{n}_tokens_per_s", f"several of {n}", 1.0) for n in LENGTHS),
     *((f"whole_{n}_s", f"program, {n}: s", 1.0) for n in LENGTHS),
     ("peak_memory_bytes", "memory, MB", 1e6),
 ]
@@ -36,22 +35,29 @@ def texts(n: int) -> int:
     return max(2, 1 + round(640 / n))
 
 
-def take(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
-    """Tokens a second at each length, and whole wall times. NaN where a difference drowned in noise."""
-    one = sampler(1, 1)
-    found: dict[str, float] = {"whole_1_s": one.seconds}
-    peak = one.peak_memory
+def take_ours(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
+    """Tokens a second at each length, of one text and of several, and whole wall times."""
+    found, peak = {}, 0
     for n in lengths:
-        first, several = sampler(n, 1), sampler(n, texts(n))
-        found[f"whole_{n}_s"] = first.seconds
-        found[f"first_{n}_tokens_per_s"] = rate(n - 1, first.seconds - one.seconds)
-        found[f"further_{n}_tokens_per_s"] = rate(n * (texts(n) - 1), several.seconds - first.seconds)
+        one, several = sampler(n, 1), sampler(n, texts(n))
+        found[f"whole_{n}_s"] = one.seconds
+        found[f"{n}_tokens_per_s"] = ours.printed_rate(one)
+        found[f"several_{n}_tokens_per_s"] = ours.printed_rate(several)
         peak = max(peak, several.peak_memory)
     return found | {"peak_memory_bytes": peak}
 
 
-def rate(tokens: int, seconds: float) -> float:
-    return tokens / seconds if seconds > 0 else math.nan
+def take_peers(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
+    """The same, but several texts are one after another. NaN where the difference drowned in noise."""
+    found, peak = {}, 0
+    for n in lengths:
+        one, several = sampler(n, 1), sampler(n, texts(n))
+        found[f"whole_{n}_s"] = one.seconds
+        seconds = several.seconds - one.seconds
+        found[f"{n}_tokens_per_s"] = n * (texts(n) - 1) / seconds if seconds > 0 else math.nan
+        found[f"several_{n}_tokens_per_s"] = found[f"{n}_tokens_per_s"]
+        peak = max(peak, several.peak_memory)
+    return found | {"peak_memory_bytes": peak}
 
 
 def our_sampler(bench: Bench, part: str, size: Size, extra: list[str]) -> Sampler:
@@ -80,15 +86,16 @@ def measure(bench: Bench, asked: argparse.Namespace) -> None:
     ours.warm_up(bench)
     lengths = tuple(asked.length or LENGTHS)
     for name in asked.size or ("cpu", "baby"):
-        samplers: dict[str, Sampler] = {}
+        parts: dict[str, Callable[[], Measured]] = {}
         if theirs:
             part = f"{name}: nanoGPT"
-            samplers[part] = peers_sampler(bench, part, theirs, SIZES[name], str(Path(f"sampled-{name}")))
+            peers = peers_sampler(bench, part, theirs, SIZES[name], f"sampled-{name}")
+            parts[part] = partial(take_peers, peers, lengths)
         part = f"{name}: ours"
-        samplers[part] = our_sampler(bench, part, SIZES[name], asked.extra)
-        metrics = [f"{of}_{n}_{unit}" for of, unit in RATES for n in lengths]
+        parts[part] = partial(take_ours, our_sampler(bench, part, SIZES[name], asked.extra), lengths)
+        metrics = [f"{of}{n}_{unit}" for of, unit in SHOWN_RATIOS for n in lengths]
         bench.compare(part, f"{name}: nanoGPT", *metrics)
-        bench.alternate({part: partial(take, sampler, lengths) for part, sampler in samplers.items()})
+        bench.alternate(parts)
     bench.found["texts"] = {str(n): texts(n) for n in lengths}
     bench.note(
         "above 1, a ratio of tokens_per_s says that ours is faster; of whole programs' seconds, slower"
@@ -96,7 +103,7 @@ def measure(bench: Bench, asked: argparse.Namespace) -> None:
     bench.show(SHOWN)
 
 
-RATES = (("first", "tokens_per_s"), ("further", "tokens_per_s"), ("whole", "s"))
+SHOWN_RATIOS = (("", "tokens_per_s"), ("several_", "tokens_per_s"), ("whole_", "s"))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
