@@ -357,8 +357,10 @@ QUICK = (
 
 
 def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command, text_file, tmp_path):
-    done = command("train.py", *QUICK)
+    done = command("train.py", *QUICK, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
+    assert " torch\n" in done.stderr
+    assert " torch._dynamo\n" not in done.stderr  # the compiler, which would be half of its start
     [folder] = (tmp_path / "runs").iterdir()
     assert f"sample from it: python sample.py run=runs/{folder.name}" in done.stdout
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data", "runs", "text.txt"]

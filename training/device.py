@@ -92,7 +92,7 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     back to when told to.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     plain_attention = compute.device.type == "cpu" and compute.precision == "bf16"
     torch.backends.cuda.enable_flash_sdp(

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from training.uncompiled import Uncompiled
+
 LARGE = 2**16  # numbers of a matrix: more than that, and a CPU is busy with one, and its caches full
 
 
-class Muon(torch.optim.Muon):
+class Muon(Uncompiled, torch.optim.Muon):
     """torch.optim.Muon, but matrices of one shape are made orthogonal together: small models have many small
     ones.
 

@@ -1,6 +1,7 @@
 """AdamW and Muon, what they decay, and their learning rate as a pure function of the step."""
 
 import math
+from inspect import unwrap
 
 import torch
 
@@ -8,6 +9,11 @@ from model import GPT
 from model.branches import Linear
 from training.config import MuonConfig, OptimConfig, ScheduleConfig
 from training.muon import Muon
+from training.uncompiled import Uncompiled
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
 def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimizer]:
@@ -25,7 +31,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimize
     matrices = {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0}
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(
+        AdamW(
             [group for group in (matrices, vectors) if group["params"]],
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),

@@ -42,6 +42,7 @@ def compiled(model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor
     draws torch's random numbers: the compiler's own take longer than all the rest of a step.
     """
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
+    torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": compute.device.type == "cpu"}
     fast: Objective = torch.compile(cross_entropy, dynamic=False, options=options)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
+
 
 def source(target: str) -> str:
     """The code of ``package.module.Class`` and of all that it uses, without comments and docstrings.
@@ -84,10 +86,9 @@ def source_file(module: str, package: str) -> Path | None:
     for folder in spec.submodule_search_locations or ():
         candidates += [Path(folder, *rest[:-1], f"{rest[-1]}.py")] if rest else []
         candidates += [Path(folder, *rest, "__init__.py")]
-    installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
     for file in candidates:
         if file.is_file() and (
-            top == package or not any(file.is_relative_to(folder) for folder in installed)
+            top == package or not any(file.is_relative_to(folder) for folder in INSTALLED)
         ):
             return file
     return None

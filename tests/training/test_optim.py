@@ -96,3 +96,23 @@ def test_linear_is_half_way_at_half_time():
         "schedule=linear", "schedule.warmup_fraction=0", "schedule.final_fraction=0"
     ).schedule
     assert rate_scale(50, 100, schedule) == pytest.approx(0.5)
+
+
+def test_adamw_is_torchs_to_the_bit():
+    config = configured("model.n_layer=1")
+    trained = {}
+    for kind in ("ours", "torch's"):
+        torch.manual_seed(0)
+        model = build_model(config, 9)
+        [optimizer] = new_optimizers(model, config.optim)
+        if kind == "torch's":
+            optimizer = torch.optim.AdamW(optimizer.param_groups)
+        random = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, generator=random)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert all(p.grad is None for p in model.parameters())
+        trained[kind] = [*model.parameters(), *optimizer.state_dict()["state"][0].values()]
+    assert all(torch.equal(*pair) for pair in zip(*trained.values(), strict=True))
