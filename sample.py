@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     LastLogits = Callable[[Tensor], Tensor]  # a window of tokens (B, n) -> what comes next (B, V)
 
 
+SMALL = 3_000_000  # parameters: below, a CPU is not faster in bf16 (two cores, AVX512-BF16)
+
+
 def draw(
     logits: "Tensor",
     temperature: float,
@@ -44,8 +47,8 @@ def draw(
     """
     if temperature < 1e-6:  # below, fp32 cannot tell it from 0
         return logits.argmax(dim=-1)
-    ordered, order = logits.double().sort(dim=-1, descending=True)
-    summed = ((ordered[:, :top_k] - ordered[:, :1]) / temperature).softmax(dim=-1).cumsum(dim=-1)
+    ordered, order = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
+    summed = ((ordered - ordered[:, :1]) / temperature).softmax(dim=-1).cumsum(dim=-1)
     total = summed[:, -1:]
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
@@ -87,8 +90,8 @@ def load(
 ) -> "tuple[LastLogits, Compute]":
     """What a checkpoint's model says comes next, and where and in which precision it computes.
 
-    ``precision=auto`` is bf16 on a GPU, and fp32 on a CPU: a token is one row, and products of one row are
-    slower in bf16 there while the weights fit into its caches.
+    ``precision=auto`` is as in training, but on a CPU fp32 for small models: only where a token costs the
+    reading of many weights is it worth that these have half of the bytes.
     """
     import torch
 
@@ -96,27 +99,23 @@ def load(
     from training import device
 
     compute = device.choose(config.device, config.precision)
-    if config.precision == "auto" and compute.device.type == "cpu":
-        compute = device.Compute(compute.device, "fp32")
-    device.set_switches(compute, threads=None)
     packages = OURS + ((config.trust,) if config.trust else ())
     model = load_model(loaded, vocab_size, packages).to(compute.device).eval()
-    remembers = agrees(model, vocab_size)
-    if not remembers:
-        print(
-            "some norm looks at other tokens: each token is computed anew from all of them", file=sys.stderr
-        )
-    if compute.precision == "bf16":  # half of the bytes to read for each token; vectors stay fp32
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.data = parameter.data.to(torch.bfloat16)
-    last_logits = Decoder(model) if remembers else uncached(model)
+    n_parameters = sum(p.numel() for p in model.parameters())
+    if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
+        compute = device.Compute(compute.device, "fp32")
+    device.set_switches(compute, threads=None)
+    torch.backends.cuda.enable_flash_sdp(True)  # what is slow in it on a CPU is its backward
+    if agrees(model, vocab_size):
+        return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
+    print("some norm looks at other tokens: each token is computed anew from all of them", file=sys.stderr)
+    last_logits = uncached(model)
 
     def autocast(window: "Tensor") -> "Tensor":
         with compute.autocast():
             return last_logits(window)
 
-    return autocast if compute.precision == "bf16" else last_logits, compute
+    return autocast, compute
 
 
 @cli.command("sample", SampleConfig)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model import GPT
-from model.decoding import Decoder, agrees, generate, uncached, window_start
+from model.decoding import Decoder, LinearIn, agrees, generate, uncached, window_start
 from model.norms import LayerNorm
 from model.placements import Pre
 from tests.conftest import AROUND, configured
@@ -100,6 +100,31 @@ def test_logits_are_those_of_the_model_to_rounding():
     decoder = Decoder(model)
     for n in range(4, T + 1):
         torch.testing.assert_close(decoder(idx[:, :n]), model(idx[:, :n])[:, -1], rtol=1e-9, atol=1e-9)
+
+
+def test_in_bf16_matrices_have_half_of_the_bytes_and_logits_differ_by_its_rounding():
+    model, idx = made("norm=batchnorm"), prompts(2, T)
+    decoder = Decoder(model, torch.bfloat16)
+    matrices = [module for module in decoder.net.modules() if isinstance(module, LinearIn)]
+    assert len(matrices) == sum(isinstance(module, nn.Linear) for module in model.modules())
+    assert all(module.weight.dtype == torch.bfloat16 for module in matrices)
+    for n in range(4, T + 1):
+        exact = model(idx[:, :n])[:, -1]
+        assert 1e-5 < (decoder(idx[:, :n]) - exact).std() / exact.std() < 2**-6  # bf16 has 8 bits
+
+
+def test_torchs_switches_are_as_before_also_after_an_error():
+    model = made()
+    for enabled in (True, False):
+        before = torch.backends.mkldnn.set_flags(enabled)
+        try:
+            text(Decoder(model), prompts(1), 3)
+            assert torch.backends.mkldnn.set_flags()[0] == enabled
+            with pytest.raises(IndexError):
+                Decoder(model)(torch.tensor([[V]]))
+            assert torch.backends.mkldnn.set_flags()[0] == enabled
+        finally:
+            torch.backends.mkldnn.set_flags(before[0])
 
 
 def test_several_rows_are_decoded_as_each_alone():
