@@ -2,10 +2,45 @@
 model/norms.py, which has the contract.
 """
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from model.norms import Affine, at_least_fp32
+
+
+class StandardizeBatch(torch.autograd.Function):
+    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are those over the first dimensions, ``over``, of x.
+    Gives y, μ and σ²; of the last two no gradient is taken.
+
+    Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ. By hand for the
+    same reason as model.norms.Standardize.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, over: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        n = math.prod(x.shape[: len(over)])
+        mean = x.sum(over) / n
+        y = x - mean
+        var = y.square().sum(over) / n
+        s = torch.rsqrt(var + eps)
+        y *= s
+        ctx.save_for_backward(y, s)
+        ctx.over, ctx.n = over, n
+        ctx.mark_non_differentiable(mean, var)
+        return y, mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+        y, s = ctx.saved_tensors
+        gradient = g - y * ((g * y).sum(ctx.over) / ctx.n)
+        gradient -= g.sum(ctx.over) / ctx.n
+        gradient *= s
+        return gradient, None, None
 
 
 class BatchNorm(Affine):
@@ -52,31 +87,32 @@ class BatchNorm(Affine):
                 f"BatchNorm over {self.running_mean.shape[-1]} channels was given {tuple(x.shape)}"
             )
         y = at_least_fp32(x)
-        mean, var = self.training_moments(y) if self.training else self.estimates(y)
-        return self.affine((y - mean) * torch.rsqrt(var + self.eps)).to(x.dtype)
+        y = self.in_training(y) if self.training else self.in_evaluation(y)
+        return self.affine(y).to(x.dtype)
 
-    def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The running estimates that are for x."""
-        return self.running_mean, self.running_var
+    def in_evaluation(self, x: Tensor) -> Tensor:
+        """By the running estimates."""
+        mean, var = self.estimates(x)
+        return (x - mean) * torch.rsqrt(var + self.eps)
 
-    def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What normalizes in training: mean and biased variance of the batch. Advances the estimates.
-
-        Written with sums of values and of centred squares: what several devices would add up to act as one.
-        """
-        running_mean, running_var = self.estimates(x)
-        over = tuple(range(x.ndim - running_mean.ndim))
-        n = x.numel() // running_mean.numel()
+    def in_training(self, x: Tensor) -> Tensor:
+        """By mean and biased variance of the batch. Advances the estimates."""
+        over = tuple(range(x.ndim - self.running_mean.ndim))
+        n = math.prod(x.shape[: len(over)])
         if n < 2:
             raise ValueError(
                 f"BatchNorm in training needs more than one value to take a mean of: {tuple(x.shape)}"
             )
-        mean = x.sum(over) / n
-        var = (x - mean).square().sum(over) / n
-        running_mean.lerp_(mean.detach().to(running_mean.dtype), self.momentum)
-        running_var.lerp_((var * n / (n - 1)).detach().to(running_var.dtype), self.momentum)
+        y, mean, var = StandardizeBatch.apply(x, over, self.eps)
+        running_mean, running_var = self.estimates(x)
+        running_mean.lerp_(mean.to(running_mean.dtype), self.momentum)
+        running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), self.momentum)
         self.num_batches_tracked.add_(1)
-        return mean, var
+        return y
+
+    def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The running estimates that are for x."""
+        return self.running_mean, self.running_var
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
@@ -143,13 +179,14 @@ class RunningBatchNorm(BatchNorm):
     ) -> None:
         super().__init__(channels, eps, momentum, affine, bias)
 
-    def training_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        earlier = self.running_mean, self.running_var
+    def in_training(self, x: Tensor) -> Tensor:
+        y = self.in_evaluation(x)
         # New tensors, not changed ones: a compiled backward reads the earlier ones again, and would silently
         # find the later in their place (pytorch #197039).
         self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
-        super().training_moments(x.detach())
-        return earlier
+        with torch.no_grad():
+            super().in_training(x)
+        return y
 
 
 class PowerNorm(Affine):
