@@ -67,7 +67,8 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     model = rehearsed(config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch))
     objective: Objective = cross_entropy
     if worth_compiling(config, data, compute.device.type):
-        objective = compiled(model, compute, lambda fast: loss_of(model, micro_batch, fast))
+        accumulates = config.train.grad_accum > 1
+        objective = compiled(model, compute, lambda fast: loss_of(model, micro_batch, fast), accumulates)
     estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)

@@ -60,7 +60,7 @@ class Steps:
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(
-                    self.model, self.compute, lambda fast: self.loss(self.model, fast)
+                    self.model, self.compute, lambda fast: self.loss(self.model, fast), accumulates=False
                 )
             if self.objective is cross_entropy:
                 raise BenchError(f"norm={norm}: torch cannot compile the model here; --eager leaves that out")

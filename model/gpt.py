@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.branches import MLP, CausalSelfAttention, Linear
@@ -44,6 +45,18 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp(self.attn(x))
+
+
+class Head(Linear):
+    """logits = x Wᵀ. On a GPU, which wants sizes that are multiples of 64 (GPT-2's V = 50,257 is none), W is
+    filled up with rows of zeros, and their logits are cut off."""
+
+    def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)
+        return self.padded(input) if input.is_cuda else super().forward(input)
+
+    def padded(self, x: Tensor) -> Tensor:
+        filled = F.pad(self.weight, (0, 0, 0, -self.out_features % 64))
+        return F.linear(x, filled)[..., : self.out_features]
 
 
 class GPT(nn.Module):
@@ -139,7 +152,7 @@ class GPT(nn.Module):
         )
         self.blocks = nn.ModuleList(block(layer) for layer in range(n_layer))
         self.final = new(final_norm, n_embd, "final")
-        self.head = Linear(n_embd, vocab_size, bias=False, init=init)
+        self.head = Head(n_embd, vocab_size, bias=False, init=init)
         if tie:
             self.head.weight = self.embed.tokens.weight
         for name, module in self.named_modules():

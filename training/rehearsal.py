@@ -34,20 +34,27 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
     return model
 
 
-def compiled(model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor]) -> Objective:
+def compiled(
+    model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor], accumulates: bool
+) -> Objective:
     """``cross_entropy`` compiled, the model in it; where that fails, as it is. ``loss_of`` is one batch's
     loss by either.
 
     The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
-    draws torch's random numbers: the compiler's own take longer than all the rest of a step.
+    draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU a step
+    is one CUDA graph, as small models wait for the launches of their kernels; not where gradients
+    accumulate, which would lie in memory that the graph's next run writes to.
     """
+    cpu = compute.device.type == "cpu"
+    graphs = compute.device.type == "cuda" and not accumulates
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
-    options: dict[str, Any] = {"fallback_random": compute.device.type == "cpu"}
+    options: dict[str, Any] = {"fallback_random": cpu, "triton.cudagraphs": graphs}
     fast: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:
-        rehearse(model, lambda: loss_of(fast))
+        for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
+            rehearse(model, lambda: loss_of(fast))
         return fast
     except Exception as error:  # whatever a compiler may raise
         print(f"compile: failed, going on without ({type(error).__name__})", flush=True)

@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from model import GPT
 from model.branches import MLP, CausalSelfAttention
 from model.decoding import Decoder, generate, window_start
 from model.embeddings import Embedding, LearnedPositions, Table
+from model.gpt import Head
 from model.norms import LayerNorm
 from model.placements import Post, Pre
 from model.streams import stream_seed
@@ -34,6 +36,21 @@ def small(norm=LayerNorm, placement=None, **options) -> GPT:
 def attention(**options) -> CausalSelfAttention:
     absent = {name: nn.Identity() for name in ("q_norm", "k_norm", "rotate")}
     return CausalSelfAttention(8, 2, **absent | {"dropout": 0.0, "bias": True} | options)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 63, 64, 65])
+def test_a_head_filled_up_gives_the_same_logits_and_gradients(vocab_size):
+    head = Head(8, vocab_size, bias=False).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    widths, found = [], []
+    for forward in (head, head.padded):
+        with FlopCounterMode(display=False) as counter:
+            logits = forward(x)
+        widths.append(counter.get_total_flops() // (2 * 6 * 8))
+        found.append((logits, *torch.autograd.grad(logits.square().sum(), head.weight)))
+    assert widths == [vocab_size, 64 * math.ceil(vocab_size / 64)]
+    for exact, filled in zip(*found, strict=True):
+        torch.testing.assert_close(filled, exact, rtol=1e-12, atol=1e-12)
 
 
 def test_gpt2_has_its_published_number_of_parameters():
