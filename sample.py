@@ -45,7 +45,7 @@ def draw(
     temperature divides the logits, and 0 takes the largest. top_k keeps the k largest; top_p the fewest whose
     probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after temperature and top_k.
     """
-    if temperature < 1e-6:  # below, fp32 cannot tell it from 0
+    if temperature == 0:
         return logits.argmax(dim=-1)
     ordered, order = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
     summed = ((ordered - ordered[:, :1]) / temperature).softmax(dim=-1).cumsum(dim=-1)
@@ -108,7 +108,10 @@ def load(
     torch.backends.cuda.enable_flash_sdp(True)  # what is slow in it on a CPU is its backward
     if agrees(model, vocab_size):
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
-    print("some norm looks at other tokens: each token is computed anew from all of them", file=sys.stderr)
+    print(
+        "keeping keys and values would change this model's text: each token is computed anew from all of them",
+        file=sys.stderr,
+    )
     last_logits = uncached(model)
 
     def autocast(window: "Tensor") -> "Tensor":

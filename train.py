@@ -66,7 +66,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
     model = rehearsed(config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch))
     objective: Objective = cross_entropy
-    if worth_compiling(config, data, compute.device.type):
+    if worth_compiling(config, data.tokenizer.vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
         objective = compiled(model, compute, lambda fast: loss_of(model, micro_batch, fast), accumulates)
     estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))

@@ -88,6 +88,7 @@ class Decoder:
         self.placed = placed
         self.seen: Tensor | None = None  # the window whose keys and values are kept
 
+    @torch.inference_mode()
     def __call__(self, window: Tensor) -> Tensor:  # (B, n ≤ T) -> (B, V)
         goes_on = self.seen is not None and torch.equal(window[:, :-1], self.seen)
         start = window.shape[1] - 1 if goes_on else 0

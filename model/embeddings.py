@@ -71,8 +71,8 @@ class Rotary(nn.Module):
         T, hs = x.shape[-2:]
         steps = torch.arange(self.start, self.start + T, device=x.device)
         pairs = torch.arange(0, hs, 2, device=x.device)
-        exact = x.to(torch.promote_types(x.dtype, torch.float32))
-        angles = torch.outer(steps.to(exact), self.base ** (-pairs.to(exact) / hs))  # (T, hs/2)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        angles = torch.outer(steps.to(dtype), self.base ** (-pairs.to(dtype) / hs))  # (T, hs/2)
         cos, sin = angles.cos(), angles.sin()
-        a, b = exact.chunk(2, dim=-1)
+        a, b = x.to(dtype).chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,16 +84,37 @@ def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trai
     assert done.stdout == "Now is\n---------------\nNow is\n"
 
 
-def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):
-    loaded = checkpoint.load(checkpoint.path_of(trained / "checkpoints", 20))
+def likeliest(folder: Path, prompt: str, n: int) -> str:
+    """The prompt and n tokens, by the model of its last checkpoint without anything kept."""
+    loaded = checkpoint.load(checkpoint.path_of(folder / "checkpoints", 20))
     tokenizer = from_spec(loaded.meta.tokenizer)
     model = build_model(loaded.meta.config, tokenizer.vocab_size).eval()
     unused = model.load_state_dict(loaded.tensors, strict=False)
     assert unused.missing_keys == ["head.weight"]  # tied
-    ids = tokenizer.encode("Now is").tolist()
-    for _ in range(12):
+    ids = tokenizer.encode(prompt).tolist()
+    for _ in range(n):
         ids.append(int(model(torch.tensor([ids[window_start(len(ids), 8) :]]))[0, -1].argmax()))
-    greedy = tokenizer.decode(ids).decode() + "\n"
+    return tokenizer.decode(ids).decode() + "\n"
+
+
+def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
+    so_far = ("norm=none", "norm._target_=tests.model.test_decoding.SoFar")
+    folder = run(tiny(*so_far, "train.steps=20"))
+    asked = (
+        f"run={folder}",
+        "which=last",
+        "trust=tests",
+        "prompt=Now is",
+        "max_new_tokens=12",
+        "num_samples=2",
+    )
+    done = command("sample.py", *asked, "temperature=0", PYTHONPATH=str(ROOT))
+    assert done.stdout.split("---------------\n") == [likeliest(folder, "Now is", 12)] * 2, done.stderr
+    assert done.stderr.startswith("keeping keys and values would change this model's text")
+
+
+def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):
+    greedy = likeliest(trained, "Now is", 12)
     common = (f"run={trained}", "which=last", "prompt=Now is", "max_new_tokens=12")
     for same in (["temperature=0"], ["top_k=1", "temperature=5"], ["top_p=1e-6"], ["temperature=1e-4"]):
         assert command("sample.py", *common, *same).stdout == greedy, same

@@ -1,5 +1,6 @@
 """A run is reproducible to the bit, what only watches does not change it, and its folder says how it went."""
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -303,9 +304,22 @@ def test_a_rehearsal_leaves_no_trace(tiny):
     model = build_model(tiny("norm=batchnorm"), 9)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    rehearse(model, lambda: model(torch.zeros(2, 8, dtype=torch.int64)).square().sum())
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(p.grad is None for p in model.parameters())
+    def failing(gradient):
+        raise RuntimeError("no backward")
+
+    def loss(fails: bool) -> torch.Tensor:
+        x = model.embed(torch.zeros(2, 8, dtype=torch.int64))
+        if fails:
+            x.register_hook(failing)
+        for block in model.blocks:
+            x = block(x)
+        return x.square().sum()
+
+    for fails in (False, True):
+        with pytest.raises(RuntimeError, match="no backward") if fails else contextlib.nullcontext():
+            rehearse(model, lambda fails=fails: loss(fails))
+        assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+        assert all(p.grad is None for p in model.parameters())
 
 
 # identity --------------------------------------------------------------------------------------------

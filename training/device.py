@@ -32,9 +32,9 @@ class Compute:
             torch.accelerator.synchronize(self.device)
 
     def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
-        """Rows to evaluate at once: on a CPU as many as stay in its caches, on a GPU enough to fill it; where
-        the vocabulary is large, as few as keep the logits small."""
-        tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**30)
+        """Rows to evaluate at once: on a CPU as many as stay in its caches, elsewhere enough to fill the
+        device; where the vocabulary is large, as few as keep the logits below 64 MiB and 512 MiB in fp32."""
+        tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
     def peak_memory(self) -> int:
@@ -88,7 +88,8 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     """Set what torch keeps for the whole process, every run anew as runs of a sweep share one. Returns the
     threads.
 
-    Deterministic algorithms: without them a compiled run differs from itself. On a CPU in bf16 the default
+    Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
+    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.) On a CPU in bf16 the default
     attention's backward is several times slower than plain matrix products, which the same function falls
     back to when told to.
     """
@@ -108,9 +109,11 @@ def set_switches(compute: Compute, threads: int | None) -> int:
 
 def keep_freed_memory() -> None:
     """Let glibc keep what a step frees, of up to 32 MiB at once, for the next one. By default it goes back to
-    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU."""
+    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU. What
+    an earlier run of this process left is given back now."""
     with suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
+        glibc = ctypes.CDLL(None)
         M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-        mallopt(M_TRIM_THRESHOLD, -1)  # never
+        glibc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        glibc.mallopt(M_TRIM_THRESHOLD, -1)  # never
+        glibc.malloc_trim(0)

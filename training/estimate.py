@@ -7,34 +7,48 @@ from data.prepared import Prepared
 from training.config import RunConfig
 
 
-def work(config: RunConfig, data: Prepared) -> float:
-    """Floating-point operations of a run, roughly: two a weight and token forward, twice as many backward,
-    and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
+def forward_operations(config: RunConfig, vocab_size: int) -> int:
+    """Floating-point operations of a forward, for a token, roughly: two a weight, and attention's products
+    (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). A backward takes twice as many."""
+    model = config.model
+    weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
+    return 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
+
+
+def training_work(config: RunConfig, vocab_size: int) -> int:
+    """Operations of all steps of a run."""
+    tokens = config.train.steps * config.train.batch_size * config.model.block_size
+    return 3 * forward_operations(config, vocab_size) * tokens
+
+
+def work(config: RunConfig, data: Prepared) -> int:
+    """Operations of a whole run, its evaluations among them."""
     model, train = config.model, config.train
-    weights = 12 * model.n_layer * model.n_embd**2 + data.tokenizer.vocab_size * model.n_embd
-    forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size  # operations a token
     evaluations = 2 + train.steps // (train.eval_every or train.steps or 1)
     windows = min(train.eval_windows, len(data.val) // model.block_size)
     evaluated = evaluations * windows * model.block_size + len(data.val)
-    return forward * (3 * train.steps * train.batch_size * model.block_size + evaluated)
+    vocab_size = data.tokenizer.vocab_size
+    return training_work(config, vocab_size) + forward_operations(config, vocab_size) * evaluated
 
 
-# Operations from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then saves a
+# Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then saves a
 # quarter of each step: break-even is at some 100 seconds (two cores with bf16). On a GPU small models are
 # bound by launches, which compiling spares: a guess, no GPU was at hand to measure it.
 WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e13}
 
 
-def worth_compiling(config: RunConfig, data: Prepared, device: str) -> bool:
-    """What ``compile`` means for a run on that type of device: ``auto`` is by its length alone, never by
-    timing, as compiled and uncompiled runs differ in their last digits."""
+def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
+    """What ``compile`` means for a run on that type of device: ``auto`` is by the length of training alone,
+    never by timing or by how often it is looked at, as compiled and uncompiled runs differ in their last
+    digits."""
     if config.compile == "auto":
-        return work(config, data) >= WORTH_COMPILING.get(device, math.inf)
+        return training_work(config, vocab_size) >= WORTH_COMPILING.get(device, math.inf)
     return config.compile
 
 
 def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
-    """Measured on one micro-batch of the run, forward and backward, with its threads. Raises ConfigError."""
+    """Measured on one micro-batch of the run, uncompiled, forward and backward, with its threads. Raises
+    ConfigError."""
     import torch
 
     from training import device

@@ -67,7 +67,7 @@ class Muon(Uncompiled, torch.optim.Muon):
 
 def orthogonal(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
-) -> Tensor:  # (…, A, B) -> the same, bf16
+) -> Tensor:  # (A, B) or (n, A, B) -> the same, bf16
     """Each matrix U S Vᵀ, its singular values S brought near 1 by Newton-Schulz iterations of 5th order."""
     a, b, c = coefficients
     x = (matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).bfloat16()

@@ -41,12 +41,16 @@ def compiled(
     loss by either.
 
     The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
-    draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU a step
-    is one CUDA graph, as small models wait for the launches of their kernels; not where gradients
-    accumulate, which would lie in memory that the graph's next run writes to.
+    draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU forward
+    and backward are a CUDA graph each, as small models wait for the launches of their kernels; not where
+    gradients accumulate or a forward puts new buffers in the place of a norm's: these would lie in memory
+    that the graph's next run writes to.
     """
     cpu = compute.device.type == "cpu"
-    graphs = compute.device.type == "cuda" and not accumulates
+    before = [*model.buffers()]
+    rehearse(model, lambda: loss_of(cross_entropy))
+    replaces = any(old is not new for old, new in zip(before, model.buffers(), strict=True))
+    graphs = compute.device.type == "cuda" and not accumulates and not replaces
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
@@ -64,7 +68,9 @@ def compiled(
 def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     """One forward and backward that leaves no trace in ``model``."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    loss().backward()
-    model.zero_grad(set_to_none=True)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
+    try:
+        loss().backward()
+    finally:
+        model.zero_grad(set_to_none=True)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])

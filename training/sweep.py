@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,8 @@ class Sweep:
                 if records.alive(record := records.read(job.folder))
             }:
                 for folder in alive.keys() - told:  # a worker may have taken another job meanwhile
-                    os.kill(alive[folder], signal.SIGTERM)
+                    with suppress(ProcessLookupError):
+                        os.kill(alive[folder], signal.SIGTERM)
                     told.add(folder)
                 if time.monotonic() > deadline:
                     break

@@ -45,4 +45,16 @@ def test_rows_of_an_evaluation_are_fewer_where_logits_are_many():
     cpu, gpu = (Compute(torch.device(kind), "bf16") for kind in ("cpu", "cuda"))
     assert [cpu.evaluation_rows(64, 65), gpu.evaluation_rows(64, 65)] == [64, 1024]
     assert cpu.evaluation_rows(64, 50257) * 64 * 50257 * 4 <= 2**26  # bytes in fp32
+    assert gpu.evaluation_rows(1024, 50257) * 1024 * 50257 * 4 <= 2**29
     assert cpu.evaluation_rows(8192, 65) == 1
+
+
+def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_process():
+    compute = choose("cpu", "fp32")
+    set_switches(compute, threads=1)
+    before = compute.peak_memory()
+    several = [torch.zeros(4 * 2**20) for _ in range(20)]  # 16 MiB each
+    del several
+    assert compute.peak_memory() > before + 300 * 2**20
+    set_switches(compute, threads=1)
+    assert compute.peak_memory() < before + 100 * 2**20
