@@ -108,10 +108,7 @@ def load(
     torch.backends.cuda.enable_flash_sdp(True)  # what is slow in it on a CPU is its backward
     if agrees(model, vocab_size):
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
-    print(
-        "keeping keys and values would change this model's text: each token is computed anew from all of them",
-        file=sys.stderr,
-    )
+    print("keys and values cannot be kept: each token is computed anew from all of them", file=sys.stderr)
     last_logits = uncached(model)
 
     def autocast(window: "Tensor") -> "Tensor":

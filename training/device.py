@@ -89,9 +89,9 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     threads.
 
     Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
-    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.) On a CPU in bf16 the default
-    attention's backward is several times slower than plain matrix products, which the same function falls
-    back to when told to.
+    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.) On a CPU in
+    bf16 the default attention's backward is several times slower than plain matrix products, which the same
+    function falls back to when told to.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")

@@ -31,9 +31,9 @@ def work(config: RunConfig, data: Prepared) -> int:
     return training_work(config, vocab_size) + forward_operations(config, vocab_size) * evaluated
 
 
-# Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then saves a
-# quarter of each step: break-even is at some 100 seconds (two cores with bf16). On a GPU small models are
-# bound by launches, which compiling spares: a guess, no GPU was at hand to measure it.
+# Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then
+# saves a quarter of each step: break-even is at some 100 seconds (two cores with bf16). On a GPU small models
+# are bound by launches, which compiling spares: a guess, no GPU was at hand to measure it.
 WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e13}
 
 
