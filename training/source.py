@@ -31,22 +31,28 @@ def follow(module: str, name: str, package: str, found: dict[tuple[str, str], st
     if file is None or (module, name) in found:
         return
     try:
-        body = statements(file.read_text(encoding="utf-8"))
+        found[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
     except (OSError, SyntaxError, ValueError):
         return  # importing it will say why
-    here = [node for node in body if name in bound(node)]
-    found[module, name] = "\n".join(ast.unparse(node) for node in here)
-    for node in here:
-        if isinstance(node, ast.ImportFrom):
-            origin = node.module or ""
-            if node.level:
-                parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-                origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
-            original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
-            follow(origin, original, package, found)
-        else:
-            for used in {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {name}:
-                follow(module, used, package, found)
+    for other in used:
+        follow(module, other, package, found)
+    for node in imports:
+        origin = node.module or ""
+        if node.level:
+            parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+            origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
+        original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+        follow(origin, original, package, found)
+
+
+@cache
+def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
+    """Of a module's text: the code that defines ``name``, the imports among it, and the names it uses."""
+    here = [node for node in statements(text) if name in bound(node)]
+    code = "\n".join(map(ast.unparse, here))
+    imports = [node for node in here if isinstance(node, ast.ImportFrom)]
+    walked = (n for node in here if node not in imports for n in ast.walk(node))
+    return code, imports, {n.id for n in walked if isinstance(n, ast.Name)} - {name}
 
 
 @cache
