@@ -37,9 +37,9 @@ class StandardizeBatch(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
         y, s = ctx.saved_tensors
-        gradient = g - y * ((g * y).sum(ctx.over) / ctx.n)
-        gradient -= g.sum(ctx.over) / ctx.n
-        gradient *= s
+        dot, total = (g * y).sum(ctx.over), g.sum(ctx.over)
+        gradient = torch.addcmul(total * (-s / ctx.n), g, s)  # in two passes over memory, not four
+        gradient.addcmul_(y, dot * (-s / ctx.n))
         return gradient, None, None
 
 

@@ -2,10 +2,11 @@
 that the YAML of that name gives it."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from training.checking import ConfigError
 
@@ -45,17 +46,13 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         return values.get("norm")
     if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
         return name
-    found = {
-        str(file.relative_to(folder / "norm").with_suffix("")): file
-        for folder in reversed(folders)
-        for file in sorted((folder / "norm").rglob("*.yaml"))
-    }
+    found = norms_in(tuple(folders))
     if name not in found:
         special = "auto, same" if site == "final_norm" else "same"
         raise ConfigError(
             f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(found))}"
         )
-    options = OmegaConf.load(found[name])
+    options = options_of(found[name])
     if "defaults" in options:
         raise ConfigError(
             f"model.{site}: {found[name]} has a defaults list, which only norm={name} reads; "
@@ -64,3 +61,19 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
     there = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
     whole = OmegaConf.merge(OmegaConf.create(there), {"norm": options})
     return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(whole.norm, resolve=True)  # type: ignore[operator]
+
+
+@cache
+def norms_in(folders: tuple[Path, ...]) -> dict[str, Path]:
+    """The YAML of each norm by its name; an earlier folder goes before a later one."""
+    return {
+        str(file.relative_to(folder / "norm").with_suffix("")): file
+        for folder in reversed(folders)
+        for file in sorted((folder / "norm").rglob("*.yaml"))
+    }
+
+
+@cache
+def options_of(file: Path) -> DictConfig | ListConfig:
+    """What a YAML file says; a sweep's jobs read it once."""
+    return OmegaConf.load(file)

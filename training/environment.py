@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def environment(
     }
 
 
+@cache
 def code() -> dict[str, str]:
-    """Each file of ours that takes part in a run, and the beginning of its SHA-256."""
+    """Each file of ours that takes part in a run, and the beginning of its SHA-256; as this process began."""
     files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).glob("*.py")))]
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
 
@@ -98,6 +100,7 @@ def processor() -> str:
     return next(models, platform.processor())
 
 
+@cache
 def git_state() -> dict[str, str] | None:
     """The project's commit, and a hash of what differs from it; None outside of a git checkout."""
 

@@ -59,6 +59,8 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
         buffer.copy_(before[name])
     owners = {name.rpartition(".")[0] for name in moved}
     modules = [module for name, module in model.named_modules() if name in owners]
+    if not modules:
+        return []
     state = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.eval()
     with torch.no_grad():

@@ -13,8 +13,10 @@ from pathlib import Path
 INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
 
 
+@cache
 def source(target: str) -> str:
-    """The code of ``package.module.Class`` and of all that it uses, without comments and docstrings.
+    """The code of ``package.module.Class`` and of all that it uses, without comments and docstrings; as it is
+    when first asked for, which is when this process imports it.
 
     Followed are the names of its file, and imports from its own package and from files of no installed one.
     Torch's own classes give an empty text: their version is in environment.json.
@@ -45,7 +47,6 @@ def follow(module: str, name: str, package: str, found: dict[tuple[str, str], st
         follow(origin, original, package, found)
 
 
-@cache
 def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
     """Of a module's text: the code that defines ``name``, the imports among it, and the names it uses."""
     here = [node for node in statements(text) if name in bound(node)]

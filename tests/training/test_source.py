@@ -34,6 +34,7 @@ def module(tmp_path, monkeypatch):
 
     def source_of(code: str) -> str:
         (tmp_path / "a_module.py").write_text(code)
+        source.cache_clear()  # as in another process
         return source("a_module.Norm")
 
     return source_of
@@ -93,6 +94,7 @@ def test_imports_of_the_users_own_files_are_followed(tmp_path, monkeypatch):
     assert "class Half" in first
     assert "def scaled" in first
     (tmp_path / "a_helper.py").write_text("A, B = 4.0, 3.0\n\ndef scaled(x):\n    return A * x\n")
+    source.cache_clear()
     assert source("a_package.Mine") != first
 
 
