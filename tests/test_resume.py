@@ -16,6 +16,7 @@ import pytest
 
 import train as program
 from data.prepared import prepare
+from diagnostics import causality
 from tests.conftest import ROOT
 from tests.test_train import QUICK, final, rows, same
 from training import checkpoint, device, interrupts, runs
@@ -84,6 +85,18 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
         ends = [runs.read_status(run) | {"peak_memory": None} for run in (folder, whole)]
         assert ends[0] == ends[1]
     assert checkpoint.saved_steps(whole / "checkpoints")[-1] == 9
+
+
+def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch):
+    config = tiny("train.steps=3")
+    monkeypatch.setattr(causality, "in_words", lambda *what: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(interrupts.Interrupted):
+        go(config)
+    [folder] = Path(config.runs_dir).iterdir()
+    status = runs.read_status(folder)
+    assert (status["state"], status["reason"]) == ("interrupted", "before its first step")
+    monkeypatch.undo()
+    assert runs.read_status(go(config))["state"] == "finished"
 
 
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
@@ -230,7 +243,7 @@ def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, 
     check_stopped_and_whole_are_the_same(config, tmp_path, [*stops])
 
 
-@pytest.mark.parametrize(("norm", "optim"), [CASES[0], CASES[3]])
+@pytest.mark.parametrize(("norm", "optim"), [pytest.param(*CASES[0], marks=pytest.mark.long), CASES[3]])
 def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, optim):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=100", "compile=true")
     check_stopped_and_whole_are_the_same(config, tmp_path, [(signal.SIGKILL, 10), (signal.SIGTERM, 31)])

@@ -24,6 +24,7 @@ from training.checking import ConfigError
 from training.components import build_model
 from training.device import choose
 from training.rehearsal import rehearse
+from training.source import source
 
 
 def run(config) -> Path:
@@ -357,6 +358,7 @@ def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path
     folders = []
     for edited in (code, code.replace("A norm", "My norm"), code.replace("factor = 1", "factor = 2")):
         (tmp_path / "mine.py").write_text(edited)
+        source.cache_clear()  # as in another process
         config = tiny("norm=torch_layernorm", "norm._target_=mine.Mine")
         folders.append(runs.run_folder(config, "fp32", "f"))
     assert folders[0] == folders[1] != folders[2]

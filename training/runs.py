@@ -126,10 +126,10 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
         self.certificate = folder / "certificate.json"
         self.status: dict[str, Any] = {
-            "state": "running",
+            "state": "interrupted",  # until it is inside ``recording``
             "step": 0,
             "saved": None,
-            "reason": None,
+            "reason": "before its first step",
             "best": None,
         }
         self.held: IO[str] | None = None
@@ -212,7 +212,8 @@ class Run:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """However the run ends, its status says so."""
+        """The run is running; however it ends, its status says so."""
+        self.write_status(state="running", reason=None)
         try:
             yield
         except Interrupted as signal:

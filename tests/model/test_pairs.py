@@ -125,7 +125,10 @@ def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(
+    ("norm", "placement"),
+    [pair if pair in AROUND else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS],
+)
 def test_compiled_it_is_the_same_function(norm, placement):
     """Traced, differentiated and functionalized, as by a compiler that generates no code."""
     torch._dynamo.reset()

@@ -30,7 +30,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 @example("two\nlines\t")
 @example("")
 @example(" ")
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_a_prompt_arrives_letter_by_letter(text):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert compose("sample", overrides=[quoted(f"prompt={text}")]).prompt == text
