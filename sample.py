@@ -40,21 +40,26 @@ def draw(
     uniform: "Tensor",
 ) -> "Tensor":
     """One token for each row of logits (B, V): (B,), int64. By a random number of each row, uniform (B, 1) in
-    [0, 1), fp64: the first token up to which, in the order of falling probability, that much is summed up.
+    [0, 1), fp64: the first token up to which that much of the probability is summed up.
 
     temperature divides the logits, and 0 takes the largest. top_k keeps the k largest; top_p the fewest whose
     probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after temperature and top_k.
     """
+    import torch
+
     if temperature == 0:
         return logits.argmax(dim=-1)
-    ordered, order = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
-    summed = ((ordered - ordered[:, :1]) / temperature).softmax(dim=-1).cumsum(dim=-1)
+    kept, tokens = logits.double(), torch.arange(logits.shape[-1]).expand_as(logits)
+    if top_k or top_p is not None:  # else no order is needed, and to sort a large vocabulary takes long
+        kept, tokens = kept.topk(min(top_k or kept.shape[-1], kept.shape[-1]))
+    kept = (kept - kept.amax(dim=-1, keepdim=True)) / temperature
+    summed = kept.softmax(dim=-1).cumsum(dim=-1)
     total = summed[:, -1:]
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
         total = summed.gather(-1, enough)
     rank = (summed[:, :-1] <= uniform * total).sum(dim=-1, keepdim=True)
-    return order.gather(-1, rank)[:, 0]
+    return tokens.gather(-1, rank)[:, 0]
 
 
 def find_checkpoint(config: SampleConfig) -> Path:
@@ -139,7 +144,7 @@ def main(config: SampleConfig) -> None:
     last_logits, compute = load(config, loaded, tokenizer.vocab_size)
     print(f"{loaded.path}, step {loaded.meta.step:,}", file=sys.stderr)
 
-    # a stream of random numbers for each sample: the second is the same whether there is a third or not
+    # a stream of random numbers for each sample: the second's are the same whether there is a third or not
     streams = [stream_seed(config.seed, "sample", sample) for sample in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(stream) for stream in streams]
 

@@ -59,7 +59,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     def loss_of(net: "Net", batch: batches.Batch, objective: "Objective" = cross_entropy) -> "Tensor":
         """Mean loss, in nats per token."""
-        x, y = (torch.from_numpy(tokens).to(compute.device, non_blocking=True) for tokens in batch)
+        x, y = map(compute.tensor, batch)
         with compute.autocast():
             return objective(net, x, y)
 
@@ -81,7 +81,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     logged = tracking.cut(run.metrics, start)
     best = tracking.best_of(logged)
     windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
-    large = compute.evaluation_rows(T, data.tokenizer.vocab_size)
+    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * micro_rows)  # without gradients
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
     divergence = Divergence(guessing(windows(large)), warm, steps, patience, logged)
@@ -241,8 +241,11 @@ def main(config: RunConfig) -> float:
     if not config.fresh and runs.has_ended(folder):
         return report(folder, already=True)
     print(f"{folder}: on {compute.device} in {compute.precision}", flush=True)
-    with runs.Run(folder) as run:
-        train(config, data, compute, run)
+    try:
+        with runs.Run(folder) as run:
+            train(config, data, compute, run)
+    finally:
+        compute.forget()
     return report(folder)
 
 

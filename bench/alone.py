@@ -42,7 +42,8 @@ class Alone:
         self.repeats = max(3, round(BLOCK_SECONDS / self.block(3)))
 
     def once(self) -> None:
-        y = self.call(self.x)
+        with torch.autocast(device(), torch.bfloat16, enabled=self.x.dtype == torch.bfloat16):
+            y = self.call(self.x)
         torch.autograd.grad(y, self.inputs, self.dy.to(y.dtype))
 
     def block(self, repeats: int) -> float:

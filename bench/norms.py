@@ -20,6 +20,7 @@ from bench import alone, options, steps
 from bench.measure import BenchError
 from bench.report import Bench, Column, Measured
 from bench.sizes import BABY, NANO, Size
+from training import device
 from training.cli import CONF
 
 # Ours against torch's of its kind; and the cheaper one against ours.
@@ -104,6 +105,7 @@ def measure(bench: Bench, asked: argparse.Namespace) -> None:
         raise BenchError(f"--norm: there is no {unknown[0]!r}; choose one of {', '.join(there)}")
     norms = [norm for norm in dict.fromkeys(wanted) if norm != NONE]
     steps.prepare_torch()
+    device.set_switches(device.choose("auto", "auto"), threads=None)
     modes = [False] if asked.eager else [False, True]
     for compiled in modes:
         if not asked.alone:

@@ -100,7 +100,13 @@ def train(
     folders = sorted(file.parent for file in runs_dir.glob("[!.]*/status.json"))
     if not folders:
         raise BenchError("train.py left no run")
-    return Run(child, first.seconds, folders)
+    run = Run(child, first.seconds, folders)
+    if not any(override.startswith("precision=") for override in overrides):
+        became = run.environment()["precision"]
+        bench.note(
+            f"ours ran in precision auto, {became} here; nanoGPT in {'bf16' if bench.cuda else 'fp32'}"
+        )
+    return run
 
 
 def warm_up(bench: Bench) -> None:
@@ -108,9 +114,9 @@ def warm_up(bench: Bench) -> None:
     train(bench, ["model.n_layer=1", "train.steps=1", "train.eval_windows=1"])
 
 
-def told(overrides: Sequence[str]) -> list[str]:
+def told(overrides: Sequence[str], data: str = "data=tinyshakespeare") -> list[str]:
     """What a result says of a command line: all of it but the paths of this machine."""
-    return ["data=tinyshakespeare", "data.path=FILE", "wandb.mode=disabled", *overrides]
+    return [data, "data.path=PATH", "wandb.mode=disabled", *overrides]
 
 
 def tokens_per_s(rows: Sequence[Row], warm_up: int = 10) -> tuple[float, float]:

@@ -39,16 +39,23 @@ def steps_of(size: Size) -> int:
     return max(20, min(200, round(WORK / (size.flops_per_token * size.tokens))))
 
 
-def take_ours(bench: Bench, size: Size, compiled: bool) -> Measured:
-    overrides = [*size.overrides(), *ours.QUIET, f"train.steps={steps_of(size)}", "train.log_every=1"]
-    flags = ["train.eval_windows=1", f"compile={str(compiled).lower()}", "experiment=nanogpt_cpu"]
-    run = ours.train(bench, [*flags, *overrides])
+def take_ours(bench: Bench, part: str, size: Size, compiled: bool) -> Measured:
+    overrides = [
+        *("experiment=nanogpt_cpu", *size.overrides(), *ours.QUIET, f"train.steps={steps_of(size)}"),
+        *("train.log_every=1", "train.eval_windows=1", f"compile={str(compiled).lower()}"),
+    ]
+    bench.settings[part] = ours.told(overrides)
+    run = ours.train(bench, overrides)
     rate, _ = ours.tokens_per_s(run.rows())
     return {"tokens_per_s": rate, "peak_memory_bytes": run.child.peak_memory}
 
 
-def take_peers(theirs: peer.Peer, size: Size) -> Measured:
-    flags = [*size.flags(), "--eval_iters=1", "--log_interval=1", f"--max_iters={steps_of(size)}"]
+def take_peers(bench: Bench, part: str, theirs: peer.Peer, size: Size, compiled: bool) -> Measured:
+    flags = [
+        *(*size.flags(), "--eval_iters=1", "--log_interval=1", f"--max_iters={steps_of(size)}"),
+        *([f"--compile={compiled}"] if bench.cuda else []),
+    ]
+    bench.settings[part] = theirs.told(flags)
     run = theirs.train(flags)
     return {"tokens_per_s": run.tokens_per_s(size.tokens), "peak_memory_bytes": run.child.peak_memory}
 
@@ -62,10 +69,11 @@ def rates(bench: Bench, theirs: peer.Peer | None, axes: list[str], compiled: boo
         for value in values:
             size = replace(NANO, **{key: value})
             names = {"ours": f"{axis} {value}: ours"}
-            parts[names["ours"]] = partial(take_ours, bench, size, compiled)
+            parts[names["ours"]] = partial(take_ours, bench, names["ours"], size, compiled)
             if theirs:
                 names["nanoGPT"] = f"{axis} {value}: nanoGPT"
-                parts[names["nanoGPT"]] = partial(take_peers, theirs, size)
+                part = names["nanoGPT"]
+                parts[part] = partial(take_peers, bench, part, theirs, size, compiled)
                 bench.compare(names["ours"], names["nanoGPT"], "tokens_per_s")
             points += [
                 {"axis": axis, "value": value, "program": program, "part": part}
@@ -73,7 +81,6 @@ def rates(bench: Bench, theirs: peer.Peer | None, axes: list[str], compiled: boo
             ]
         bench.alternate(parts)
     bench.found["points"] = points
-    bench.settings["ours"] = ours.told(["experiment=nanogpt_cpu", f"compile={str(compiled).lower()}"])
 
 
 def measure(bench: Bench, asked: argparse.Namespace) -> None:

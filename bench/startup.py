@@ -76,7 +76,7 @@ class Started:
 
     def take_peers(self) -> Measured:
         assert self.theirs
-        flags = [*peer.CPU_RECIPE, "--eval_iters=1", f"--max_iters={STEPS}"]
+        flags = [*peer.CPU_RECIPE, "--eval_iters=1", f"--max_iters={STEPS}", "--compile=False"]
         self.bench.settings["nanoGPT"] = self.theirs.told(flags)
         child = self.theirs.train(flags).child
         return {
@@ -101,8 +101,6 @@ def measure(bench: Bench, asked: argparse.Namespace) -> None:
     bench.compare("ours", "nanoGPT", "first_step_s", "whole_s")
     bench.compare("ours, a sweep", "nanoGPT", "further_run_s")
     bench.alternate(parts)
-    if bench.cuda:
-        bench.note("nanoGPT compiles on a GPU, in the folder of the benchmark, warm from the second round on")
     bench.note("ratios are ours over nanoGPT's seconds; below 1 is faster")
     bench.note("nanoGPT's first step has its first evaluation before it, of one batch a split")
     bench.show(COLUMNS)

@@ -67,7 +67,7 @@ class Steps:
         self.optimizers = new_optimizers(self.model, self.config.optim)
 
     def loss(self, model: GPT, objective: Objective = cross_entropy) -> Tensor:
-        x, y = (torch.from_numpy(tokens).to(self.compute.device, non_blocking=True) for tokens in self.batch)
+        x, y = map(self.compute.tensor, self.batch)
         with self.compute.autocast():
             return objective(model, x, y)
 

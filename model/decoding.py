@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.branches import Attend
-from model.gpt import GPT
+from model.branches import Attend, Linear
+from model.gpt import GPT, Head
 
 
 def window_start(n: int, block_size: int) -> int:
@@ -55,7 +55,7 @@ class Decoder:
 
     The model itself stays as it is: the decoder's is a copy with the same parameters, in which attention
     remembers, and modules that offer a faster equal (``torchs``) are replaced by it. A module that depends on
-    the position in the window has a ``start``, the position of the first time step that it is given. As one
+    the position in the window has an int ``start``, that of the first time step that it is given. As one
     token is little work, half of its time would go into calling modules: theirs are called as ``bare`` says.
 
     That is right if, attention aside, each position is computed by itself, from where it stands and nothing
@@ -63,8 +63,8 @@ class Decoder:
 
     Args:
         model: on any device, with parameters in fp32.
-        dtype: of the matrices, and of what is multiplied by them; bf16 halves the bytes that a token costs.
-            The rest is computed in fp32.
+        dtype: of the model's own matrices, and of what is multiplied by them; bf16 halves the bytes that a
+            token costs. The rest is computed in fp32.
     """
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
@@ -75,16 +75,16 @@ class Decoder:
             for name, child in module.named_children():
                 if isinstance(child, Attend):
                     setattr(module, name, RememberingAttend(model.block_size))
+                elif type(child) in (Linear, Head) and dtype != torch.float32:
+                    setattr(module, name, LinearIn(dtype, child))
                 elif hasattr(child, "torchs"):
                     setattr(module, name, child.torchs())
-                elif isinstance(child, nn.Linear) and dtype != torch.float32:
-                    setattr(module, name, LinearIn(dtype, child))
                 elif isinstance(child, nn.Dropout):
                     setattr(module, name, nn.Identity())
         for module in self.net.modules():
             module.__class__ = bare(type(module))
             vars(module).update(module._parameters | module._modules)  # found at once, not by __getattr__
-        placed: list[Any] = [module for module in self.net.modules() if hasattr(module, "start")]
+        placed: list[Any] = [m for m in self.net.modules() if isinstance(getattr(m, "start", None), int)]
         self.placed = placed
         self.seen: Tensor | None = None  # the window whose keys and values are kept
 
@@ -156,7 +156,7 @@ def agrees(model: GPT, vocab_size: int) -> bool:
     T = min(model.block_size, 8)
     some = torch.Generator().manual_seed(0)
     idx = torch.randint(vocab_size, (1, T), generator=some).to(model.head.weight.device)
-    windows = [idx[:, :n] for n in range(T // 2 + 1, T + 1)]
+    windows = [idx[:, :n] for n in range(max(1, T // 2), T + 1)]
     both = (torch.cat([last(window) for window in windows]) for last in (Decoder(model), uncached(model)))
     decoded, expected = both
     return bool((decoded - expected).abs().max() <= 1e-3 * expected.std())

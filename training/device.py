@@ -7,8 +7,11 @@ import sys
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from training.checking import ConfigError
 
@@ -21,6 +24,13 @@ class Compute:
 
     device: torch.device
     precision: str  # fp32 or bf16
+
+    def tensor(self, tokens: np.ndarray[Any, Any]) -> Tensor:
+        """On the device. A copy to a GPU is from pinned memory, so that nothing waits for it."""
+        here = torch.from_numpy(tokens)
+        if self.device.type == "cuda":
+            return here.pin_memory().to(self.device, non_blocking=True)
+        return here.to(self.device)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bf16 where that is the precision; parameters stay fp32."""
@@ -38,8 +48,8 @@ class Compute:
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
     def peak_memory(self) -> int:
-        """The most bytes in use since ``set_switches``: on a GPU by tensors, on a CPU by the whole
-        process."""
+        """The most bytes in use since the process began or ``forget`` was called: on a GPU by tensors, on a
+        CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         with suppress(OSError, StopIteration):  # Linux
@@ -47,11 +57,15 @@ class Compute:
             return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
-    def forget_peak_memory(self) -> None:
-        """Runs of a sweep share a process."""
+    def forget(self) -> None:
+        """Give back the memory that a run left in this process, and forget its peak, as the runs of a sweep
+        share one."""
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
         if self.device.type == "cuda":
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
-        with suppress(OSError):
+        with suppress(OSError):  # Linux
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
@@ -67,6 +81,8 @@ def choose(device: str, precision: str) -> Compute:
         kind = device = available[0]
     if kind not in available:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
+    if kind == "cuda":
+        torch.cuda.init()  # which torch does by itself not before the first tensor there
     if index and int(index) >= torch.cuda.device_count():
         raise ConfigError(f"device: {device}: there are {torch.cuda.device_count()} GPUs; count from cuda:0")
     if precision == "auto":
@@ -103,17 +119,14 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(plain_attention)
     torch.set_num_threads(threads or TORCHS_THREADS)
     keep_freed_memory()
-    compute.forget_peak_memory()
     return torch.get_num_threads()
 
 
 def keep_freed_memory() -> None:
     """Let glibc keep what a step frees, of up to 32 MiB at once, for the next one. By default it goes back to
-    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU. What
-    an earlier run of this process left is given back now."""
+    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU."""
     with suppress(OSError, AttributeError):  # another C library
         glibc = ctypes.CDLL(None)
         M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
         glibc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         glibc.mallopt(M_TRIM_THRESHOLD, -1)  # never
-        glibc.malloc_trim(0)

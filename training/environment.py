@@ -54,7 +54,8 @@ def environment(
 
 @cache
 def code() -> dict[str, str]:
-    """Each file of ours that takes part in a run, and the beginning of its SHA-256; as this process began."""
+    """Each file of ours that takes part in a run, and the beginning of its SHA-256, as they were when first
+    asked for."""
     files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).glob("*.py")))]
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
 

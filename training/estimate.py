@@ -2,9 +2,13 @@
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 from data.prepared import Prepared
 from training.config import RunConfig
+
+if TYPE_CHECKING:
+    from training.device import Compute
 
 
 def forward_operations(config: RunConfig, vocab_size: int) -> int:
@@ -32,9 +36,9 @@ def work(config: RunConfig, data: Prepared) -> int:
 
 
 # Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then
-# saves a quarter of each step: break-even is at some 100 seconds (two cores with bf16). On a GPU small models
-# are bound by launches, which compiling spares: a guess, no GPU was at hand to measure it.
-WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e13}
+# saves a quarter of each step: break-even is at some 100 seconds, measured on two cores with bf16; with more
+# cores it is later. For a GPU it is a guess, as none was at hand: some 2,000 steps of nanoGPT's recipe.
+WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e15}
 
 
 def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
@@ -49,27 +53,36 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
 def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
     """Measured on one micro-batch of the run, uncompiled, forward and backward, with its threads. Raises
     ConfigError."""
-    import torch
-
     from training import device
-    from training.evaluation import Net, cross_entropy
-    from training.rehearsal import rehearse, rehearsed
 
     compute = device.choose(config.device, config.precision)
     device.set_switches(compute, config.train.threads)
-    rows, T = config.train.batch_size // config.train.grad_accum, config.model.block_size
-    idx = torch.zeros(rows, T, dtype=torch.long, device=compute.device)
+    batches = config.train.steps * config.train.grad_accum
+    # besides: the update, clipping, logging
+    seconds = 1.15 * batches * seconds_a_batch(config, data.tokenizer.vocab_size, compute)
+    compute.forget()
+    return seconds / work(config, data)
+
+
+def seconds_a_batch(config: RunConfig, vocab_size: int, compute: "Compute") -> float:
+    """Of a micro-batch, the least of three."""
+    import torch
+
+    from training.evaluation import Net, cross_entropy
+    from training.rehearsal import rehearse, rehearsed
+
+    shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
+    idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
 
     def loss_of(net: Net) -> torch.Tensor:
         with compute.autocast():
             return cross_entropy(net, idx, idx)
 
-    model = rehearsed(config, data.tokenizer.vocab_size, compute, loss_of)
+    model = rehearsed(config, vocab_size, compute, loss_of)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
         rehearse(model, lambda: loss_of(model))
         compute.synchronize()
         seconds.append(time.perf_counter() - start)
-    steps = config.train.steps * config.train.grad_accum
-    return 1.15 * min(seconds) * steps / work(config, data)  # besides: the update, clipping, logging
+    return min(seconds)

@@ -42,15 +42,12 @@ def compiled(
 
     The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
     draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU forward
-    and backward are a CUDA graph each, as small models wait for the launches of their kernels; not where
-    gradients accumulate or a forward puts new buffers in the place of a norm's: these would lie in memory
-    that the graph's next run writes to.
+    and backward are a CUDA graph each where torch's compiler can make one, as small models wait for the
+    launches of their kernels; not where gradients accumulate or a forward replaces buffers: these would lie
+    in memory that the graph's next run writes to.
     """
-    cpu = compute.device.type == "cpu"
-    before = [*model.buffers()]
-    rehearse(model, lambda: loss_of(cross_entropy))
-    replaces = any(old is not new for old, new in zip(before, model.buffers(), strict=True))
-    graphs = compute.device.type == "cuda" and not accumulates and not replaces
+    cpu, gpu = (compute.device.type == kind for kind in ("cpu", "cuda"))
+    graphs = gpu and not accumulates and not replaces_buffers(model, lambda: loss_of(cross_entropy))
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
@@ -63,6 +60,13 @@ def compiled(
     except Exception as error:  # whatever a compiler may raise
         print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
         return cross_entropy
+
+
+def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
+    """Whether a forward puts new tensors in the place of buffers, instead of changing these."""
+    before = [*model.buffers()]
+    rehearse(model, loss)
+    return any(old is not new for old, new in zip(before, model.buffers(), strict=True))
 
 
 def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:

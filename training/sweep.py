@@ -120,10 +120,8 @@ class Sweep:
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
         if sys.stdout.isatty():  # some seconds, of which somebody who waits wants to know
-            print(
-                f"composing and checking {len(all_overrides)} jobs, and measuring how fast they go",
-                flush=True,
-            )
+            what = f"{len(all_overrides)} jobs, and measuring how fast they go"
+            print(f"composing and checking {what}", flush=True)
         everything = [self.compose(list(overrides)) for overrides in all_overrides]
         if "experiment" in map(cli.key_of, set().union(*all_overrides) - shared) and any(
             composed.hydra.sweeper.params for composed in everything

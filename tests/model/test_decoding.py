@@ -163,6 +163,33 @@ class SoFar(nn.Module):
         return x - x.cumsum(1) / steps[:, None]
 
 
+class Gated(nn.Module):
+    """A norm with a matrix of its own, in a layer of its own kind, and a parameter called ``start``."""
+
+    class Doubled(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.ones(n))
+        self.gate = self.Doubled(n, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.start * x * self.gate(x).sigmoid()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_inside_of_a_norm_is_its_own(dtype):
+    sizes = {"vocab_size": V, "block_size": T, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    model, idx = GPT(**sizes, norm=Gated, placement=Pre).eval(), prompts(1, T)
+    assert agrees(model, V)
+    decoder = Decoder(model, dtype)
+    assert {type(m.gate).__name__ for m in decoder.net.modules() if hasattr(m, "gate")} == {"Doubled"}
+    error = decoder(idx) - model(idx)[:, -1]
+    assert error.std() < 0.05 * model(idx)[:, -1].std()
+
+
 def test_a_norm_that_looks_at_other_tokens_is_found_out():
     sizes = {"vocab_size": V, "block_size": T, "n_layer": 2, "n_head": 2, "n_embd": 16}
     assert not agrees(GPT(**sizes, norm=SoFar, placement=Pre).eval(), V)

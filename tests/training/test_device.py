@@ -1,5 +1,6 @@
 """``auto`` is what the machine says it has, and the process-wide switches are set anew for every run."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,5 +57,10 @@ def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_proce
     several = [torch.zeros(4 * 2**20) for _ in range(20)]  # 16 MiB each
     del several
     assert compute.peak_memory() > before + 300 * 2**20
-    set_switches(compute, threads=1)
+    compute.forget()
     assert compute.peak_memory() < before + 100 * 2**20
+
+
+def test_tokens_arrive_as_they_are():
+    tokens = np.arange(6).reshape(2, 3)
+    assert torch.equal(choose("cpu", "fp32").tensor(tokens), torch.arange(6).view(2, 3))
