@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     LastLogits = Callable[[Tensor], Tensor]  # a window of tokens (B, n) -> what comes next (B, V)
 
 
+REFRESH = 0.05  # seconds between prints
 SMALL = 3_000_000  # parameters: below, a CPU is not faster in bf16 (two cores, AVX512-BF16)
 
 
@@ -58,7 +59,7 @@ def draw(
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
         total = summed.gather(-1, enough)
-    rank = (summed[:, :-1] <= uniform * total).sum(dim=-1, keepdim=True)
+    rank = torch.searchsorted(summed[:, :-1].contiguous(), uniform * total, right=True)
     return tokens.gather(-1, rank)[:, 0]
 
 
@@ -175,12 +176,17 @@ def main(config: SampleConfig) -> None:
 
 
 def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:
-    """Print a text as its tokens come."""
-    print(prompt, end="", flush=True)
+    """Print a text as its tokens come, what there is of them some times a second: a small model draws
+    thousands, and to print each takes a third of its time."""
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
+    print(prompt, end="", flush=True)
+    new, printed = "", time.perf_counter()
     for token in tokens:
-        print(characters.decode(tokenizer.decode([token])), end="", flush=True)
-    print(characters.decode(b"", final=True))
+        new += characters.decode(tokenizer.decode([token]))
+        if time.perf_counter() - printed > REFRESH:
+            print(new, end="", flush=True)
+            new, printed = "", time.perf_counter()
+    print(new + characters.decode(b"", final=True))
 
 
 if __name__ == "__main__":
