@@ -111,7 +111,6 @@ def load(
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
     device.set_switches(compute, threads=None)
-    torch.backends.cuda.enable_flash_sdp(True)  # what is slow in it on a CPU is its backward
     if agrees(model, vocab_size):
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
     print("keys and values cannot be kept: each token is computed anew from all of them", file=sys.stderr)

@@ -42,6 +42,20 @@ class Attend(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
 
 
+class PlainAttend(Attend):
+    """The same by matrix products and a softmax, one after another. On a CPU in bf16, or with dropout,
+    torch's own function is slower: its fused kernel has a slow backward and no dropout, and what it falls
+    back to takes more passes over the weights than these."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same
+        T, hs = q.shape[-2:]
+        rows = [x.reshape(-1, T, hs) for x in (q, k, v)]  # (B·nh, T, hs) each
+        future = torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
+        scores = torch.baddbmm(future, rows[0], rows[1].mT, alpha=hs**-0.5)
+        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B·nh, T, T)
+        return (weights @ rows[2]).view_as(q)
+
+
 class CausalSelfAttention(nn.Module):
     """W attend(rotate(norm(q)), rotate(norm(k)), v) in nh heads; without QK-norm or rotary positions these
     are the identity."""
@@ -59,13 +73,14 @@ class CausalSelfAttention(nn.Module):
         init: Init = GPT2,
         gain: float = 1.0,
         projection_gain: float = 1.0,
+        attend: Callable[[float], nn.Module] = Attend,
     ) -> None:
         super().__init__()
         self.n_head = n_head
         self.qkv = Linear(n_embd, 3 * n_embd, bias=bias, init=init, gains=(1.0, 1.0, gain))
         self.q_norm, self.k_norm = q_norm, k_norm
         self.rotate = rotate
-        self.attend = Attend(dropout)
+        self.attend = attend(dropout)
         self.proj = Linear(n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
         self.dropout = nn.Dropout(dropout)
 

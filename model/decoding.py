@@ -8,7 +8,7 @@ Shapes: B rows, n tokens so far, T = block_size, V = vocab_size, nh heads of hs 
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ class Decoder:
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         self.net = copy.deepcopy(model, shared).eval()
+        self.half = dtype != torch.float32
         modules: list[Any] = list(self.net.modules())
         for module in modules:
             for name, child in module.named_children():
@@ -96,17 +97,17 @@ class Decoder:
             module.start = start
         self.seen = window
         new = window[:, start:]
-        with onednn(enabled=new.numel() > 1):
+        with without_onednn() if self.half and new.numel() == 1 else nullcontext():
             logits: Tensor = self.net(new)
         return logits[:, -1]
 
 
 @contextmanager
-def onednn(enabled: bool) -> Iterator[None]:
-    """Inside, torch does without oneDNN on a CPU, unless it is ``enabled``: oneDNN arranges a matrix of bf16
-    anew for each product, and that of one row is done sooner without."""
+def without_onednn() -> Iterator[None]:
+    """Inside, torch does without oneDNN on a CPU: it arranges a matrix of bf16 anew for each product, and
+    that of one row is done sooner without."""
     flags = torch.backends.mkldnn
-    before, *_ = flags.set_flags(None if enabled else False, _fp32_precision=None)
+    before, *_ = flags.set_flags(False, _fp32_precision=None)
     try:
         yield
     finally:
@@ -143,11 +144,10 @@ class RememberingAttend(nn.Module):
         end = self.start + q.shape[2]
         if self.start == 0:
             self.k, self.v = (x.new_empty(*x.shape[:2], self.block_size, x.shape[3]) for x in (k, v))
-        self.k[:, :, self.start : end] = k
-        self.v[:, :, self.start : end] = v
-        return F.scaled_dot_product_attention(
-            q, self.k[:, :, :end], self.v[:, :, :end], is_causal=self.start == 0
-        )
+        self.k.narrow(2, self.start, q.shape[2]).copy_(k)  # an index would do, and take twice as long
+        self.v.narrow(2, self.start, q.shape[2]).copy_(v)
+        seen = self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)
+        return F.scaled_dot_product_attention(q, *seen, is_causal=self.start == 0)
 
 
 @torch.inference_mode()

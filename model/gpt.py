@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.branches import MLP, CausalSelfAttention, Linear
+from model.branches import MLP, Attend, CausalSelfAttention, Linear
 from model.embeddings import Embedding, LearnedPositions, Rotary, Table
 from model.init import GPT2, Init
 from model.scales import LearnedScale
@@ -86,6 +86,8 @@ class GPT(nn.Module):
         tie: the head is the token embedding (Press & Wolf 2017), not a matrix of its own.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
+        attend: dropout -> a module that maps q, k, v to what attention gives; model.branches has two, which
+            differ in speed alone.
         seed: of the initial weights. Each parameter has a stream of its own, hash(seed, "init", its name), so
             that a norm that draws random numbers, or one more module, moves no other parameter's start.
 
@@ -114,6 +116,7 @@ class GPT(nn.Module):
         tie: bool = True,
         dropout: float = 0.0,
         bias: bool = True,
+        attend: Callable[[float], nn.Module] = Attend,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -146,7 +149,8 @@ class GPT(nn.Module):
             name = f"blocks.{layer}.attn.branch"
             q_norm, k_norm = (new(qk_norm, hs, f"{name}.{of}_norm") for of in "qk")
             rotate = Rotary() if rotary else nn.Identity()
-            attn = CausalSelfAttention(n_embd, n_head, q_norm=q_norm, k_norm=k_norm, rotate=rotate, **common)
+            own: dict[str, Any] = {"q_norm": q_norm, "k_norm": k_norm, "rotate": rotate, "attend": attend}
+            attn = CausalSelfAttention(n_embd, n_head, **own, **common)
             return Block(residual(attn, layer, "attn"), residual(mlp(n_embd, **common), layer, "mlp"))
 
         self.embed = Embedding(

@@ -17,6 +17,7 @@ from training.config import Component, RunConfig
 
 if TYPE_CHECKING:
     from model import GPT
+    from model.branches import Attend
 
 FINITE = ConfigDict(allow_inf_nan=False)
 OURS = ("model", "torch.nn")  # what a checkpoint may name without being trusted
@@ -116,13 +117,18 @@ def in_words(found: dict[str, Any]) -> str:
     return " ".join(f"{key}={str(value).lower()}" for key, value in found.items())
 
 
-def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | None = None) -> "GPT":
+def build_model(
+    config: RunConfig,
+    vocab_size: int,
+    packages: tuple[str, ...] | None = None,
+    attend: "type[Attend] | None" = None,
+) -> "GPT":
     """The model of a config, with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
     import torch.nn.functional as F
     from torch import nn
 
     from model import GPT
-    from model.branches import MLP, relu2, swiglu
+    from model.branches import MLP, Attend, relu2, swiglu
     from model.init import INITS
 
     mlps: dict[str, Callable[..., nn.Module]] = {
@@ -152,6 +158,7 @@ def build_model(config: RunConfig, vocab_size: int, packages: tuple[str, ...] | 
             mlp=mlps[options.activation],
             init=INITS[options.init],
             depth_scaled_init=auto.get("model.depth_scaled_init", options.depth_scaled_init),
+            attend=attend or Attend,
             seed=config.seed,
         )
     except TypeError as error:

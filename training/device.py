@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.branches import Attend, PlainAttend
 from training.checking import ConfigError
 
 TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
@@ -35,6 +36,10 @@ class Compute:
     def autocast(self) -> AbstractContextManager[None]:
         """Matrix products in bf16 where that is the precision; parameters stay fp32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def attend(self, dropout: float) -> type[Attend]:
+        """The kind of attention that trains fastest here."""
+        return PlainAttend if self.device.type == "cpu" and (self.precision == "bf16" or dropout) else Attend
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given; a CPU always has."""
@@ -105,18 +110,11 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     threads.
 
     Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
-    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.) On a CPU in
-    bf16 the default attention's backward is several times slower than plain matrix products, which the same
-    function falls back to when told to.
+    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
-    plain_attention = compute.device.type == "cpu" and compute.precision == "bf16"
-    torch.backends.cuda.enable_flash_sdp(
-        not plain_attention
-    )  # "cuda" in name only: they hold for the CPU, too
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(plain_attention)
     torch.set_num_threads(threads or TORCHS_THREADS)
     keep_freed_memory()
     return torch.get_num_threads()

@@ -22,7 +22,8 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
     """
     try:
-        model = build_model(config, vocab_size).to(compute.device)
+        attend = compute.attend(config.model.dropout)
+        model = build_model(config, vocab_size, attend=attend).to(compute.device)
         rehearse(model, lambda: loss_of(model))
     except ConfigError:
         raise

@@ -57,7 +57,8 @@ def test_a_histogram_counts_every_number_once_whatever_it_is(array):
     if finite.size:
         assert (low, high) == (finite.min(), finite.max())
         assert counts[0] > 0
-        if np.isfinite(float(finite.max()) - float(finite.min())) and high - low > 1e-30:
+        # of a range below 2e-30 the half is clamped
+        if np.isfinite(float(finite.max()) - float(finite.min())) and high - low > 4e-30:
             assert counts[-1] > 0 or high == low
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from model import GPT
-from model.branches import MLP, CausalSelfAttention
+from model.branches import MLP, Attend, CausalSelfAttention, PlainAttend
 from model.decoding import Decoder, generate, window_start
 from model.embeddings import Embedding, LearnedPositions, Table
 from model.gpt import Head
@@ -68,6 +68,22 @@ def test_attention_is_the_softmax_of_scaled_products_over_the_past():
         scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
         heads.append(scores.softmax(-1) @ v[..., head])
     torch.testing.assert_close(whole(x), whole.proj(torch.cat(heads, -1)))
+
+
+def test_plain_attention_is_the_same_with_the_same_gradients_and_drops_as_many_weights():
+    q, k, v = (torch.randn(2, 3, 7, 4, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+    cotangent = torch.randn(2, 3, 7, 4, dtype=torch.float64)
+    found = []
+    for attend in (Attend(0.0), PlainAttend(0.0)):
+        y = attend(q, k, v)
+        found.append([y, *torch.autograd.grad(y, (q, k, v), cotangent)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    ones = torch.ones(64, 1, 32, 32)
+    dropped = PlainAttend(0.25)(ones, ones, ones)[:, :, -1, 0]  # a mean of 32 weights, 0 or 1/0.75 each
+    assert dropped.mean() == pytest.approx(1, abs=0.05)
+    assert (dropped * 32 * 0.75).round().unique().numel() > 5
+    torch.testing.assert_close(PlainAttend(0.25).eval()(ones, ones, ones), ones)
 
 
 def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.branches import Attend, PlainAttend
 from training.checking import ConfigError
 from training.device import Compute, choose, set_switches
 
@@ -29,10 +30,22 @@ def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are():
 def test_switches_follow_the_run_and_not_the_one_before_it():
     for precision in ("bf16", "fp32", "bf16"):
         set_switches(choose("cpu", precision), threads=1)
-        assert torch.backends.cuda.flash_sdp_enabled() == (precision == "fp32")
         assert torch.are_deterministic_algorithms_enabled()
     assert set_switches(choose("cpu", "fp32"), threads=2) == 2
     assert set_switches(choose("cpu", "fp32"), threads=None) == 1  # as the tests set it
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "dropout", "expected"),
+    [
+        ("cpu", "bf16", 0.0, PlainAttend),
+        ("cpu", "fp32", 0.2, PlainAttend),
+        ("cpu", "fp32", 0.0, Attend),
+        ("cuda", "bf16", 0.2, Attend),
+    ],
+)
+def test_attention_is_plain_where_torchs_own_is_slower(kind, precision, dropout, expected):
+    assert Compute(torch.device(kind), precision).attend(dropout) is expected
 
 
 def test_autocast_is_on_in_bf16_only():
