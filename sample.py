@@ -50,17 +50,16 @@ def draw(
 
     if temperature == 0:
         return logits.argmax(dim=-1)
-    kept, tokens = logits.double(), torch.arange(logits.shape[-1]).expand_as(logits)
+    kept, tokens = logits.double(), None
     if top_k or top_p is not None:  # else no order is needed, and to sort a large vocabulary takes long
         kept, tokens = kept.topk(min(top_k or kept.shape[-1], kept.shape[-1]))
-    kept = (kept - kept.amax(dim=-1, keepdim=True)) / temperature
-    summed = kept.softmax(dim=-1).cumsum(dim=-1)
+    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less than 1e-99 is infinite
     total = summed[:, -1:]
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
         total = summed.gather(-1, enough)
     rank = torch.searchsorted(summed[:, :-1].contiguous(), uniform * total, right=True)
-    return tokens.gather(-1, rank)[:, 0]
+    return (rank if tokens is None else tokens.gather(-1, rank))[:, 0]
 
 
 def find_checkpoint(config: SampleConfig) -> Path:
@@ -142,14 +141,20 @@ def main(config: SampleConfig) -> None:
         raise DataError(f"{'prompt' if config.prompt_file is None else 'prompt_file'}: {error}") from None
 
     last_logits, compute = load(config, loaded, tokenizer.vocab_size)
-    print(f"{loaded.path}, step {loaded.meta.step:,}", file=sys.stderr)
+    print(
+        f"{loaded.path}, step {loaded.meta.step:,}, {compute.device.type}, {compute.precision}",
+        file=sys.stderr,
+    )
 
     # a stream of random numbers for each sample: the second's are the same whether there is a third or not
     streams = [stream_seed(config.seed, "sample", sample) for sample in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(stream) for stream in streams]
+    uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
+    rows = uniform.unbind()
 
     def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
-        uniform = torch.cat([torch.rand(1, 1, generator=g, dtype=torch.float64) for g in generators])
+        for row, generator in zip(rows, generators, strict=True):
+            row.uniform_(generator=generator)
         drawn = draw(logits.cpu(), config.temperature, config.top_k, config.top_p, uniform)
         return drawn.to(logits.device)
 

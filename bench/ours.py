@@ -111,7 +111,7 @@ def train(
 
 def warm_up(bench: Bench) -> None:
     """Prepare the data, once, and let Python compile our modules: no measurement has that in it."""
-    train(bench, ["model.n_layer=1", "train.steps=1", "train.eval_windows=1"])
+    train(bench, ["model.n_layer=1", "train.steps=1", "train.eval_windows=1", "precision=fp32"])
 
 
 def told(overrides: Sequence[str], data: str = "data=tinyshakespeare") -> list[str]:
@@ -146,6 +146,14 @@ def printed_rate(child: Child) -> float:
         if found := re.search(r"tokens, ([\d,]+) tokens/s$", line):
             return float(found[1].replace(",", ""))
     raise BenchError("sample.py did not say how fast it was")
+
+
+def printed_precision(child: Child) -> str:
+    """As sample.py says at its beginning. Raises BenchError where it does not."""
+    for _, line in child.lines:
+        if found := re.search(r", step [\d,]+, \w+, (\w+)$", line):
+            return found[1]
+    raise BenchError("sample.py did not say in which precision it draws")
 
 
 def made_up_corpus(folder: Path, n_tokens: int, vocab_size: int, sparse: bool = False) -> list[str]:

@@ -31,6 +31,7 @@ CPU_RECIPE = (
     *("--n_layer=4", "--n_head=4", "--n_embd=128", "--dropout=0.0"),
 )
 ITERATION = re.compile(r"iter (\d+): loss (\S+), time ([\d.]+)ms")
+END_OF_TEXT = "-" * 15  # a line of its sample.py
 EVALUATION = re.compile(r"step (\d+): train loss (\S+), val loss (\S+)")
 
 

@@ -3,16 +3,18 @@
     python -m bench.sample --peer NANOGPT --data tinyshakespeare.txt
     python -m bench.sample --peer NANOGPT --data tinyshakespeare.txt --size cpu --extra precision=fp32
 
-sample.py of both, as whole programs; temperature 1, nothing cut off. Starting takes longer than a short text
-and is left out: ours prints its rate; nanoGPT's is n (S - 1) / (T(S texts) - T(1 text)), with T a program's
-seconds for texts of n tokens, which it draws one after another. So ours has in it that kernels are made ready
-for the first tokens, and nanoGPT's has not. Ours draws several texts side by side: their tokens together are
-one more column.
+sample.py of both, as whole programs; temperature 1, nothing cut off. Starting takes longer than a short
+text and is left out: ours prints its rate, of which the median of some starts is taken; nanoGPT draws several
+texts one after another, and its rate is that of the median of the times between their ends. So ours has in it
+that kernels are made ready for the first tokens, and nanoGPT's has not. Ours draws several side by side:
+their tokens together are one more column.
 """
 
 import argparse
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from statistics import median
 
 from bench import options, ours, peer
 from bench.measure import BenchError, Child
@@ -30,17 +32,22 @@ Sampler = Callable[[int, int], Child]  # tokens, texts -> its sample.py, run
 
 
 def texts(n: int) -> int:
-    """How many, so that they take long enough to be told from the noise of starting."""
+    """How many several are, of n tokens each."""
     return max(2, 1 + round(640 / n))
+
+
+def starts(n: int) -> int:
+    """How often ours draws one text: a short one takes less time than the machine is slow for."""
+    return 3 if n < 1000 else 1
 
 
 def take_ours(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
     """Tokens a second at each length, of one text and of several, and whole wall times."""
     found, peak = {}, 0
     for n in lengths:
-        one, several = sampler(n, 1), sampler(n, texts(n))
-        found[f"whole_{n}_s"] = one.seconds
-        found[f"{n}_tokens_per_s"] = ours.printed_rate(one)
+        ones, several = [sampler(n, 1) for _ in range(starts(n))], sampler(n, texts(n))
+        found[f"whole_{n}_s"] = median(one.seconds for one in ones)
+        found[f"{n}_tokens_per_s"] = median(ours.printed_rate(one) for one in ones)
         found[f"several_{n}_tokens_per_s"] = ours.printed_rate(several)
         peak = max(peak, several.peak_memory)
     return found | {"peak_memory_bytes": peak}
@@ -52,10 +59,10 @@ def take_peers(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
     for n in lengths:
         one, several = sampler(n, 1), sampler(n, texts(n))
         found[f"whole_{n}_s"] = one.seconds
-        seconds = several.seconds - one.seconds
-        if seconds <= 0:
-            raise BenchError(f"texts of {n} tokens drowned in the noise of starting; again, or --length")
-        found[f"{n}_tokens_per_s"] = n * (texts(n) - 1) / seconds
+        ends = [seconds for seconds, line in several.lines if line == peer.END_OF_TEXT]
+        if len(ends) != texts(n):
+            raise BenchError(f"nanoGPT's sample.py ended {len(ends)} texts, not {texts(n)}")
+        found[f"{n}_tokens_per_s"] = n / median(end - before for before, end in pairwise(ends))
         found[f"several_{n}_tokens_per_s"] = found[f"{n}_tokens_per_s"]
         peak = max(peak, several.peak_memory)
     return found | {"peak_memory_bytes": peak}
@@ -64,12 +71,15 @@ def take_peers(sampler: Sampler, lengths: tuple[int, ...]) -> Measured:
 def our_sampler(bench: Bench, part: str, size: Size, extra: list[str]) -> Sampler:
     """Of a checkpoint after one step."""
     quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
+    quick += ["precision=fp32"]  # of training; sample.py chooses its own
     run = ours.train(bench, [*size.overrides(), *quick])
     bench.settings[part] = ["temperature=1.0", "top_k=null", "max_new_tokens=N", "num_samples=S", *extra]
 
     def sampler(n: int, count: int) -> Child:
         drawn = [f"max_new_tokens={n}", f"num_samples={count}"]
-        return ours.sample(bench, run.folder, ["temperature=1.0", "top_k=null", *drawn, *extra])
+        child = ours.sample(bench, run.folder, ["temperature=1.0", "top_k=null", *drawn, *extra])
+        bench.note(f"{part} ran in {ours.printed_precision(child)}; on a CPU nanoGPT samples in fp32")
+        return child
 
     return sampler
 

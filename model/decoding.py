@@ -70,7 +70,6 @@ class Decoder:
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         self.net = copy.deepcopy(model, shared).eval()
-        self.half = dtype != torch.float32
         modules: list[Any] = list(self.net.modules())
         for module in modules:
             for name, child in module.named_children():
@@ -97,26 +96,27 @@ class Decoder:
             module.start = start
         self.seen = window
         new = window[:, start:]
-        with without_onednn() if self.half and new.numel() == 1 else nullcontext():
+        with without_onednn() if new.numel() == 1 else nullcontext():
             logits: Tensor = self.net(new)
         return logits[:, -1]
 
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Inside, torch does without oneDNN on a CPU: it arranges a matrix of bf16 anew for each product, and
-    that of one row is done sooner without."""
-    flags = torch.backends.mkldnn
-    before, *_ = flags.set_flags(False, _fp32_precision=None)
+    """Inside, torch does without oneDNN on a CPU: for one row it takes longer than torch's own kernels, as it
+    arranges a matrix of bf16 anew for each product, and makes ready for each GELU."""
+    onednn: Any = torch.backends.mkldnn
+    before, onednn.enabled = onednn.enabled, False
     try:
         yield
     finally:
-        flags.set_flags(before, _fp32_precision=None)
+        onednn.enabled = before
 
 
 def bare(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same modules, but a call is ``forward`` itself: no hooks are looked for."""
-    return type(kind.__name__, (kind,), {"__call__": kind.forward})
+    """The same modules as plain objects: a call is ``forward`` itself, no hooks are looked for, and what is
+    set is not looked at."""
+    return type(kind.__name__, (kind,), {"__call__": kind.forward, "__setattr__": object.__setattr__})
 
 
 class LinearIn(nn.Module):
