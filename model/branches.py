@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.dropout import Dropout, dropout
 from model.init import GPT2, Init
 
 
@@ -52,7 +53,7 @@ class PlainAttend(Attend):
         rows = [x.reshape(-1, T, hs) for x in (q, k, v)]  # (B·nh, T, hs) each
         future = torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
         scores = torch.baddbmm(future, rows[0], rows[1].mT, alpha=hs**-0.5)
-        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B·nh, T, T)
+        weights = dropout(scores.softmax(-1), self.dropout, self.training)  # (B·nh, T, T)
         return (weights @ rows[2]).view_as(q)
 
 
@@ -82,7 +83,7 @@ class CausalSelfAttention(nn.Module):
         self.rotate = rotate
         self.attend = attend(dropout)
         self.proj = Linear(n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
@@ -119,7 +120,7 @@ class MLP(nn.Module):
         self.fc = Linear(n_embd, len(gains) * hidden, bias=bias, init=init, gains=gains)
         self.activation = activation
         self.proj = Linear(hidden, n_embd, bias=bias, init=init, gains=(projection_gain,))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.proj(self.activation(self.fc(x))))

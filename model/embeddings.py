@@ -6,6 +6,7 @@ Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs channels.
 import torch
 from torch import Tensor, nn
 
+from model.dropout import Dropout
 from model.init import GPT2, Init
 
 
@@ -43,7 +44,7 @@ class Embedding(nn.Module):
         self.positions = positions
         self.scale = scale
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, C)
         return self.dropout(self.norm(self.scale(self.positions(self.tokens(idx)))))

@@ -87,7 +87,7 @@ class GPT(nn.Module):
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
         attend: dropout -> a module that maps q, k, v to what attention gives; model.branches has two, which
-            differ in speed alone.
+            differ in speed, and in the random numbers of dropout.
         seed: of the initial weights. Each parameter has a stream of its own, hash(seed, "init", its name), so
             that a norm that draws random numbers, or one more module, moves no other parameter's start.
 

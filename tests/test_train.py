@@ -17,6 +17,7 @@ import yaml
 import train as program
 from data.batches import training_batch
 from data.prepared import prepare
+from model.branches import PlainAttend
 from model.streams import stream_seed
 from tests.conftest import AROUND, ROOT
 from training import checkpoint, runs, state
@@ -147,7 +148,7 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
     folder = run(config)
 
     data = prepare(**config.data.model_dump())
-    model = build_model(config, data.tokenizer.vocab_size)
+    model = build_model(config, data.tokenizer.vocab_size, attend=PlainAttend)
     matrices, vectors = (
         [p for p in model.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False)
     )

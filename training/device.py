@@ -18,6 +18,10 @@ from training.checking import ConfigError
 
 TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
 
+# Large tensors on a CPU lie in pages of 2 MiB, where Linux leaves that to programs: to zero pages of 4 KiB as
+# they are first written to takes longer than most operations. torch looks at it before its first tensor.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
 
 @dataclass(frozen=True)
 class Compute:

@@ -1,10 +1,15 @@
 """``auto`` is what the machine says it has, and the process-wide switches are set anew for every run."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from model.branches import Attend, PlainAttend
+from tests.conftest import ROOT
 from training.checking import ConfigError
 from training.device import Compute, choose, set_switches
 
@@ -77,3 +82,18 @@ def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_proce
 def test_tokens_arrive_as_they_are():
     tokens = np.arange(6).reshape(2, 3)
     assert torch.equal(choose("cpu", "fp32").tensor(tokens), torch.arange(6).view(2, 3))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the pages of Linux")
+def test_large_tensors_lie_in_large_pages_where_the_system_leaves_it_to_programs():
+    policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not policy.exists() or "[madvise]" not in policy.read_text():
+        pytest.skip("this system does not leave it to programs")
+    program = (
+        "import training.device, torch; x = torch.ones(2**25);"
+        "print(max(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHugePages')))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) > 2**17 * 0.9  # KiB of 128 MiB

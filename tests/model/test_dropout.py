@@ -1,0 +1,75 @@
+"""Our dropout is torch's, but for which random numbers it draws."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.dropout import Dropout, dropout
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, requires_grad=True)
+
+
+@given(st.floats(0.001, 0.999), st.integers(0, 2**31))
+def test_a_share_of_p_is_0_and_the_mean_stays(p, seed):
+    n = 100_000
+    torch.manual_seed(seed)
+    y = dropout(ones(n), p, training=True)
+    kept = y[y != 0]
+    assert kept.unique().numel() == 1
+    assert abs(kept[0].item() * (1 - p) - 1) < 2**-16 / (1 - p)  # p is rounded
+    assert abs(len(kept) / n - (1 - p)) < 6 * (p * (1 - p) / n) ** 0.5 + 2**-17  # six standard errors
+
+
+@pytest.mark.parametrize("p", [1e-300, 1e-6, 0.5, 1 - 1e-6, 1 - 2**-53])
+def test_the_mean_stays_also_next_to_0_and_1(p):
+    torch.manual_seed(0)
+    y = dropout(ones(2**22), p, training=True)
+    assert y.isfinite().all()
+    assert abs(y.mean().item() - 1) < 6 * max(y.max().item() / 2**22, 2**-22) ** 0.5
+
+
+def test_elements_are_independent_of_their_neighbours():
+    torch.manual_seed(0)
+    kept = (dropout(ones(2**20), 0.5, training=True) != 0).double() - 0.5
+    for distance in range(1, 9):  # four share a random number
+        correlation = (kept[:-distance] * kept[distance:]).mean() / 0.25
+        assert abs(correlation) < 6 / 2**10
+
+
+@given(
+    st.lists(st.integers(0, 9), max_size=4), st.sampled_from([torch.float32, torch.bfloat16, torch.float64])
+)
+def test_shape_and_dtype_stay_and_the_gradient_is_what_x_was_multiplied_by(shape, dtype):
+    x = ones(*shape, dtype=dtype)
+    y = dropout(x, 0.3, training=True)
+    y.sum().backward()
+    assert (y.shape, y.dtype) == (x.shape, dtype)
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_what_lies_transposed_in_memory_is_dropped_like_any_other():
+    x = torch.randn(3, 5, dtype=torch.float64)
+    drawn = []
+    for laid_out in (x, x.t().contiguous().t()):
+        torch.manual_seed(0)
+        drawn.append(dropout(laid_out, 0.3, training=True))
+    assert torch.equal(*drawn)
+
+
+def test_torchs_seed_is_the_seed():
+    def drawn(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return dropout(ones(100), 0.5, training=True)
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1))
+
+
+def test_in_evaluation_and_at_0_nothing_happens_and_nothing_is_drawn():
+    x, before = ones(10), torch.get_rng_state()
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+    assert torch.equal(torch.get_rng_state(), before)
