@@ -53,7 +53,7 @@ def draw(
     kept, tokens = logits.double(), None
     if top_k or top_p is not None:  # else no order is needed, and to sort a large vocabulary takes long
         kept, tokens = kept.topk(min(top_k or kept.shape[-1], kept.shape[-1]))
-    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less than 1e-99 is infinite
+    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below, it is infinite
     total = summed[:, -1:]
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
@@ -180,17 +180,19 @@ def main(config: SampleConfig) -> None:
 
 
 def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:
-    """Print a text as its tokens come, what there is of them some times a second: a small model draws
+    """Print a text as its tokens come, what there is of them 20 times a second at most: a small model draws
     thousands, and to print each takes a third of its time."""
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
     print(prompt, end="", flush=True)
     new, printed = "", time.perf_counter()
-    for token in tokens:
-        new += characters.decode(tokenizer.decode([token]))
-        if time.perf_counter() - printed > REFRESH:
-            print(new, end="", flush=True)
-            new, printed = "", time.perf_counter()
-    print(new + characters.decode(b"", final=True))
+    try:
+        for token in tokens:
+            new += characters.decode(tokenizer.decode([token]))
+            if time.perf_counter() - printed > REFRESH:
+                print(new, end="", flush=True)
+                new, printed = "", time.perf_counter()
+    finally:  # also where it is interrupted
+        print(new + characters.decode(b"", final=True), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
     bench.norms        what a norm costs                    bench.quality     wall time to a validation loss
     bench.statistics   what looking layer by layer costs    bench.scaling     sizes and memory
 
+    bench.page         docs/performance.md, of the results
+
 Each says what it measures in its first lines, shows a table and writes a JSON file with every raw value.
 Both programs run as themselves, as processes of their own, in turn; nothing of nanoGPT is part of this
 project, so ``--peer`` names a checkout of it.

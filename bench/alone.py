@@ -59,7 +59,7 @@ class Alone:
     def __call__(self) -> Mapping[str, float]:
         self.once()
         seconds = self.block(self.repeats)
-        return {"seconds": seconds, "bytes_per_s": self.bytes / seconds}
+        return {"alone_us": seconds * 1e6, "bytes_per_s": self.bytes / seconds}
 
 
 def copy(size: Size, precision: str) -> Mapping[str, float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import run
-from training.environment import ROOT, git_state, processor
+from training.environment import ROOT, cpuinfo, git_state, processor
 
 PEER_FILES = ("train.py", "model.py", "sample.py")
 
@@ -32,10 +32,12 @@ def info() -> dict[str, Any]:
 
 
 def machine(seen: dict[str, Any]) -> dict[str, Any]:
-    """``seen`` is ``info``'s."""
+    """``seen`` is ``info``'s. A virtual machine's processor is often named by its series alone, as AMD EPYC;
+    by family and model, as 25 and 17, it is known as a Zen 4."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": processor(),
+        "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # of x86
         "cores": cores,
         "threads": seen["threads"],  # torch's, in both programs
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -46,7 +48,8 @@ def machine(seen: dict[str, Any]) -> dict[str, Any]:
 
 def slug(about: dict[str, Any]) -> str:
     """A name for files: of the GPU, else of the processor."""
-    return re.sub(r"[^a-z0-9]+", "-", (about["gpu"] or about["processor"]).lower()).strip("-") or "unknown"
+    name = about["gpu"] or " ".join([about["processor"], *filter(None, about["family_model"])])
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
 def versions(seen: dict[str, Any], peer: Path | None) -> dict[str, Any]:

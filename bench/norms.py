@@ -35,7 +35,7 @@ GPU_SHAPE = Size(12, 12, 768, 1024, 64)  # 200 MB of fp32: far beyond any cache
 COLUMNS: list[Column] = [
     ("step_s", "step, ms", 1e-3),
     ("share_percent", "the norm's share, %", 1),
-    ("seconds", "alone, us", 1e-6),
+    ("alone_us", "alone, µs", 1),
     ("of_bandwidth_percent", "% of copy bandwidth", 1),
     ("copy_bytes_per_s", "copy, GB/s", 1e9),
 ]
@@ -83,7 +83,7 @@ def alone_in_turn(bench: Bench, norms: list[str], compiled: bool) -> None:
                 parts[name(kind, norm)] = alone.Alone(norm, size, precision, compiled)
             bench.alternate(parts)
             for ours, theirs in KINDS:
-                bench.compare(name(kind, ours), name(kind, theirs), "seconds")
+                bench.compare(name(kind, ours), name(kind, theirs), "alone_us")
             if bench.cuda and compiled:
                 add_bandwidth(bench, kind, f"copy, {shape} {precision}", norms)
 

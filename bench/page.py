@@ -1,7 +1,9 @@
-"""The measurements of bench/results as tables, in docs/performance.md, below what is written there by hand.
+"""The results of benchmarks as tables in a page, below what is written there by hand.
 
-python -m bench.page                       after a benchmark wrote a result
-python -m bench.page RESULTS PAGE.md       of another folder, into another page
+    python -m bench.page                       bench/results, in docs/performance.md
+    python -m bench.page RESULTS PAGE.md       another folder's, in another page
+
+To be run after a benchmark: a test holds that the project's page shows the project's results.
 """
 
 import json
@@ -22,17 +24,16 @@ UNITS = (  # the end of a metric's name, its unit, and what a value is divided b
     ("bytes_per_s", "GB/s", 1e9),
     ("bytes", "MB", 1e6),
     ("percent", "%", 1.0),
-    ("microseconds", "µs", 1.0),
-    ("ms", "ms", 1.0),
+    ("us", "µs", 1.0),
+    ("s", "s", 1.0),
     ("seconds", "s", 1.0),
-    ("_s", "s", 1.0),
 )
 
 
 def unit(metric: str) -> tuple[str, float]:
     """The title of a metric's column, and what its values are divided by."""
     for end, name, scale in UNITS:
-        if metric.endswith(end):
+        if f"_{metric}".endswith(f"_{end}"):
             what = metric.removesuffix(end).strip("_").replace("_", " ")
             return (f"{what}, {name}" if what else name), scale
     return metric.replace("_", " "), 1.0
@@ -74,23 +75,39 @@ def ratios(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def section(name: str, result: Mapping[str, Any]) -> list[str]:
     """One result."""
     machine, versions = result["machine"], result["versions"]
-    on = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
-    on += f", {machine['gpu']}" if machine["gpu"] else ", no GPU"
-    commit = versions["ours"]["commit"] or "unknown"
-    changed = " with changes" if versions["ours"].get("diff") else ""
+    ours, peer = versions["ours"] or {}, versions["peer"] or {}
+    family_model = " ".join(filter(None, machine["family_model"]))
+    on = [
+        machine["processor"] + (f" (family and model {family_model})" if family_model else ""),
+        f"{machine['cores']} cores",
+        f"{machine['threads']} threads",
+        machine["gpu"] or "no GPU",
+        f"Python {versions['python']}",
+        f"torch {versions['torch']}",
+        f"commit {(ours.get('commit') or 'unknown')[:9]}" + (" with changes" if ours.get("diff") else ""),
+        *([f"nanoGPT {(peer.get('commit') or 'of an unknown commit')[:9]}"] if peer else []),
+        result["date"][:10],
+    ]
+    found = {what: value for what, value in result["found"].items() if not a_series(value)}
     return [
         f"## {name}",
         "",
         result["what"] + ("" if result["complete"] else " **It was interrupted.**"),
         "",
-        f"{on}; torch {versions['torch']}; commit {commit[:9]}{changed}; {result['date'][:10]}.",
+        ", ".join(on) + ".",
         "",
         *ratios(result["ratios"]),
         *medians(result["raw"]),
         *[f"- {note}" for note in result["notes"]],
-        *[f"- {what}: {plainly(value)}" for what, value in result["found"].items()],
+        *[f"- {what}: {plainly(value)}" for what, value in found.items()],
+        *[f"- {part}: `{' '.join(told)}`" for part, told in result["settings"].items()],
         "",
     ]
+
+
+def a_series(value: Any) -> bool:
+    """What a figure shows."""
+    return isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value)
 
 
 def plainly(value: Any) -> str:
@@ -120,8 +137,8 @@ def page(results: Path, folder: Path) -> str:
 def main(results: Path = ROOT / "bench" / "results", out: Path = ROOT / "docs" / "performance.md") -> None:
     try:
         made = page(results, out.parent)
-        by_hand = out.read_text(encoding="utf-8").partition(MARK)[0] if out.exists() else ""
-        out.write_text(by_hand + made, encoding="utf-8")
+        by_hand = out.read_text(encoding="utf-8").partition(MARK)[0].rstrip() if out.exists() else ""
+        out.write_text((by_hand + "\n\n" + made).lstrip(), encoding="utf-8")
     except BenchError as error:
         sys.exit(f"error: {error}")
     except OSError as error:

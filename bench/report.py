@@ -201,5 +201,5 @@ def cell(values: Sequence[float] | None, scale: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three at least."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    """Four, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

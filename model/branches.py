@@ -45,7 +45,7 @@ class Attend(nn.Module):
 
 class PlainAttend(Attend):
     """The same by matrix products and a softmax, one after another. On a CPU in bf16, or with dropout,
-    torch's own function is slower: its fused kernel has a slow backward and no dropout, and what it falls
+    torch's own function trains slower: its fused kernel has a slow backward and no dropout, and what it falls
     back to takes more passes over the weights than these."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same

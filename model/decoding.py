@@ -104,7 +104,8 @@ class Decoder:
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """Inside, torch does without oneDNN on a CPU: for one row it takes longer than torch's own kernels, as it
-    arranges a matrix of bf16 anew for each product, and makes ready for each GELU."""
+    arranges a matrix of bf16 anew for each product, and makes ready for each GELU. The switch is the whole
+    process's: decoders in several threads would disturb one another's speed."""
     onednn: Any = torch.backends.mkldnn
     before, onednn.enabled = onednn.enabled, False
     try:
@@ -114,8 +115,8 @@ def without_onednn() -> Iterator[None]:
 
 
 def bare(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same modules as plain objects: a call is ``forward`` itself, no hooks are looked for, and what is
-    set is not looked at."""
+    """The same modules as plain objects: a call is ``forward`` itself, no hooks are looked for, an attribute
+    is set without a look at what it is."""
     return type(kind.__name__, (kind,), {"__call__": kind.forward, "__setattr__": object.__setattr__})
 
 

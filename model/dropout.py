@@ -6,8 +6,16 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """In training, an element is 0 with probability p, else divided by 1 - p (Srivastava et al. 2014). On a
-    CPU p is rounded to a multiple of 1/65,536."""
+    """In training, an element is 0 with probability p, else divided by 1 - p (Srivastava et al. 2014).
+
+    Args:
+        p: in [0, 1); see ``dropout``.
+    """
+
+    def __init__(self, p: float) -> None:
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout = {p} is not a probability in [0, 1)")
+        super().__init__(p)
 
     def forward(self, input: Tensor) -> Tensor:  # any shape -> the same
         return dropout(input, self.p, self.training)
@@ -15,17 +23,17 @@ class Dropout(nn.Dropout):
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """``torch.nn.functional.dropout``, drawn from the same generator; on a CPU each random number of 64 bits
-    decides on four elements.
+    decides on four elements. (torch.func.vmap has no rule for that.)
 
     Args:
         x: floating point, any shape.
-        p: in [0, 1).
+        p: in [0, 1). On a CPU it is rounded to a multiple of 1/65,536; what is above 0 is at least one.
     """
     if not training or p == 0 or not x.is_cpu:
         return F.dropout(x, p, training)
     n = x.numel()
-    random = torch.randint(-(2**63), 2**63 - 1, ((n + 3) // 4,))  # int64
+    random = torch.randint(-(2**63), 2**63 - 1, ((n + 3) // 4,), device=x.device)  # int64
     random = random.view(torch.int16)[:n].view(x.shape)
     kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of 2^16 numbers, all equally likely
-    mask = torch.lt(random, kept - 2**15, out=torch.empty(x.shape, dtype=x.dtype))
+    mask = torch.lt(random, kept - 2**15, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
     return x * mask.mul_(2**16 / kept)

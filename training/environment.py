@@ -94,13 +94,16 @@ def asked_for(config: RunConfig) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name, from where Linux says it, else what Python knows. A virtual machine's is often
-    that of a series alone, as AMD EPYC, so on x86 its family and model are added: 25, 17 is a Zen 4."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
-    name = said.get("model name", platform.processor())
-    return f"{name} ({said['cpu family']}, {said['model']})" if "cpu family" in said else name
+    """The processor's model, from where Linux says it, else what Python knows."""
+    return cpuinfo("model name") or platform.processor()
+
+
+def cpuinfo(key: str) -> str | None:
+    """What Linux says of the first core."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    values = (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key)
+    return next(values, None)
 
 
 @cache

@@ -22,9 +22,9 @@ def _quick(monkeypatch):
 @pytest.mark.parametrize("norm", ["layernorm", "torch_batchnorm", "rmsnorm_no_gain"])
 def test_a_norm_alone(norm, precision):
     measured = alone.Alone(norm, SMALL, precision, compiled=False)()
-    assert measured["seconds"] > 0
+    assert measured["alone_us"] > 0
     itemsize = 4 if precision == "fp32" else 2
-    assert measured["bytes_per_s"] == pytest.approx(5 * 2 * 8 * 16 * itemsize / measured["seconds"])
+    assert measured["bytes_per_s"] == pytest.approx(5 * 2 * 8 * 16 * itemsize * 1e6 / measured["alone_us"])
     assert alone.copy(SMALL, precision)["copy_bytes_per_s"] > 0
 
 

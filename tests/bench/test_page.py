@@ -1,5 +1,6 @@
 """The page shows every result of a folder, and leaves what was written by hand."""
 
+import json
 import subprocess
 import sys
 
@@ -23,7 +24,8 @@ def results(bench, tmp_path):
     )
     made.compare("A", "B", "tokens_per_s")
     made.note("a note")
-    made.found["losses"] = {"A": 1.23456, "B": [2, "three"]}
+    made.found |= {"losses": {"A": 1.23456, "B": [2, "three"]}, "memory": [{"step": 0}]}
+    made.settings["A"] = ["norm=none", "seed=0"]
     made.save(complete=True)
     folder = tmp_path / "results"
     folder.mkdir()
@@ -38,8 +40,16 @@ def test_a_result_is_its_ratios_medians_notes_and_where_it_was_measured(results,
     assert "| median (min-max) | tokens/s | peak memory, MB |" in made
     assert "| A | 200 (100-300) | 5 (5-5) |" in made
     assert "| B | 50 (50-50) |  |" in made
-    assert "- a note\n- losses: A 1.235, B 2; three\n" in made
-    assert f"torch {torch.__version__}; commit " in made
+    assert "- a note\n- losses: A 1.235, B 2; three\n- A: `norm=none seed=0`\n" in made
+    assert f"torch {torch.__version__}, commit " in made
+
+
+def test_outside_of_a_git_checkout_and_beside_nanogpt_it_says_so(results, tmp_path):
+    file = results / "made-here.json"
+    result = json.loads(file.read_text())
+    result["versions"] |= {"ours": None, "peer": {"commit": "0123456789abcdef", "files": {}}}
+    file.write_text(json.dumps(result))
+    assert ", commit unknown, nanoGPT 012345678, " in page(results, tmp_path)
 
 
 def test_a_figure_beside_a_result_is_shown(results, tmp_path):
@@ -85,6 +95,9 @@ def test_where_nothing_can_be_written_there_is_one_line(results, tmp_path):
         ("tokens_per_s", ("tokens/s", 1.0)),
         ("fp32_flops_per_s", ("fp32, GFLOP/s", 1e9)),
         ("first_step_s", ("first step, s", 1.0)),
+        ("seconds", ("s", 1.0)),
+        ("alone_us", ("alone, µs", 1.0)),
+        ("s", ("s", 1.0)),
         ("of_ceiling_percent", ("of ceiling, %", 1.0)),
         ("val_full_loss", ("val full loss", 1.0)),
         ("losses", ("losses", 1.0)),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,11 +32,12 @@ def test_the_mean_stays_also_next_to_0_and_1(p):
     assert abs(y.mean().item() - 1) < 6 * max(y.max().item() / 2**22, 2**-22) ** 0.5
 
 
-def test_elements_are_independent_of_their_neighbours():
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_elements_are_independent_of_their_neighbours(p):
     torch.manual_seed(0)
-    kept = (dropout(ones(2**20), 0.5, training=True) != 0).double() - 0.5
+    kept = (dropout(ones(2**20), p, training=True) != 0).double() - (1 - p)
     for distance in range(1, 9):  # four share a random number
-        correlation = (kept[:-distance] * kept[distance:]).mean() / 0.25
+        correlation = (kept[:-distance] * kept[distance:]).mean() / (p * (1 - p))
         assert abs(correlation) < 6 / 2**10
 
 
@@ -73,3 +75,30 @@ def test_in_evaluation_and_at_0_nothing_happens_and_nothing_is_drawn():
     assert torch.equal(Dropout(0.5).eval()(x), x)
     assert torch.equal(Dropout(0.0).train()(x), x)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan")])
+def test_what_is_no_probability_below_1_is_refused(p):
+    with pytest.raises(ValueError, match=r"dropout = .* is not a probability in \[0, 1\)"):
+        Dropout(p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.5])
+def test_what_is_kept_is_as_large_as_by_torchs_dropout(p, dtype):
+    torch.manual_seed(0)
+    ours, torchs = (f(ones(1000, dtype=dtype), p, True).max() for f in (dropout, F.dropout))
+    torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=0)
+
+
+def test_it_stays_on_the_device_of_what_it_is_given():
+    with torch.device("meta"):
+        assert dropout(torch.ones(5, device="cpu"), 0.5, True).is_cpu
+
+
+@pytest.mark.long  # a compiler takes its time: make test-long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+def test_compiled_with_the_compilers_own_random_numbers_as_many_are_kept():
+    torch.manual_seed(0)
+    y = torch.compile(lambda x: dropout(x, 0.2, True))(torch.ones(2**20))
+    assert abs((y == 0).double().mean().item() - 0.2) < 6 * 0.4 / 2**10

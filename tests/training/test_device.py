@@ -1,5 +1,6 @@
 """``auto`` is what the machine says it has, and the process-wide switches are set anew for every run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_large_tensors_lie_in_large_pages_where_the_system_leaves_it_to_programs
         "import training.device, torch; x = torch.ones(2**25);"
         "print(max(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHugePages')))"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert int(said.stdout) > 2**17 * 0.9  # KiB of 128 MiB
+    fresh = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, cwd=ROOT, env=fresh, capture_output=True, text=True, check=True)
+    assert int(said.stdout) > 2**17 / 2  # KiB; where memory is in pieces, not all
