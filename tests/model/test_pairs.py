@@ -17,6 +17,7 @@ SLOW = {"batchnorm_running"}  # its docstring says why; guessing by frequency co
 V, T, B, C = 11, 8, 4, 16
 SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
 PAIRS = list(itertools.product(NORMS, PLACEMENTS))
+FIRST = [pair if pair in AROUND else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
 
 # What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
 # in evaluation mode none does.
@@ -96,7 +97,7 @@ def test_the_state_goes_into_another_model_of_its_kind(norm, placement):
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_it_learns_one_batch_by_heart(norm, placement):
     model = made(norm, placement)
     x, y = batch()
@@ -127,7 +128,7 @@ def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("norm", "placement"),
-    [pair if pair in AROUND else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS],
+    FIRST,
 )
 def test_compiled_it_is_the_same_function(norm, placement):
     """Traced, differentiated and functionalized, as by a compiler that generates no code."""
