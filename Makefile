@@ -1,13 +1,16 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
 # make test                                           run the tests
 # make test-long                                      those that take too long for every day
+# make test-faults                                    kills, damage and bad input, with a table of figures
 # make check                                          format, lint and types
 # Each makes .venv first, where there is none, and installs what it needs into it.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-long check clean
+FAULTS := tests/faults tests/plain tests/data tests/test_resume.py tests/test_sample.py tests/training
+
+.PHONY: train test test-long test-faults check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
@@ -16,6 +19,9 @@ test: .venv/dev.stamp
 
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
+
+test-faults: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --table .venv/faults.md $(FAULTS) $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -22,6 +22,7 @@ from comparison import folders, groups
 from comparison.folders import Run, UnreadableError
 from comparison.groups import ComparisonError
 from comparison.report import Report, reported
+from plain.terminal import escaped
 
 
 def runs_of(paths: Sequence[str], conditions: Sequence[str]) -> tuple[list[Run], list[str]]:
@@ -53,7 +54,7 @@ def compared(asked: argparse.Namespace) -> Report:
         raise ComparisonError(f"{' '.join(asked.runs)}: no run there has ended{why}{more}; train some first")
     baseline = dict(part.split("=", 1) for part in asked.baseline.split(",")) if asked.baseline else None
     report = reported(runs, asked.metric, baseline, asked.over, asked.mixed)
-    report.passed_over = passed_over
+    report.passed_over = [*map(escaped, passed_over)]
     return report
 
 
@@ -92,7 +93,7 @@ def watch(asked: argparse.Namespace, console: Console) -> None:
         try:
             table = in_terminal(compared(asked))
         except ComparisonError as error:  # no run has ended yet, say
-            table = Text(str(error))
+            table = Text(escaped(str(error)))
         with console.capture() as printed:
             console.print(table)
         if printed.get() != before:
@@ -130,12 +131,13 @@ def main() -> None:
         else:
             compare(asked, console)
     except (ComparisonError, UnreadableError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {escaped(str(error))}")
     except BrokenPipeError:  # whoever read our output has gone: | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        sys.exit(f"error: {error.filename}: {error.strerror}; check the path, its permissions and free space")
+        where = escaped(str(error.filename))
+        sys.exit(f"error: {where}: {error.strerror}; check the path, its permissions and free space")
     except KeyboardInterrupt:
         sys.exit(130)
 

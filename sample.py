@@ -12,11 +12,13 @@ import codecs
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data import DataError, tokenizers
+from plain import terminal
 from training import checkpoint, cli, runs
 from training.components import OURS, load_model
 from training.config import SampleConfig
@@ -102,6 +104,7 @@ def load(
 
     from model.decoding import Decoder, agrees, uncached
     from training import device
+    from training.memory import lacking_memory
 
     compute = device.choose(config.device, config.precision)
     packages = OURS + ((config.trust,) if config.trust else ())
@@ -110,7 +113,10 @@ def load(
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
     device.set_switches(compute, threads=None)
-    if agrees(model, vocab_size):
+    block_size = loaded.meta.config.model.block_size
+    with lacking_memory(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+        decodes = agrees(model, vocab_size)
+    if decodes:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
     print("keys and values cannot be kept: each token is computed anew from all of them", file=sys.stderr)
     last_logits = uncached(model)
@@ -141,8 +147,9 @@ def main(config: SampleConfig) -> None:
         raise DataError(f"{'prompt' if config.prompt_file is None else 'prompt_file'}: {error}") from None
 
     last_logits, compute = load(config, loaded, tokenizer.vocab_size)
+    where = terminal.escaped(str(loaded.path))
     print(
-        f"{loaded.path}, step {loaded.meta.step:,}, {compute.device.type}, {compute.precision}",
+        f"{where}, step {loaded.meta.step:,}, {compute.device.type}, {compute.precision}",
         file=sys.stderr,
     )
 
@@ -183,16 +190,17 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
     """Print a text as its tokens come, what there is of them 20 times a second at most: a small model draws
     thousands, and to print each takes a third of its time."""
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end within one
-    print(prompt, end="", flush=True)
+    as_text = partial(terminal.escaped, keep="\n\t") if sys.stdout.isatty() else str
+    print(as_text(prompt), end="", flush=True)
     new, printed = "", time.perf_counter()
     try:
         for token in tokens:
             new += characters.decode(tokenizer.decode([token]))
             if time.perf_counter() - printed > REFRESH:
-                print(new, end="", flush=True)
+                print(as_text(new), end="", flush=True)
                 new, printed = "", time.perf_counter()
     finally:  # also where it is interrupted
-        print(new + characters.decode(b"", final=True), flush=True)
+        print(as_text(new + characters.decode(b"", final=True)), flush=True)
 
 
 if __name__ == "__main__":

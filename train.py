@@ -12,18 +12,20 @@ functions, as it takes a second: a typo, or a run that has already ended, is ans
 
 import math
 import shlex
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import batches
 from data.prepared import Prepared, prepare
+from plain.files import read_json
 from training import checkpoint, cli, interrupts, runs, tracking
 from training.clock import Clock, is_due
 from training.config import RunConfig
 from training.divergence import Divergence, guessing
 from training.environment import changed_code, environment
-from training.files import read_json
 from training.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
 
-    from diagnostics import causality, names
+    from diagnostics import causality, finite, names
     from diagnostics.activations import Activations, without_effects
     from diagnostics.statistics import on_host
     from diagnostics.weights import Weights
@@ -47,7 +49,8 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from training.device import set_switches
     from training.estimate import worth_compiling
     from training.evaluation import cross_entropy
-    from training.optim import new_optimizers, rate_scale, warmup_steps
+    from training.memory import check_room, lacking_memory, saves_of, size_of, training_sizes
+    from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import compiled, rehearsed
 
     wandb_mode = tracking.wandb_mode(config)
@@ -55,7 +58,6 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
     T, steps, rows = config.model.block_size, config.train.steps, config.train.batch_size
     micro_rows = rows // config.train.grad_accum
-    largest_norm = config.train.grad_clip or math.inf
 
     def loss_of(net: "Net", batch: batches.Batch, objective: "Objective" = cross_entropy) -> "Tensor":
         """Mean loss, in nats per token."""
@@ -63,8 +65,33 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         with compute.autocast():
             return objective(net, x, y)
 
-    micro_batch = batches.training_batch(data.train, T, micro_rows, seed_of("data", 0))
-    model = rehearsed(config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch))
+    def micro_batches(step: int) -> Iterator[batches.Batch]:
+        """The batch of a step, cut. The dropout masks of each are drawn from where it comes."""
+        x, y = batches.training_batch(data.train, T, rows, seed_of("data", step))
+        for micro in range(config.train.grad_accum):
+            part = slice(micro * micro_rows, (micro + 1) * micro_rows)
+            torch.manual_seed(seed_of("dropout", step, micro))
+            yield x[part], y[part]
+
+    def origin(step: int, evaluation: bool) -> str:
+        """Where the numbers of a step whose update was not made, or of its evaluation, first are not finite,
+        as ``first in <module>``."""
+        model.train(not evaluation)
+        with torch.set_grad_enabled(not evaluation):
+            for batch in windows(large) if evaluation else micro_batches(step):
+                if found := finite.first_not_finite(model, partial(loss_of, batch=batch)):
+                    return f"first in {found}"
+        return "but no layer by itself shows it"
+
+    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
+    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * micro_rows)  # without gradients
+    lacking = training_sizes(config)
+    with lacking_memory(lacking):
+        micro_batch = next(micro_batches(0))
+        model = rehearsed(
+            config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch)
+        )
+        evaluation.evaluate(model, loss_of, islice(windows(large), 1))
     objective: Objective = cross_entropy
     if worth_compiling(config, data.tokenizer.vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
@@ -80,17 +107,18 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
     logged = tracking.cut(run.metrics, start)
     best = tracking.best_of(logged)
-    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
-    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * micro_rows)  # without gradients
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
-    divergence = Divergence(guessing(windows(large)), warm, steps, patience, logged)
+    divergence = Divergence(guessing(windows(large)), warm, steps, patience, origin, logged)
+    updates = Updates([*model.parameters()], optimizers, config.train.grad_clip or math.inf)
     n_parameters = sum(p.numel() for p in model.parameters())
     here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
     here["overrides"] = cli.arguments()
     group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
     certificate = read_json(run.certificate) if start else {}
     certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
+    size = size_of(state.model_tensors(model).values(), optimizers)
+    check_room(run.checkpoints, size, most=saves_of(config))
     run.open(config, here, start, best)
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
     print(f"{n_parameters:,} parameters, {threads} threads{going_on}", flush=True)
@@ -100,11 +128,13 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     print(causality.in_words(certificate, config.chosen()), flush=True)
 
     def save(step: int) -> None:
-        """Unless this step is saved, or the weights are not finite: then the next loss will say so."""
-        tensors = state.model_tensors(model)
-        if step == run.status["saved"] or not state.all_finite(tensors):
+        """Unless this step is saved, or some number is not finite: then the next loss will say so."""
+        if step == run.status["saved"] or updates.missed:
             return
         moments, structure = state.optimizer_state(model, optimizers)
+        tensors = state.model_tensors(model) | moments
+        if not state.all_finite(tensors):
+            return
         meta = checkpoint.Meta(
             step=step,
             config=config,
@@ -114,7 +144,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
             optimizer=structure,
         )
         metrics.sync()
-        checkpoint.save(run.checkpoints, meta, tensors | moments, best["step"] if best else None)
+        checkpoint.save(run.checkpoints, meta, tensors, best["step"] if best else None)
         run.write_status(step=step, saved=step)
 
     def evaluations(step: int) -> dict[str, float]:
@@ -137,57 +167,55 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         run.recording(),
         tracking.Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,
+        lacking_memory(lacking),
     ):
         for step in range(start, steps + 1):  # one more than there are updates: the last evaluates and saves
             last = step == steps
+            evaluates = last or is_due(step, config.train.eval_every)
+            saves = last or (step > 0 and is_due(step, config.train.checkpoint_every))
+            if (evaluates or saves) and (reason := divergence.missed(step, int(updates.missed))):
+                run.write_status(state="diverged", step=step, reason=reason)  # a GPU does not tell by itself
+                break
             row: dict[str, Any] = causality.leaks(certificate) if step == 0 else {}  # measured at this step
 
             try:  # a signal is looked at here only, where the model is that of this step
                 stop.check()
-                if last or is_due(step, config.train.eval_every):
+                if evaluates:
                     with clock.aside("evaluation"):
                         row |= evaluations(step)
             except interrupts.Interrupted:
                 save(step)
                 raise
-            if "val/loss" in row and (step > 0 or last) and (not best or row["val/loss"] < best["val/loss"]):
+            lowest = best["val/loss"] if best else math.inf
+            if (step > 0 or last) and row.get("val/loss", math.inf) < lowest:
                 best = {"step": step, "val/loss": row["val/loss"]}
             is_best = best is not None and best["step"] == step
-            if last or is_best or (step > 0 and is_due(step, config.train.checkpoint_every)):
+            if saves or is_best:
                 with clock.aside("checkpoints"):
                     save(step)
 
             if not last:
                 rate = config.optim.learning_rate * rate_scale(step, steps, config.schedule)
-                x, y = batches.training_batch(data.train, T, rows, seed_of("data", step))
                 seen: dict[str, Tensor] = {}  # measured at this step, on the device
                 if watching := is_due(step, config.stats.every, dense_start=True):
                     histograms = is_due(step, config.stats.histograms_every)
                     with clock.aside("statistics"), Activations(model, wanted, histograms) as seen:
-                        torch.manual_seed(seed_of("dropout", step, 0))
-                        loss_of(without_effects(model), (x[:micro_rows], y[:micro_rows])).backward()
+                        loss_of(without_effects(model), next(micro_batches(step))).backward()
                 loss = torch.zeros((), device=compute.device)
-                for micro in range(config.train.grad_accum):
-                    part = slice(micro * micro_rows, (micro + 1) * micro_rows)
-                    torch.manual_seed(seed_of("dropout", step, micro))
-                    micro_loss = loss_of(model, (x[part], y[part]), objective) / config.train.grad_accum
+                for batch in micro_batches(step):
+                    micro_loss = loss_of(model, batch, objective) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 if watching:
                     with clock.aside("statistics"):
                         seen |= weights.before()
-                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
-                for optimizer in optimizers:
-                    for options in optimizer.param_groups:
-                        options["lr"] = rate
-                    optimizer.step()
-                    optimizer.zero_grad(set_to_none=True)
+                grad_norm = updates.step(loss, rate)
                 timed_steps += 1
                 if watching:
                     with clock.aside("statistics"):
                         seen |= weights.after()
-                if is_due(step, config.train.log_every):
-                    seen = {"train/loss": loss, "train/grad_norm": grad_norm} | seen
+                if is_due(step, config.train.log_every) or updates.known_to_have_ended():
+                    seen = {"missed": updates.missed, "train/loss": loss, "train/grad_norm": grad_norm} | seen
                 row |= on_host(seen)  # by one copy, for which the device must have done its work
                 if "train/loss" in row:
                     row |= {"train/lr": rate, "train/tokens_per_s": timed_steps * rows * T / clock.lap()}
@@ -195,12 +223,13 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                 if watching:
                     row["stats/overhead"] = clock.spent["statistics"] / clock.training()
 
+            missed = int(row.pop("missed", 0))
             if row:
                 metrics.write({"step": step, "tokens": step * rows * T, "seconds": clock.seconds()} | row)
                 progress.update(step, row)
                 final, memory = row.get("val/full_loss"), compute.peak_memory()
                 run.write_status(step=step, best=best, final=final, peak_memory=memory)
-            if reason := divergence.reason({"step": step} | row):
+            if reason := divergence.missed(step + 1, missed) or divergence.reason({"step": step} | row):
                 run.write_status(state="diverged", reason=reason)
                 break
 
@@ -223,7 +252,7 @@ def report(folder: Path, already: bool = False) -> float:
     return float(status["final"])
 
 
-@cli.command("config", RunConfig)
+@cli.command("config", RunConfig, outlives_readers=True)
 def main(config: RunConfig) -> float:
     data = prepare(**config.data.model_dump())
     data.check_length(config.model.block_size)
@@ -240,7 +269,8 @@ def main(config: RunConfig) -> float:
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
     if not config.fresh and runs.has_ended(folder):
         return report(folder, already=True)
-    print(f"{folder}: on {compute.device} in {compute.precision}", flush=True)
+    new = "" if runs.read_status(folder) else "a new run, "
+    print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
     try:
         with runs.Run(folder) as run:
             train(config, data, compute, run)

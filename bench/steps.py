@@ -21,7 +21,7 @@ from training import device, rehearsal
 from training.cli import choices
 from training.config import RunConfig
 from training.evaluation import Objective, cross_entropy
-from training.optim import new_optimizers
+from training.optim import Updates, new_optimizers
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
 
@@ -64,7 +64,8 @@ class Steps:
                 )
             if self.objective is cross_entropy:
                 raise BenchError(f"norm={norm}: torch cannot compile the model here; --eager leaves that out")
-        self.optimizers = new_optimizers(self.model, self.config.optim)
+        optimizers = new_optimizers(self.model, self.config.optim)
+        self.updates = Updates([*self.model.parameters()], optimizers, self.config.train.grad_clip)
 
     def loss(self, model: GPT, objective: Objective = cross_entropy) -> Tensor:
         x, y = map(self.compute.tensor, self.batch)
@@ -73,11 +74,9 @@ class Steps:
 
     def step(self) -> None:
         """One update. Where another model was compiled since, the first call compiles once more."""
-        self.loss(self.model, self.objective).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.grad_clip)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model, self.objective)
+        loss.backward()
+        self.updates.step(loss.detach(), self.config.optim.learning_rate)
 
     def seconds(self) -> float:
         """Median over a block's steps, without the first two."""

@@ -117,7 +117,7 @@ def lined_up(rows: Sequence[Cells], words: set[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in rows[0]:
         justify: JustifyMethod = "left" if column in words else "right"
-        table.add_column(column, justify=justify, no_wrap=column != "verdict")
+        table.add_column(Text(column), justify=justify, no_wrap=column != "verdict")
     colors = {"better": "green", "worse": "red"}
     for row in rows:
         table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))

@@ -8,6 +8,7 @@ figures/*.svg           each figure, for a paper
 """
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,8 @@ def write(report: Report, out: Path) -> Iterator[str]:
         old.unlink()
     count = 0
     for name, spec in drawn(report):
-        (out / "figures" / f"{name.replace('/', '-').replace('*', 'LL')}.svg").write_text(
-            svg(spec), encoding="utf-8"
-        )
+        file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
+        (out / "figures" / f"{file}.svg").write_text(svg(spec), encoding="utf-8")
         count += 1
     many = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
     yield f"{out / 'figures'}/: {count} figures as SVG" + many * (len(report.rows) > figures.MANY)
@@ -86,13 +86,21 @@ def write_metrics(report: Report, file: Path) -> str:
         stream.write("run,step,tokens,seconds,metric,value\n")
         for run in report.runs:
             axes = zip(*(run.axes[axis] for axis in ("step", "tokens", "seconds")), strict=True)
-            heads = np.array([f"{run.name},{s:.0f},{t:.0f},{seconds:.3f}," for s, t, seconds in axes], object)
+            heads = np.array(
+                [f"{cell(run.name)},{s:.0f},{t:.0f},{seconds:.3f}," for s, t, seconds in axes], object
+            )
             for metric, (rows, values) in run.metrics.items():
+                name = cell(metric)
                 stream.writelines(
-                    f"{head}{metric},{value:.7g}\n"
+                    f"{head}{name},{value:.7g}\n"
                     for head, value in zip(heads[rows[::stride]], values[::stride].tolist(), strict=True)
                 )
     return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""
+
+
+def cell(text: str) -> str:
+    """Of a CSV file."""
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n\r') else text
 
 
 def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:

@@ -4,17 +4,29 @@ What cannot be read is named and passed over, so that one broken folder does not
 """
 
 import glob
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import orjson
 import yaml
 from numpy.typing import NDArray
+from pydantic import (
+    ConfigDict,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from typing_extensions import TypedDict
+
+from plain.files import first_of, harmless, lines, parsed, small_text
+from plain.terminal import escaped
 
 try:
     from yaml import CSafeLoader as Loader
@@ -26,6 +38,24 @@ WATCHING = {
     *("runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"),
     *("train.eval_every", "train.eval_windows", "train.checkpoint_every", "train.log_every", "train.threads"),
 }
+Scalar = bool | int | float | str | None
+VALUES: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Scalar | tuple[Scalar, ...]])  # by dotted key
+Counted = TypedDict(
+    "Counted",
+    {
+        "norm": str,
+        "placement": str,
+        "seed": int,
+        "optim.learning_rate": FiniteFloat,
+        "train.steps": NonNegativeInt,
+        "train.batch_size": PositiveInt,
+        "train.eval_windows": PositiveInt,
+        "model.block_size": PositiveInt,
+        "tuned": NotRequired[tuple[str, ...] | None],
+    },
+)
+COUNTED = TypeAdapter(with_config(ConfigDict(extra="allow"))(Counted))  # of them, what is counted with
+LARGEST = 2**18  # bytes of a config
 Floats = NDArray[np.float64]
 Axes = dict[str, Floats]  # step, tokens, seconds: of each row of metrics.jsonl
 Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> its rows, its values
@@ -49,7 +79,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return escaped(self.folder.name)
 
     @property
     def seed(self) -> int:
@@ -99,11 +129,14 @@ def found(paths: Iterable[str]) -> list[Path]:
 
 def inside(folder: Path, depth: int = 3) -> list[Path]:
     """The runs in a folder, or the folder itself, where it is one, or has none in it."""
-    if depth == 0 or any(
-        (folder / name).exists() for name in ("metrics.jsonl", "status.json", "config.yaml")
-    ):
+    try:
+        if depth == 0 or any(
+            (folder / name).exists() for name in ("metrics.jsonl", "status.json", "config.yaml")
+        ):
+            return [folder]
+        children = [c for c in sorted(folder.iterdir()) if c.is_dir() and not c.name.startswith(".")]
+    except PermissionError:  # which is said when it is loaded
         return [folder]
-    children = (c for c in sorted(folder.iterdir()) if c.is_dir() and not c.name.startswith("."))
     return [run for child in children for run in inside(child, depth - 1)] or [folder]
 
 
@@ -113,11 +146,12 @@ def load(folder: Path) -> tuple[Run, list[str]]:
     Raises:
         UnreadableError: it is no run, has not ended, or was made by a version that wrote too little.
     """
-    if not (folder / "metrics.jsonl").exists():
-        raise UnreadableError("no run: there is no metrics.jsonl in it")
     try:
-        config = flat(Loader((folder / "config.yaml").read_text(encoding="utf-8")).get_single_data())
-        status, environment = (read(folder / name) for name in ("status.json", "environment.json"))
+        if not (folder / "metrics.jsonl").exists():
+            raise UnreadableError("no run: there is no metrics.jsonl in it")
+        config: dict[str, Any] = VALUES.validate_python(flat(harmless(read_yaml(folder / "config.yaml"))))
+        config |= COUNTED.validate_python(config)
+        status, environment = (parsed(folder / name) for name in ("status.json", "environment.json"))
         state = status["state"]
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
@@ -126,25 +160,31 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         for key in ("group", "device", "threads", "compile", "processor", "python"):
             environment[key]
         environment["packages"]["torch"]
-        for key in ("seed", "optim.learning_rate", "train.steps", "train.batch_size", "model.block_size"):
-            config[key] + 0  # a number
-        certificate = read(folder / "certificate.json") if (folder / "certificate.json").exists() else {}
+        proof = folder / "certificate.json"
+        certificate = parsed(proof) if proof.exists() else {}
         axes, metrics, said = read_metrics(folder / "metrics.jsonl")
         if state == "finished" and "val/full_loss" not in metrics:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")
         run = Run(folder, config, status, environment, certificate, axes, metrics)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except ValidationError as error:
+        raise UnreadableError(f"damaged: config.yaml: {first_of(error)}") from None
+    except (OSError, ValueError, ArithmeticError, RecursionError, yaml.YAMLError) as error:
         raise UnreadableError(f"damaged: {' '.join(str(error).split())}") from None
     except (LookupError, TypeError, AttributeError) as error:
         raise UnreadableError(f"of another version: {type(error).__name__} {error}") from None
     return run, said
 
 
-def read(file: Path) -> dict[str, Any]:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{file.name} is no object")
-    return content
+def read_yaml(file: Path) -> Any:
+    """The content of a config. It has no aliases, of which some lines can stand for more than fits into
+    memory, and is nowhere deep, which the C library answers by a crash."""
+    text = small_text(file, LARGEST)
+    depth = 0
+    for event in yaml.parse(text, Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > 20:
+            raise ValueError(f"{file.name} is not as our configs are")
+    return Loader(text).get_single_data()
 
 
 def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
@@ -155,29 +195,37 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
         ValueError: a metric is no number.
     """
     said: list[str] = []
+    no_rows = 0
     axes: dict[str, list[float]] = {"step": [], "tokens": [], "seconds": []}
     # Rows with the same metrics together: a table each, which is much faster than a number at a time.
     tables: dict[tuple[str, ...], tuple[list[int], list[list[Any]]]] = {}
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = orjson.loads(line)
-                here = [float(row.pop(axis)) for axis in axes]
-            except (ValueError, LookupError, TypeError, AttributeError):
+    for number, line in enumerate(lines(file), 1):
+        try:
+            row = orjson.loads(line)
+            here = [float(row.pop(axis)) for axis in axes]
+            if not all(map(math.isfinite, here)):
+                raise ValueError
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            no_rows += 1
+            if no_rows <= 3:
                 said.append(f"{file.name}: line {number} is no row and is passed over")
-                continue
-            for axis, value in zip(axes, here, strict=True):
-                axes[axis].append(value)
-            if dict in map(type, row.values()):  # histograms
-                row = {name: value for name, value in row.items() if not isinstance(value, dict)}
-            rows, values = tables.setdefault(tuple(row), ([], []))
-            rows.append(len(axes["step"]) - 1)
-            values.append(list(row.values()))
+            continue
+        for axis, value in zip(axes, here, strict=True):
+            axes[axis].append(value)
+        if dict in map(type, row.values()):  # histograms
+            row = {name: value for name, value in row.items() if not isinstance(value, dict)}
+        rows, values = tables.setdefault(tuple(row), ([], []))
+        rows.append(len(axes["step"]) - 1)
+        values.append(list(row.values()))
+    if no_rows > 3:
+        said.append(f"{file.name}: {no_rows - 3:,} more lines are no rows")
     columns: dict[str, list[tuple[list[int], Floats]]] = {}
     for names, (rows, values) in tables.items():
         table = np.array(values, np.float64)  # NaN and Infinity, which are strings there, too
+        if table.ndim != 2:
+            raise ValueError(f"{file.name}: what stands for {', '.join(names)} is no number")
         for column, name in enumerate(names):
-            columns.setdefault(name, []).append((rows, table[:, column]))
+            columns.setdefault(escaped(name), []).append((rows, table[:, column]))
     metrics = {}
     for name, parts in columns.items():
         index = np.concatenate([np.array(rows, np.int32) for rows, _ in parts])

@@ -60,6 +60,8 @@ def title(keys: Mapping[str, Any]) -> str:
 def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return str([*value])
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

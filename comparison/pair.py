@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from comparison.folders import Run
@@ -58,9 +58,9 @@ def place(metric: str) -> tuple[int, int, int, str]:
 
 
 def in_terminal(a: Run, b: Run) -> RenderableType:
-    table = Table("", a.name, b.name, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("", Column(Text(a.name)), Column(Text(b.name)), box=box.SIMPLE_HEAD, pad_edge=False)
     for key, (x, y) in differing(a, b).items():
-        table.add_row(key, Text(x), Text(y), style="dim" if watching(key) else "")
+        table.add_row(Text(key), Text(x), Text(y), style="dim" if watching(key) else "")
     parts: list[RenderableType] = [table]
     for words, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
         found = parting(a, b, tolerance)

@@ -23,7 +23,7 @@ def text_files(path: str) -> list[Path]:
         raise DataError(
             f"data.path: {path}: no such file or folder; give a UTF-8 text file or a folder of .txt files"
         )
-    files = sorted(source.glob("*.txt"))
+    files = sorted(file for file in source.glob("*.txt") if file.is_file())
     if not files:
         raise DataError(f"data.path: {path}: the folder has no .txt file; give one that has, or a file")
     return files

@@ -8,22 +8,32 @@ is there is whole, and two processes that prepare at once end with one.
 A folder that was made for nanoGPT will do, too.
 """
 
+import errno
 import hashlib
 import json
+import os
+import platform
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from data import DataError, corpora, tokenizers
+from plain.files import small_text
 
 FORMAT = 2
+LARGEST = 2**26  # bytes of meta.json, with a tokenizer of 2^20 tokens in it
 SPLITS = ("train", "val")
+LEFT = 3600  # seconds after which what a process that is gone had in work is removed
 ALWAYS_VERIFIED = 2**26  # bytes of a token file that is read through at every start, which takes a moment
 
 
@@ -101,7 +111,10 @@ def build(
     try:
         made = tokenizers.TRAINERS[tokenizer](train, val, vocab_size)
         dtype = np.dtype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
-        splits = {split: made.encode(part).astype(dtype) for split, part in (("train", train), ("val", val))}
+        splits = {
+            split: made.encode(part).astype(dtype, copy=False)
+            for split, part in (("train", train), ("val", val))
+        }
     except DataError as error:
         raise DataError(f"data: {error}") from None
     meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": made.spec}
@@ -134,6 +147,9 @@ def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
         )
     files = {split: source / f"{split}.bin" for split in SPLITS}
     try:
+        for file in files.values():
+            if not file.is_file():  # a pipe, or a link to a device, may have no end
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
         stamps = {split: [file.stat().st_size, file.stat().st_mtime_ns] for split, file in files.items()}
         dtype = said.get("dtype", "uint16")  # nanoGPT's
         about = {"format": FORMAT, "dtype": dtype, "tokenizer": made.spec}
@@ -173,10 +189,13 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
     """Write ``folder`` beside its place and rename it; whoever is first wins, others' work is thrown away."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
+        clear(folder.parent)
+        here = f".preparing-{os.getpid()}@{platform.node()}-"
+        beside = Path(tempfile.mkdtemp(prefix=here, dir=folder.parent))
         try:
             for split, tokens in splits.items():
-                tokens.tofile(beside / f"{split}.bin")
+                with (beside / f"{split}.bin").open("wb") as file:
+                    file.write(tokens.data)  # tofile does not tell of all that a disk refuses
             (beside / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
             beside.chmod(0o755)  # mkdtemp's is for the owner alone
             beside.rename(folder)
@@ -187,18 +206,28 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
             shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
         raise DataError(
-            f"data.cache: {folder.parent}: {error.strerror}; name a folder that can be written"
+            f"data.cache: {folder.parent}: {error.strerror or error}; name a folder that can be written"
         ) from None
+
+
+def clear(cache: Path) -> None:
+    """Remove what processes of this machine left that were killed while they prepared."""
+    for left in cache.glob(".preparing-*"):
+        found = re.match(r"\.preparing-(\d{1,9})@(.*)-", left.name)
+        with suppress(OSError):  # another one may be removing it
+            old = time.time() - left.stat().st_mtime > LEFT  # numbers of processes are the same in containers
+            if found and found[2] == platform.node() and old and not psutil.pid_exists(int(found[1])):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def read_meta(folder: Path, again: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
     """meta.json, and the tokenizer in it. Raises DataError, with ``again`` to do, where it cannot be that."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads(small_text(folder / "meta.json", LARGEST))
         tokenizer = tokenizers.from_spec(meta["tokenizer"])
         if meta.get("dtype", "uint16") not in ("uint16", "uint32"):
             raise ValueError("dtype")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {again}"
         ) from None

@@ -44,6 +44,9 @@ class Tokenizer(Protocol):
         """UTF-8 of the ids' text; a single token may be part of a character."""
 
 
+PART = 2**20  # characters that are looked up at once: as UTF-32 they take four times the memory
+
+
 class CharTokenizer:
     """One token a character; ids follow the order of code points."""
 
@@ -54,20 +57,21 @@ class CharTokenizer:
         self.spec = {"kind": "char", "chars": chars}
         codes = np.frombuffer(chars.encode("utf-32-le"), np.uint32)
         # code point -> id; len(chars) stands for what is not in the vocabulary
-        self.ids = np.full(0x110000, len(chars), np.uint32)
-        self.ids[codes] = np.arange(len(chars), dtype=np.uint32)
+        self.ids = np.full(0x110000, len(chars), np.uint16 if len(chars) < 2**16 else np.uint32)
+        self.ids[codes] = np.arange(len(chars))
 
-    def encode(self, text: str) -> NDArray[np.uint32]:
-        ids: NDArray[np.uint32] = self.ids[
-            np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        ]
-        unknown = np.flatnonzero(ids == self.vocab_size)
-        if len(unknown):
-            at = int(unknown[0])
-            raise DataError(
-                f"character {text[at]!r} (U+{ord(text[at]):04X}) at position {at} is not in the vocabulary "
-                f"of {self.vocab_size} characters; use characters of the training text"
-            )
+    def encode(self, text: str) -> NDArray[np.unsignedinteger]:
+        ids = np.empty(len(text), self.ids.dtype)
+        for start in range(0, len(text), PART):
+            part = text[start : start + PART].encode("utf-32-le", "surrogatepass")
+            ids[start : start + PART] = found = self.ids[np.frombuffer(part, np.uint32)]
+            unknown = np.flatnonzero(found == self.vocab_size)
+            if len(unknown):
+                at = start + int(unknown[0])
+                raise DataError(
+                    f"character {text[at]!r} (U+{ord(text[at]):04X}) at position {at} is not in the "
+                    f"vocabulary of {self.vocab_size} characters; use characters of the training text"
+                )
         return ids
 
     def decode(self, ids: Ids) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from training import cli
+from training import cli, errors
 from training.config import RunConfig
 
 VOCABULARY = 65  # of the model that is looked at; it has seen no text
@@ -67,7 +67,7 @@ def main() -> None:
     try:
         print(table(sys.argv[1:]))
     except Exception as error:
-        cli.explain(error, cli.known_keys(RunConfig))
+        errors.explain(error, cli.known_keys(RunConfig))
         sys.exit(1)
 
 

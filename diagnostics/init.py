@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from training import cli
+from training import cli, errors
 from training.config import RunConfig
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
@@ -91,7 +91,7 @@ def main() -> None:
         configs = cli.choices("config", RunConfig, arguments)
         found = {chosen: look(config) for chosen, config in configs.items()}
     except Exception as error:
-        cli.explain(error, cli.known_keys(RunConfig))
+        errors.explain(error, cli.known_keys(RunConfig))
         sys.exit(1)
     console = Console(highlight=False)
     if not console.is_terminal:

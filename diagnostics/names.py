@@ -15,6 +15,7 @@ Torch is not imported here.
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
 STATISTICS = (
@@ -25,8 +26,10 @@ STATISTICS = (
 )
 
 
-def possible(n_layer: int) -> list[str]:
-    """Every name that a model of so many blocks can have, whichever norms it has and wherever they stand."""
+@lru_cache(1)
+def sites(n_layer: int) -> dict[str, list[str]]:
+    """Where a model of so many blocks can have each statistic, whichever norms it has and wherever they
+    stand."""
     blocks = [f"{i:02d}" for i in range(n_layer)]
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
     norms = [f"{stream}.{slot}" for stream in streams for slot in ("pre", "out", "post")]
@@ -38,16 +41,30 @@ def possible(n_layer: int) -> list[str]:
         *branches,
         *(f"{norm}.{side}" for norm in norms for side in ("in", "out")),
     ]
-    sites = {f"act.{moment}": tensors for moment in MOMENTS} | {
+    found = {f"act.{moment}": tensors for moment in MOMENTS} | {
         "act.ratio": branches,
         "act.cosine": blocks,
         "mlp.dead": [f"{block}.mlp" for block in blocks],
         "grad.rms": tensors,
     }
-    sites |= {name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")}
-    sites |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
-    sites |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
-    return [f"{name}/{site}" for name in STATISTICS for site in sites[name]]
+    found |= {name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")}
+    found |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
+    found |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
+    return {name: found[name] for name in STATISTICS}
+
+
+def possible(n_layer: int) -> list[str]:
+    """Every name that a model of so many blocks can have."""
+    return [f"{name}/{site}" for name, there in sites(n_layer).items() for site in there]
+
+
+def are_there(pattern: str, n_layer: int) -> bool:
+    """Whether ``pattern`` means some name of such a model. However deep that is, it is told in a moment."""
+    name, slash, site = pattern.partition("/")
+    return any(
+        fnmatchcase(statistic, name) and any(fnmatchcase(one, site if slash else "*") for one in there)
+        for statistic, there in sites(n_layer).items()
+    )
 
 
 def fits(name: str, pattern: str) -> bool:

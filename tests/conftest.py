@@ -1,12 +1,14 @@
 """What tests share: a small text, a small model, the command line in this process or in one of its own."""
 
 import functools
+import itertools
 import os
 import random
 import subprocess
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
 os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
@@ -14,12 +16,14 @@ os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
 import pytest
 import torch
 
+from tests import programs
 from training.cli import CONF, choices
 from training.config import RunConfig
 
 torch.set_num_threads(1)
 
-ROOT = Path(__file__).parents[1]
+STARTED = time.monotonic()
+ROOT = programs.ROOT
 NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
 PLACEMENTS = sorted(file.stem for file in (CONF / "placement").glob("*.yaml"))
 # Where all pairs would take too long: every norm before a branch, and layernorm in every placement.
@@ -40,6 +44,38 @@ TINY = (  # a run of a second
     "precision=fp32",
     "device=cpu",
 )
+
+
+def daily(
+    cases: Iterable[Any],
+    is_daily: Callable[[int], bool] = lambda number: number == 0,
+    others: str = "faults",
+) -> list[Any]:
+    """Cases for pytest.mark.parametrize, of which the first, or those of some numbers, are tried every day,
+    and the others by make test-faults, or test-long."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[] if is_daily(number) else [getattr(pytest.mark, others)],
+        )
+        for number, case in enumerate(cases)
+    ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", metavar="FILE", help="print what tests have found, and write it there")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if file := config.getoption("table"):
+        from tests.faults.table import markdown
+
+        every = itertools.chain(*terminalreporter.stats.values())
+        page = markdown(
+            [one for one in every if isinstance(one, pytest.TestReport)], time.monotonic() - STARTED
+        )
+        terminalreporter.write_line(page)
+        Path(file).write_text(page + "\n", encoding="utf-8")
 
 
 @functools.cache  # a config is frozen, and Hydra takes its time
@@ -72,18 +108,14 @@ def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
     return make
 
 
+@pytest.fixture(autouse=True)
+def no_program_outlives_its_test() -> Iterator[None]:
+    yield
+    for program in [*programs.running]:
+        program.__exit__()
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """A program of ours as its user runs it, in an empty folder, which then holds its runs and cache."""
-
-    def run(program: str, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(ROOT / program), *arguments],
-            cwd=tmp_path,
-            env=os.environ | options,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    return run
+    return functools.partial(programs.run, cwd=tmp_path)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import programs
 from tests.comparison.made import made
 from tests.conftest import ROOT, TINY
 
@@ -16,28 +17,19 @@ def swept(tmp_path_factory):
     """A folder with real runs: two norms, three seeds, one more that diverged."""
     folder = tmp_path_factory.mktemp("swept")
     (folder / "text.txt").write_text("Now is the winter of our discontent made glorious summer. " * 60)
-    base = (
-        sys.executable,
-        str(ROOT / "train.py"),
-        "-m",
-        *TINY,
-        "data=text",
-        "data.path=text.txt",
-        "stats.every=1",
-    )
+    base = ("-m", *TINY, "data=text", "data.path=text.txt", "stats.every=1")
     for more in (
         ("norm=layernorm,batchnorm", "seed=0,1,2"),
         ("norm=none", "optim.learning_rate=1e30", "train.grad_clip=0"),
     ):
-        subprocess.run([*base, *more], cwd=folder, check=True, capture_output=True, timeout=120)
+        assert programs.run("train.py", *base, *more, cwd=folder).returncode == 0
     return folder
 
 
 @pytest.fixture
 def compare():
     def run(folder, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, str(ROOT / "compare.py"), *arguments]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+        return programs.run("compare.py", *arguments, cwd=folder)
 
     return run
 

@@ -17,21 +17,34 @@ OURS = [
         "diagnostics/*.py",
         "comparison/*.py",
         "bench/*.py",
+        "plain/*.py",
         "hydra_plugins/*.py",
     )
     for file in sorted(ROOT.glob(pattern))
 ]
 ROOMS = {
     "model": {"model"},
-    "data": {"data"},
+    "plain": {"plain"},
+    "data": {"data", "plain"},
     "diagnostics": {"diagnostics"},
-    "comparison": {"comparison"},
-    "training": {"training", "diagnostics", "data", "model"},
-    "": {"training", "diagnostics", "data", "model"},
-    "compare": {"comparison"},
-    "bench": {"bench", "comparison", "training", "data", "model"},
+    "comparison": {"comparison", "plain"},
+    "training": {"training", "diagnostics", "data", "model", "plain"},
+    "": {"training", "diagnostics", "data", "model", "plain"},
+    "compare": {"comparison", "plain"},
+    "bench": {"bench", "comparison", "training", "data", "model", "plain"},
     "hydra_plugins": {"training"},
 }
+
+
+def test_every_file_with_tests_of_faults_is_in_make_test_faults():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    listed = tuple(re.search(r"^FAULTS := (.*)$", makefile, re.M)[1].split())
+    for file in sorted({*ROOT.glob("tests/**/test_*.py")} - {Path(__file__)}):
+        text = file.read_text(encoding="utf-8")
+        some = "mark.faults" in text or ("daily(" in text and '"long"' not in text)
+        assert not some or str(file.relative_to(ROOT)).startswith(listed), file
+
+
 PROGRAMS = {ROOT / "diagnostics" / name for name in ("init.py", "certificates.py")}  # started by python -m
 
 
@@ -64,6 +77,7 @@ def test_imports_go_one_way(file):
             "training",
             "diagnostics",
             "comparison",
+            "plain",
             "train",
             "sample",
             "compare",

@@ -1,13 +1,11 @@
 """README's "Your own norm", to the letter: a class and a YAML outside of the project, and no edit of ours."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.test_train import rows
 
@@ -36,15 +34,8 @@ def usual(home) -> tuple[str, ...]:
     return (*TINY, "data=text", f"data.path={home}/text.txt", "--config-dir", "mine")
 
 
-def started(home, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / program), *arguments],
-        cwd=home,
-        env=os.environ | {"PYTHONPATH": "mine"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def started(home, program: str, *arguments: str):
+    return programs.run(program, *arguments, cwd=home, PYTHONPATH="mine")
 
 
 def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):

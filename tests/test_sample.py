@@ -1,7 +1,5 @@
 """Text comes from the checkpoint alone, as its settings say."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from data.tokenizers import from_spec
 from model.decoding import window_start
 from sample import draw
 from tests.conftest import ROOT
+from tests.programs import Program
 from tests.test_train import run
 from training import checkpoint, interrupts, runs
 from training.components import build_model
@@ -177,11 +176,11 @@ def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_pa
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
         (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
         (["prompt_file=nowhere"], "prompt_file: nowhere: No such file"),
-        (["temperature=-1"], "temperature: should be greater than or equal to 0"),
-        (["top_p=0"], "top_p: should be greater than 0"),
-        (["top_k=0"], "top_k: should be greater than or equal to 1"),
+        (["temperature=-1"], "temperature: -1 is not possible; it should be greater than or equal to 0"),
+        (["top_p=0"], "top_p: 0 is not possible; it should be greater than 0"),
+        (["top_k=0"], "top_k: 0 is not possible; it should be greater than or equal to 1"),
         (["promt=x"], "promt: unknown key; did you mean prompt?"),
-        (["run=a", "checkpoint=b"], "run and checkpoint both say what to load"),
+        (["run=a", "checkpoint=b"], "run: and checkpoint= both say what to load"),
     ],
 )
 def test_a_wrong_command_is_one_line(command, trained, arguments, said):
@@ -213,14 +212,9 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
 
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
 def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
-    started = subprocess.Popen(
-        [sys.executable, ROOT / "sample.py", f"run={trained}", "max_new_tokens=10000000"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)
     _, said = started.communicate(timeout=30)
     assert started.returncode == 128 + number
-    assert b"Traceback" not in said
+    assert "Traceback" not in said

@@ -1,10 +1,13 @@
 """Checking what was composed: one line, in the user's words, for the first thing that is wrong."""
 
 import difflib
+import re
+import reprlib
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+LONGEST = 100  # characters of a key that is shown
 KINDS = ("adamw", "muon")  # pydantic names the kind in the place of an error; it is no key of ours
 
 
@@ -30,28 +33,35 @@ def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
 def explained(kind: type[BaseModel], error: ValidationError) -> str:
     """Pydantic's first finding as one line: key, what is wrong, what to do."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if part not in KINDS)
-    what = expectation(error)
+    key = ".".join(str(part)[:LONGEST] for part in first["loc"] if part not in KINDS)
     if first["type"] == "union_tag_invalid":
         return f"{key}.kind: should be one of {first['ctx']['expected_tags']}; choose it with {key}=…"
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
-    if first["type"] == "missing":
+    if first["type"] in ("missing", "union_tag_not_found"):
         return f"{key}: the key is missing; do not remove it"
     if first["type"] == "value_error" and isinstance(first["input"], dict):  # what must hold between fields
+        what = expectation(error)
         return f"{key}.{what}" if key else what
     if first["type"] == "string_pattern_mismatch":
         patterns = {
             "device": "should be auto, cpu, mps, cuda or cuda:N",
             "wandb.project": "should be 1 to 128 characters without / \\ # ? % :",
         }
-        what = patterns.get(key, "should be a name with a module, as model.norms.LayerNorm")
-    return f"{key or 'config'}: {what}, not {first['input']!r}"
+        should = patterns.get(key, "should be a name with a module, as model.norms.LayerNorm")
+        return refusal(key, first["input"], should)
+    return refusal(key or "config", first["input"], expectation(error))
+
+
+def refusal(key: str, value: Any, should: str) -> str:
+    return f"{key}: {reprlib.repr(value)} is not possible; it {should}"
 
 
 def expectation(error: ValidationError) -> str:
     """``should be …``, of pydantic's first finding."""
-    return error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("Input ").split(", unable")[0]
+    said = error.errors()[0]["msg"].removeprefix("Value error, ").split(", unable")[0]
+    said = re.sub(r"^[A-Z]\w+ should", "should", said)
+    return re.sub(r"^Unable to .*", "cannot be read", said)
 
 
 def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:

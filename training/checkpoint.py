@@ -10,13 +10,17 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import psutil
 from pydantic import Field
 
+from plain.terminal import escaped
+from training import system
 from training.checking import Checked, ConfigError, checked
 from training.config import RunConfig
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
 FORMAT: Literal[4] = 4
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
-HEADER_LIMIT = 100_000_000  # bytes; safetensors' own
+HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
+CONFIG_LIMIT = 2**18  # characters of a config; ours have some thousand
 KEEP = 2  # newest checkpoints that stay, besides the best
 
 
@@ -87,11 +92,13 @@ def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | Non
             os.fsync(file.fileno())
         temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors' is for the owner alone
         temporary.replace(path)
-        sync_folder(folder)
-    except (OSError, SafetensorError) as error:
+        system.sync_folder(folder)
+    except (OSError, SafetensorError, ValueError) as error:
         temporary.unlink(missing_ok=True)
+        needed, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(folder).free
         raise CheckpointError(
-            f"{path}: cannot be written ({error}); make room or name another runs_dir"
+            f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
+            "make room or name another runs_dir"
         ) from None
     prune(folder, best)
     return path
@@ -117,21 +124,32 @@ def load(path: Path) -> Checkpoint:
         )
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
     try:
+        size, memory = path.stat().st_size, psutil.virtual_memory().total
+        if size > memory:
+            raise CheckpointError(
+                f"{path}: has {size:,} bytes, and this machine's memory {memory:,}; use another"
+            )
         with path.open("rb") as file:
             header = file.read(header_length(path))
         at = digest_offset(header)
-        if header[at : at + 64].decode() != digest(path, at):
-            raise damaged
-        with safe_open(path, framework="pt") as content:
+        with safe_open(path, framework="pt") as content:  # which checks the header against the file's size
+            if header[at : at + 64].decode() != digest(path, at):
+                raise damaged
             said = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError):
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
+    except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         raise damaged from None
     if said.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: is of format {said.get('format')!r}, but this version reads {FORMAT}; "
             "use the version that made it"
         )
+    if said.keys() != Meta.model_fields.keys() or len(json.dumps(said["config"])) > CONFIG_LIMIT:
+        raise damaged
     try:
         return Checkpoint(path, checked(Meta, said), tensors)
     except ConfigError as error:
@@ -167,7 +185,9 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
         path.rename(next(name for name in names if not name.exists()))
     if refused:
         what = ", ".join(f"{path.name} ({why})" for path, why in refused.items())
-        print(f"warning: {folder}: set aside: {what}; going on from {found.path.name}", file=sys.stderr)
+        print(
+            f"warning: {folder}: set aside: {escaped(what)}; going on from {found.path.name}", file=sys.stderr
+        )
     return found
 
 
@@ -197,12 +217,3 @@ def digest(path: Path, at: int) -> str:
         while chunk := file.read(2**20):
             total.update(chunk)
     return total.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,15 +5,15 @@ def main(config: RunConfig) -> float | None: ...
 """
 
 import argparse
+import gc
 import itertools
 import math
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import hydra
 import yaml
@@ -21,32 +21,30 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import (
-    ConfigCompositionException,
-    HydraException,
-    MissingConfigException,
-    OverrideParseException,
-)
 from omegaconf import DictConfig
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from data import DataError
-from training import interrupts, records
-from training.checking import Checked, ConfigError, checked, keys, unknown_key
-from training.checkpoint import CheckpointError
+from plain import terminal
+from training import errors, interrupts, records
+from training.checking import Checked, ConfigError, checked, keys
 from training.composition import composed_job, plain
 
 CONF = Path(__file__).parents[1] / "conf"
-USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
 TEXT_KEYS = (
     *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache"),
     *("hydra.sweep.dir", "wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
 )
+# Options that take no value.
+ALONE = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")
 Config = TypeVar("Config", bound=Checked)
 
 
-def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
-    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line and check it."""
+def command(
+    config_name: str, kind: type[Config], outlives_readers: bool = False
+) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
+    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line and check it.
+
+    Where whoever reads its output goes, it ends; or, with ``outlives_readers``, goes on.
+    """
 
     def decorate(main: Callable[[Config], Any]) -> Callable[[], None]:
         failures = []
@@ -61,24 +59,28 @@ def command(config_name: str, kind: type[Config]) -> Callable[[Callable[[Config]
                     return outcome["value"]
                 except interrupts.Interrupted as signal:
                     if signal.__cause__:  # what went wrong besides
-                        say(str(signal.__cause__))
+                        errors.say(str(signal.__cause__))
                     raise
                 except Exception as error:
-                    outcome["error"] = explain(error, known_keys(kind))
+                    outcome["error"] = errors.explain(error, known_keys(kind))
             failures.append(composed)
             return math.inf  # a sweep goes on
 
         def program() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and we say them
-            sys.argv[1:] = [quoted(argument) for argument in sys.argv[1:]]
+            if outlives_readers:
+                terminal.outlive_readers()
+            sys.argv[1:] = [quoted(argument) for argument in options_first(sys.argv[1:])]
             try:
                 with interrupts.handled(interrupts.end):
                     job()
             except BrokenPipeError:
-                leave_quietly()
+                errors.leave_quietly()
             except Exception as error:  # all that is raised outside of a job is about the command line
-                say(hydra_said(error, known_keys(kind)))
+                errors.say(errors.in_one_line(error, known_keys(kind)))
                 sys.exit(1)
+            finally:
+                gc.freeze()  # Python would else look through all of torch at its end, for half a second
             sys.exit(1 if failures else 0)
 
         return program
@@ -91,7 +93,7 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     makes two; without any choice it is one, by the name "".
 
     Raises:
-        ConfigError: as ``checked``; Hydra's and OmegaConf's errors, which ``explain`` explains.
+        ConfigError: as ``checked``; Hydra's and OmegaConf's errors, which ``errors.explain`` explains.
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir")
@@ -137,29 +139,6 @@ def key_of(override: str) -> str:
     return override.partition("=")[0]
 
 
-def explain(error: Exception, known: list[str]) -> str:
-    """Say in one line what a user can do about an error, and return it. One of ours shows its place, too."""
-    if isinstance(error, BrokenPipeError):
-        leave_quietly()
-    if isinstance(error, USERS):
-        line = str(error)
-    elif isinstance(error, OmegaConfBaseException | HydraException):
-        line = hydra_said(error, known)
-    elif isinstance(error, OSError):
-        line = f"{error.filename}: {error.strerror}; check the path, its permissions and free space"
-    else:
-        traceback.print_exception(error)
-        return f"{type(error).__name__}: {error}"
-    say(line)
-    return line
-
-
-def leave_quietly() -> NoReturn:
-    """Whoever read our output has gone: | head."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(141)
-
-
 def known_keys(kind: type[Config]) -> list[str]:
     """Every key that the command line may set, those of the norms and placements in conf/ among them."""
     found = keys(kind)
@@ -167,6 +146,18 @@ def known_keys(kind: type[Config]) -> list[str]:
         for file in (CONF / group).glob("*.yaml"):
             found += [f"{group}.{key}" for key in yaml.safe_load(file.read_text(encoding="utf-8"))]
     return found
+
+
+def options_first(arguments: list[str]) -> list[str]:
+    """Hydra's options before the overrides, wherever they were typed: its parser refuses a mixture."""
+    options: list[str] = []
+    overrides: list[str] = []
+    takes_next = False  # as its value
+    for argument in arguments:
+        is_option = argument.startswith("-")
+        (options if is_option or takes_next else overrides).append(argument)
+        takes_next = is_option and argument not in ALONE and "=" not in argument
+    return options + overrides
 
 
 def quoted(argument: str) -> str:
@@ -194,34 +185,3 @@ def arguments() -> list[str]:
             override = f"{key}=" + re.sub(r"(\\*)\\\$\{", lambda found: found[1][::2] + "${", text)
         overrides.append(override)
     return [*(f"--config-dir={path}" for path in elsewhere), *overrides]
-
-
-def hydra_said(error: Exception, known: list[str]) -> str:
-    """What Hydra or OmegaConf complains of, as ``<key>: <what is wrong>; <what to do>``."""
-    text = " ".join(str(error).split())
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}; check the path and its permissions"
-    if isinstance(error, OverrideParseException):
-        why = " ".join(str(error.message).split()).split(" See https")[0]
-        return f"{error.override}: cannot be read ({why}); write key=value"
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key}: a value is needed; give {error.full_key}=…"
-    if isinstance(error, ConfigCompositionException):
-        found = re.search(r"Could not override '([^']+)'", text)
-        if found:
-            return unknown_key(found[1], known)
-        text = text.removeprefix("Error merging override ").split(" full_key:")[0]
-    if "Ambiguous value" in text and (found := re.search(r"for argument '([^']+)'", text)):
-        return f"{found[1]}: several values; add -m for a run of each, or quote the value"
-    if found := re.search(r"(.*?) full_key: (\S+)", text):
-        return f"{found[2]}: {found[1]}"
-    return text
-
-
-def say(message: str) -> None:
-    """One line on stderr, its control characters escaped."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    print(f"error: {line}", file=sys.stderr, flush=True)

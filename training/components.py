@@ -5,13 +5,14 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from training.checking import ConfigError, expectation
+from training.checking import ConfigError, expectation, refusal
 from training.checkpoint import Checkpoint, CheckpointError
 from training.config import Component, RunConfig
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from model.branches import Attend
 
 FINITE = ConfigDict(allow_inf_nan=False)
+LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}  # of what has these names everywhere; in fp32
+# The modules of torch whose classes a checkpoint may name, and the options that it may not set.
+OF_TORCH = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
+WHERE = {"device", "dtype"}
 OURS = ("model", "torch.nn")  # what a checkpoint may name without being trusted
 
 
@@ -49,6 +54,13 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         ) from None
     if not (inspect.isclass(target) and is_component(group, target)):
         raise ConfigError(f"{group}._target_: {component.target} is not a {group} class; name one that is")
+    if packages is not None:
+        of_torch = component.target.startswith("torch.") and component.target != "torch.nn.Identity"
+        if of_torch and (target.__module__ not in OF_TORCH or WHERE & component.options.keys()):
+            raise ConfigError(
+                f"{group}: the checkpoint names {component.target}, which is no norm of torch's, or says "
+                "where it lies; use another one"
+            )
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(target).parameters.items()
@@ -58,7 +70,7 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         hints = get_type_hints(target.__init__)
     except NameError:  # names that its module imports for type checkers only
         hints = {}
-    options = {}
+    options: dict[str, Any] = {}
     for key, value in component.options.items():
         if key not in parameters:
             has = ", ".join(parameters) or "none"
@@ -68,7 +80,10 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         except PydanticSchemaGenerationError:  # an annotation that is no plain data: as it comes
             options[key] = value
         except ValidationError as error:
-            raise ConfigError(f"{group}.{key}: {expectation(error)}, not {value!r}") from None
+            raise ConfigError(refusal(f"{group}.{key}", value, expectation(error))) from None
+        least, most = LIMITS.get(key, (-math.inf, math.inf))
+        if isinstance(value := options[key], int | float) and not least <= value <= most:
+            raise ConfigError(refusal(f"{group}.{key}", value, f"should be from {least} to {most}"))
     return partial(target, **options)
 
 
@@ -168,17 +183,43 @@ def build_model(
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
     """The model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where its
     tensors are not those of its config."""
+    from training.memory import lacking_memory
     from training.state import restore_model
 
-    sizes = loaded.meta.config.model
-    positions = sizes.block_size if sizes.positions == "learned" else 0
-    least = sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)
-    held = sum(tensor.numel() for tensor in loaded.tensors.values())
-    if least > held:  # before memory is asked for
-        raise CheckpointError(
-            f"{loaded.path}: its config is of a model of {least:,} parameters, but it holds "
-            f"{held:,} numbers; use another one"
-        )
-    model = build_model(loaded.meta.config, vocab_size, packages)
-    restore_model(model, loaded)
+    block_size = loaded.meta.config.model.block_size
+    try:
+        check_sizes(loaded, vocab_size, packages)
+        with lacking_memory(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+            model = build_model(loaded.meta.config, vocab_size, packages)
+            restore_model(model, loaded)
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:  # whatever classes raise that are given options they were not made for
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"{loaded.path}: its config does not work ({said}); use another one") from error
     return model
+
+
+def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
+    """Whether a checkpoint holds as many numbers as its config asks memory for, at the least. Raises as
+    ``load_model``, or what the classes raise."""
+    import torch
+
+    config, held = loaded.meta.config, sum(tensor.numel() for tensor in loaded.tensors.values())
+    sizes = config.model
+    positions = sizes.block_size if sizes.positions == "learned" else 0
+    asked = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
+    widths = {"model.qk_norm": sizes.n_embd // sizes.n_head}
+    if asked["model"] <= held:  # else its norms may be large, too
+        for key, component in config.components().items():
+            if key != "placement":
+                with torch.device("meta"):  # takes no memory
+                    module = bind(key, component, packages)(widths.get(key, sizes.n_embd))
+                numbers = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+                asked[key] = numbers * 2 * sizes.n_layer
+    for key, least in asked.items():
+        if least > held:
+            raise CheckpointError(
+                f"{loaded.path}: its config is of a {key} of {least:,} parameters, but it holds {held:,} "
+                "numbers; use another one"
+            )

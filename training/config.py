@@ -6,7 +6,6 @@ default. Torch is not imported for it: a typo is answered at once.
 """
 
 import difflib
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -64,11 +63,11 @@ class ModelConfig(Checked):
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
             raise ValueError(
-                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}; make n_embd a multiple of it"
+                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; make it a multiple of that"
             )
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
-                f"positions=rotary turns pairs of channels, but n_embd={self.n_embd} over "
+                f"positions: rotary turns pairs of channels, but n_embd={self.n_embd} over "
                 f"n_head={self.n_head} is odd; choose another n_head"
             )
         return self
@@ -86,15 +85,15 @@ class DataConfig(Checked):
     @model_validator(mode="after")
     def what_belongs_to_the_corpus(self) -> "DataConfig":
         if self.corpus in ("text", "prepared") and self.path is None:
-            raise ValueError(f"path is needed by data={self.corpus}: data.path=…")
+            raise ValueError(f"path: is needed by data={self.corpus}; give data.path=…")
         if self.corpus == "shakespeare" and self.path is not None:
-            raise ValueError("path is not read by data=shakespeare; did you mean data=text data.path=FILE?")
+            raise ValueError("path: is not read by data=shakespeare; did you mean data=text data.path=FILE?")
         if self.corpus == "prepared" and self.val_fraction is not None:
             raise ValueError(
-                "val_fraction is not read by data=prepared, which is split already; leave it out"
+                "val_fraction: is not read by data=prepared, which is split already; leave it out"
             )
         if self.corpus != "prepared" and self.val_fraction is None:
-            raise ValueError("val_fraction should be a number between 0 and 1")
+            raise ValueError("val_fraction: is missing; give a number between 0 and 1")
         return self
 
 
@@ -137,23 +136,26 @@ class TrainConfig(Checked):
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
         if self.batch_size % self.grad_accum:
             raise ValueError(
-                f"batch_size={self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
+                f"batch_size: {self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
                 "make batch_size a multiple of it"
             )
         return self
 
 
+Pattern = Annotated[str, Field(max_length=100)]  # of names: diagnostics/names.py
+
+
 class StatsConfig(Checked):
     every: CountOr0
-    metrics: list[str]
-    sites: list[str]
+    metrics: Annotated[list[Pattern], Field(max_length=100)]
+    sites: Annotated[list[Pattern], Field(max_length=100)]
     histograms_every: CountOr0
 
     @model_validator(mode="after")
     def histograms_come_with_statistics(self) -> "StatsConfig":
         if self.every and self.histograms_every % self.every:
             raise ValueError(
-                f"histograms_every={self.histograms_every} is not a multiple of every={self.every}; "
+                f"histograms_every: {self.histograms_every} is not a multiple of every={self.every}; "
                 "histograms are taken on steps that have statistics"
             )
         return self
@@ -202,14 +204,15 @@ class RunConfig(Checked):
 
     @model_validator(mode="after")
     def statistics_that_there_are(self) -> "RunConfig":
-        possible = names.possible(self.model.n_layer)
+        n_layer = self.model.n_layer
         for pattern in self.stats.metrics:
-            if not any(names.fits(name, pattern) for name in possible):
-                near = difflib.get_close_matches(pattern, [*names.STATISTICS, *possible], n=1)
+            if not names.are_there(pattern, n_layer):
+                some = names.possible(min(n_layer, 100))
+                near = difflib.get_close_matches(pattern, [*names.STATISTICS, *some], n=1)
                 advice = f"did you mean {near[0]}?" if near else f"choose of {', '.join(names.STATISTICS)}"
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
-            if not any(fnmatchcase(name.partition("/")[2], pattern) for name in possible):
+            if not names.are_there(f"*/{pattern}", n_layer):
                 raise ValueError(
                     f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
                 )
@@ -238,7 +241,7 @@ class SampleConfig(Checked):
     @model_validator(mode="after")
     def one_source_each(self) -> "SampleConfig":
         if self.run is not None and self.checkpoint is not None:
-            raise ValueError("run and checkpoint both say what to load; give one of them")
+            raise ValueError("run: and checkpoint= both say what to load; give one of them")
         if self.prompt is not None and self.prompt_file is not None:
-            raise ValueError("prompt and prompt_file both say how to begin; give one of them")
+            raise ValueError("prompt: and prompt_file= both say how to begin; give one of them")
         return self

@@ -1,12 +1,8 @@
 """Where a run computes and in what precision, and torch's process-wide switches for it."""
 
-import ctypes
 import os
-import resource
-import sys
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.branches import Attend, PlainAttend
+from training import system
 from training.checking import ConfigError
 
 TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
@@ -61,21 +58,15 @@ class Compute:
         CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        with suppress(OSError, StopIteration):  # Linux
-            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-            return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return system.peak_memory()
 
     def forget(self) -> None:
         """Give back the memory that a run left in this process, and forget its peak, as the runs of a sweep
         share one."""
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
-        with suppress(OSError):  # Linux
-            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+        system.forget_peak()
 
 
 def choose(device: str, precision: str) -> Compute:
@@ -120,15 +111,5 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or TORCHS_THREADS)
-    keep_freed_memory()
+    system.keep_freed_memory()
     return torch.get_num_threads()
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep what a step frees, of up to 32 MiB at once, for the next one. By default it goes back to
-    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU."""
-    with suppress(OSError, AttributeError):  # another C library
-        glibc = ctypes.CDLL(None)
-        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-        glibc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-        glibc.mallopt(M_TRIM_THRESHOLD, -1)  # never

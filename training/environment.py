@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from training.device import Compute
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("model", "data", "training", "diagnostics")
+PARTS = ("model", "data", "training", "diagnostics", "plain")
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+from training.system import SIGNALS
+
 T = TypeVar("T")
 
 

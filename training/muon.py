@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class Muon(Uncompiled, torch.optim.Muon):
         parts: how many matrices a parameter is, where it is not one: queries, keys and values, say.
     """
 
+    found_inf: Tensor | None = None  # where it is 1, a step changes nothing: AdamW has it, too
+    keeps = ("momentum_buffer",)  # of each parameter
+
     def __init__(
         self,
         params: Iterable[Tensor],
@@ -38,16 +42,19 @@ class Muon(Uncompiled, torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        def or_else(new: Any, old: Any) -> Any:  # numbers or tensors; nothing waits for the device
+            return new if self.found_inf is None else torch.where(self.found_inf == 0, new, old)
+
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in params]
             for p in params:
                 if "momentum_buffer" not in self.state[p]:
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             means = [self.state[p]["momentum_buffer"] for p in params]
+            grads = [or_else(p.grad, mean) for p, mean in zip(params, means, strict=True)]
             torch._foreach_lerp_(means, grads, 1 - group["momentum"])
             ahead = torch._foreach_lerp(grads, means, group["momentum"])
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(params, or_else(1 - group["lr"] * group["weight_decay"], 1.0))
 
             alike = defaultdict(list)
             for p, update in zip(params, ahead, strict=True):
@@ -62,7 +69,7 @@ class Muon(Uncompiled, torch.optim.Muon):
                     updates = orthogonal(together, *options)
                 sizes = [len(matrices) for _, matrices in some]
                 for (p, _), update in zip(some, updates.split(sizes), strict=True):
-                    p.add_(update.flatten(0, 1), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+                    p.add_(or_else(update.flatten(0, 1), 0.0), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
 
 
 def orthogonal(

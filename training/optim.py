@@ -1,9 +1,11 @@
-"""AdamW and Muon, what they decay, and their learning rate as a pure function of the step."""
+"""AdamW and Muon, what they decay, their rate as a pure function of the step, and the update itself."""
 
 import math
+from collections.abc import Sequence
 from inspect import unwrap
 
 import torch
+from torch import Tensor
 
 from model import GPT
 from model.branches import Linear
@@ -13,10 +15,12 @@ from training.uncompiled import Uncompiled
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
+    found_inf: Tensor | None = None  # where it is 1, a step changes nothing: torch's fused ones ask for it
+    keeps = ("step", "exp_avg", "exp_avg_sq")  # of each parameter
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
-def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimizer]:
+def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     """AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of the
     blocks and AdamW for the rest.
 
@@ -30,7 +34,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimize
     others = [p for p in parameters if p not in chosen]
     matrices = {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0}
-    optimizers: list[torch.optim.Optimizer] = [
+    optimizers: list[AdamW | Muon] = [
         AdamW(
             [group for group in (matrices, vectors) if group["params"]],
             lr=config.learning_rate,
@@ -45,6 +49,54 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[torch.optim.Optimize
             Muon(muons, config.learning_rate, config.weight_decay, config.momentum, side_by_side)
         )
     return optimizers
+
+
+class Updates:
+    """Updates by all optimizers, as long as loss and gradient are finite. From the first that is not on,
+    neither parameters nor moments change any more, so that it can be looked into.
+
+    On CUDA this is decided on the device, and nothing waits for it.
+
+    Args:
+        parameters: all that have gradients.
+        largest_norm: to which the gradient is cut down; may be infinite.
+
+    Attributes:
+        missed: how many updates were not made, 0-d.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        optimizers: Sequence[AdamW | Muon],
+        largest_norm: float,
+    ) -> None:
+        self.parameters, self.optimizers, self.largest_norm = parameters, optimizers, largest_norm
+        device = parameters[0].device
+        self.missed = torch.tensor(0, device=device)
+        self.sound = torch.tensor(True, device=device)
+        # A CPU is asked at no cost; the optimizers of other devices than CUDA's take no found_inf.
+        self.on_device = device.type == "cuda"
+
+    def step(self, loss: Tensor, rate: float) -> Tensor:
+        """One update by the gradients of ``loss``, which are then gone. Returns their norm, 0-d, before it
+        was cut down."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm)
+        self.sound &= loss.isfinite() & norm.isfinite()
+        self.missed += ~self.sound
+        found_inf = (~self.sound).float() if self.on_device else None
+        for optimizer in self.optimizers:
+            optimizer.found_inf = found_inf
+            for options in optimizer.param_groups:
+                options["lr"] = rate
+            if self.on_device or self.sound:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def known_to_have_ended(self) -> bool:
+        """Whether nothing changes any more, where to ask costs nothing."""
+        return not self.on_device and not self.sound
 
 
 SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gives 1 at 0

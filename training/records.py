@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from training import interrupts
-from training.files import jsonable, read_json, write_atomically
+from plain.files import jsonable, read_json, write_atomically
+from training import interrupts, system
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:
@@ -40,10 +40,10 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
         yield outcome
         return
     record = read(folder)
-    if record["launcher"] == PARENT:
+    if record["launcher"][0] == PARENT:
         guard()
     idle.clear()
-    record |= {"state": "running", "process": os.getpid(), "host": platform.node()}
+    record |= {"state": "running", "process": this_process(), "host": platform.node()}
     with (
         (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
         redirect_stdout(log),
@@ -83,13 +83,13 @@ def guard() -> None:
 
 def alive(record: dict[str, Any]) -> bool:
     """Whether the job of this record is being done by another process of this machine."""
-    here = record.get("host") == platform.node() and record["process"] != os.getpid()
-    return here and record["state"] == "running" and exists(record["process"])
-
-
-def exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:
+    process = record.get("process")
+    if not process or record.get("host") != platform.node() or process[0] == os.getpid():
         return False
-    return True
+    return record["state"] == "running" and system.exists(*process)
+
+
+@cache
+def this_process() -> tuple[int, float]:
+    """Its number, which another may have later, and when it began."""
+    return os.getpid(), system.began(os.getpid()) or 0.0

@@ -13,6 +13,7 @@ from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
 from training.evaluation import Objective, cross_entropy
+from training.memory import lacking_memory, training_sizes
 
 
 def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Callable[[GPT], Tensor]) -> GPT:
@@ -22,13 +23,16 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
     """
     try:
-        attend = compute.attend(config.model.dropout)
-        model = build_model(config, vocab_size, attend=attend).to(compute.device)
-        rehearse(model, lambda: loss_of(model))
+        with lacking_memory(training_sizes(config)):
+            attend = compute.attend(config.model.dropout)
+            model = build_model(config, vocab_size, attend=attend).to(compute.device)
+            moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]  # an optimizer's
+            rehearse(model, lambda: loss_of(model))
+            del moments
     except ConfigError:
         raise
-    except (MemoryError, ValueError, RuntimeError) as error:
-        why = (str(error) or "out of memory").splitlines()[0]
+    except (ValueError, RuntimeError) as error:
+        why = str(error).splitlines()[0]
         raise ConfigError(
             f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
         ) from error

@@ -14,7 +14,6 @@ another norm, rate or number of steps is another folder. Torch is not imported h
 at once.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -28,10 +27,11 @@ from typing import IO, Any, Self
 
 import yaml
 
+from plain.files import jsonable, read_json, write_atomically
+from training import system
 from training.checking import ConfigError
 from training.config import RunConfig
 from training.environment import asked_for, differences, machine
-from training.files import jsonable, read_json, write_atomically
 from training.interrupts import Interrupted
 from training.source import source
 
@@ -113,7 +113,8 @@ def leaks(folder: Path) -> bool:
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"runs_dir: {folder}: {error.strerror}; name a folder that can be written")
+    why = error.strerror or error
+    return ConfigError(f"runs_dir: {folder}: {why}; name a folder that can be written")
 
 
 class Run:
@@ -154,9 +155,12 @@ class Run:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / ".lock").open("a+", encoding="utf-8")
+            if self.checkpoints.is_symlink():
+                raise ConfigError(f"{self.checkpoints}: a link, which leads elsewhere; name another runs_dir")
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link would lead elsewhere
+            file = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "r+", encoding="utf-8")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(file)
             except BlockingIOError:
                 with file:
                     file.seek(0)
@@ -191,8 +195,8 @@ class Run:
         self.without_fresh = " without fresh=true" if config.fresh else ""
         try:
             self.write_status(step=step, saved=step or None, best=best)
-            for left in self.folder.rglob(".*.tmp"):  # by a process that was killed
-                left.unlink()
+            for left in (*self.folder.rglob(".*.tmp"), *self.checkpoints.glob(".tmp*")):  # ours; safetensors'
+                left.unlink()  # of a process that was killed
             if not step:
                 shutil.rmtree(self.checkpoints)
                 self.checkpoints.mkdir()

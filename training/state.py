@@ -4,7 +4,7 @@ optimizers' state, whatever torch optimizers these are.
 Nothing else is state: random numbers and the learning rate are functions of the step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimi
     if found is None:
         return 0
     try:
+        if found.meta.step and not found.meta.optimizer:
+            raise CheckpointError(f"{found.path}: has no state of an optimizer, so nothing can go on from it")
         restore_model(model, found)
         restore_optimizers(model, optimizers, found)
     except CheckpointError as error:  # the code of the model has changed
@@ -92,6 +94,11 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
                     f"{checkpoint.path}: tensor {name} has shape {tuple(stored[name].shape)}, not "
                     f"{tuple(tensor.shape)}; the checkpoint is of another model"
                 )
+            if tensor.dtype != stored[name].dtype:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor {name} is of {stored[name].dtype}, not {tensor.dtype}; the "
+                    "checkpoint is of another model"
+                )
             tensor.copy_(stored[name])
     if not all_finite(wanted):
         raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
@@ -104,13 +111,17 @@ def restore_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], checkp
         whole = put_together(checkpoint.meta.optimizer, checkpoint.tensors)
         for optimizer in optimizers:
             groups = optimizer.param_groups
-            ours = [names[parameter] for group in groups for parameter in group["params"]]
+            groups_parameters = [parameter for group in groups for parameter in group["params"]]
+            ours = [names[parameter] for parameter in groups_parameters]
             state = {i: whole.pop(name) for i, name in enumerate(ours) if name in whole}
+            for i, kept in state.items():
+                if keys := getattr(optimizer, "keeps", ()):
+                    check_fits(kept, groups_parameters[i], keys)
             # through torch's own loading, which knows the device that each tensor belongs on
             optimizer.load_state_dict(
                 {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
             )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{checkpoint.path}: its optimizer state does not fit ({error}); use another one"
         ) from None
@@ -118,6 +129,18 @@ def restore_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], checkp
         raise CheckpointError(f"{checkpoint.path}: has optimizer state of {min(whole)}; use another one")
 
 
+def check_fits(kept: dict[str, Any], parameter: Tensor, keys: Collection[str]) -> None:
+    """Whether that may be an optimizer's state of a parameter: torch's fused ones write into it unasked.
+    Raises ValueError."""
+    if kept.keys() != {*keys}:
+        raise ValueError(f"it has {', '.join(kept)}, not {', '.join(keys)}")
+    for name, value in kept.items():
+        wanted = torch.Size() if name == "step" else parameter.shape
+        if not isinstance(value, Tensor) or value.shape != wanted or not value.is_floating_point():
+            raise ValueError(f"{name} is no tensor of shape {tuple(wanted)}")
+
+
 def all_finite(tensors: dict[str, Tensor]) -> bool:
     """Whether no number is NaN or infinite."""
-    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    found = [tensor.isfinite().all() for tensor in tensors.values()]
+    return bool(torch.stack([one.to(found[0].device) for one in found]).all()) if found else True

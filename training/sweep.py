@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from data import DataError
 from data.prepared import Prepared, prepare
-from training import cli, interrupts, records, runs
+from training import cli, interrupts, records, runs, system
 from training.checking import ConfigError, checked
 from training.composition import composed_job
 from training.config import RunConfig
@@ -92,7 +92,7 @@ class Sweep:
         self.compose, self.launch = compose, launch
         self.folder = Path(hydra.sweep.dir).resolve()
         count = hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1
-        self.at_once = int(count) if count > 0 else cores() + 1 + int(count)  # -1: as many as cores
+        self.at_once = int(count) if count > 0 else system.cores() + 1 + int(count)  # -1: as many as cores
         self.prepared: dict[str, Prepared | DataError] = {}
 
     def do(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
@@ -143,7 +143,7 @@ class Sweep:
                 job.error = str(error)
             if not job.done and not job.error:
                 wait_for_leftover(job)
-                records.write(job.folder, {"launcher": os.getpid(), "state": "waiting"})
+                records.write(job.folder, {"launcher": records.this_process(), "state": "waiting"})
             jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs are {len(jobs)} different runs")
@@ -205,7 +205,7 @@ class Sweep:
             deadline = time.monotonic() + PATIENCE
             told: set[Path] = set()
             while alive := {
-                job.folder: record["process"]
+                job.folder: record["process"][0]
                 for job in todo
                 if records.alive(record := records.read(job.folder))
             }:
@@ -230,15 +230,10 @@ def wait_for_leftover(job: Job) -> None:
     """
     deadline = time.monotonic() + PATIENCE
     while records.alive(record := records.read(job.folder)):
-        if records.exists(record["launcher"]) or time.monotonic() > deadline:
-            who = f"process {record['launcher']} is doing this very sweep"
+        if system.exists(*record["launcher"]) or time.monotonic() > deadline:
+            who = f"process {record['launcher'][0]} is doing this very sweep"
             raise ConfigError(f"{job.folder.parent}: {who}; wait for it or end it")
         time.sleep(0.1)
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def folder_of(config: RunConfig, fingerprint: str) -> Path:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import secrets
 import subprocess
@@ -12,11 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from plain.files import ROW, jsonable, lines, naming, read_json, write_atomically
 from training import wandb_sink
 from training.checking import ConfigError
 from training.config import RunConfig
-from training.files import jsonable, naming, read_json, write_atomically
 from training.runs import leaks
+from training.system import SIGNALS
 
 CONNECT = 8  # seconds that wandb's server may take to answer
 LAST = 15  # seconds that wandb may take after a run's end
@@ -44,25 +46,32 @@ class Metrics:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stream.close()
+        with naming(self.file):  # what a full disk did not take is tried again
+            self.stream.close()
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
     """Drop the rows of metrics.jsonl from ``step`` on, as a run that goes on there writes them again. Returns
     the rows that stay."""
     rows = []
-    for line in file.read_bytes().splitlines() if file.exists() else []:
-        with suppress(ValueError, TypeError, LookupError):  # a line in whose middle the process ended
-            row = json.loads(line)
-            if row["step"] < step:
-                rows.append(row)
-    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows), sync=True)
+    try:
+        for line in lines(file) if file.exists() else ():
+            with suppress(
+                ValueError, TypeError, RecursionError
+            ):  # a line in whose middle the process ended, or no row
+                row = json.loads(line)
+                row |= ROW.validate_python(row)  # in its own order
+                if row["step"] < step:
+                    rows.append(row)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; fresh=true starts the run over") from None
+    write_atomically(file, "".join(json.dumps(jsonable(row)) + "\n" for row in rows), sync=True)
     return rows
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Step and val/loss of the evaluation with the lowest, but for step 0's; None where there is none."""
-    evaluated = [row for row in rows if "val/loss" in row and row["step"] > 0]
+    evaluated = [row for row in rows if row["step"] > 0 and math.isfinite(row.get("val/loss", math.inf))]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None
 
@@ -152,6 +161,7 @@ def wandb_job(config: RunConfig, folder: Path, group: str, step: int) -> dict[st
     settings = config.wandb
     return {
         "pid": os.getpid(),
+        "signals": [*map(int, SIGNALS)],
         "connect": CONNECT,
         "last": LAST,
         "folder": str(folder.resolve()),

@@ -39,15 +39,16 @@ def say(text: str) -> None:
 
 def main() -> None:
     """The line on standard input is a table: ``mode`` (auto, online or offline), ``init`` (what wandb.init is
-    given), ``pid`` of the process that trains, ``folder`` of the run, ``offset`` from which metrics.jsonl is
-    copied; ``connect`` and ``last``, seconds that a server may take to answer and that may go by after the
-    run's end."""
+    given), ``signals`` to ignore, ``pid`` of the process that trains, ``folder`` of the run, ``offset`` from
+    which metrics.jsonl is copied; ``connect`` and ``last``, seconds that a server may take to answer and that
+    may go by after the run's end."""
     sys.stdout = os.fdopen(os.dup(1), "w")  # ours alone: while a process that wandb starts has it, it is open
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # they are for the run, whose end is ours
-        signal.signal(number, signal.SIG_IGN)
-    os.nice(10)
     job = json.loads(sys.stdin.readline())
+    for number in job["signals"]:  # they are for the run, whose end is ours
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(10)
     over = threading.Event()
     threading.Thread(target=wait_for_the_end, args=(over, job["last"]), daemon=True).start()
     try:

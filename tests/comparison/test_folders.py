@@ -81,7 +81,7 @@ KINDS = {
     "damaged status": "damaged: ",
     "damaged config": "damaged: ",
     "config is a list": "of another version: ",
-    "status is a list": "damaged: status.json is no object",
+    "status is a list": "damaged: status.json: Input should be a valid dictionary",
     "not text": "damaged: ",
     "older format": "of another version: KeyError 'group'",
     "only rows of NaN": "damaged: it has finished, but has no val/full_loss",

@@ -197,6 +197,7 @@ def test_every_file_of_a_report_is_there(report, tmp_path):
     assert all(file.read_text().startswith("<svg") for file in (tmp_path / "figures").iterdir())
 
 
+@pytest.mark.long
 def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
     sites = [
         f"{kind}.{name}/{b:02}.{site}"

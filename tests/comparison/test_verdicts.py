@@ -50,7 +50,7 @@ def test_an_interval_covers_the_truth_in_95_percent_of_repetitions(seeds):
     assert 0.93 <= unpaired / REPETITIONS <= 0.97
 
 
-@pytest.mark.parametrize("comparisons", [1, 7, 100])
+@pytest.mark.parametrize("comparisons", [1, 7, pytest.param(100, marks=pytest.mark.long)])
 def test_at_most_5_percent_of_reports_have_a_false_verdict(comparisons):
     rng = np.random.default_rng(comparisons)
     false, naive = 0, 0
@@ -64,6 +64,7 @@ def test_at_most_5_percent_of_reports_have_a_false_verdict(comparisons):
         assert naive / REPETITIONS > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flat", [True, False], ids=["each at any rate the same", "the baseline at one rate"])
 def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
     """Seven norms whose loss does not depend on the rate, so that choosing the best of seven rates picks

@@ -16,7 +16,7 @@ from diagnostics import names, statistics
 from diagnostics.activations import Activations, without_effects
 from model import GPT
 from model.placements import Pre
-from tests.conftest import AROUND, NORMS, configured
+from tests.conftest import AROUND, NORMS, configured, daily
 from tests.test_train import final, rows, run, same
 from training.components import build_model
 from training.state import model_tensors
@@ -210,11 +210,11 @@ def test_the_names_of_stream_and_branch_do_not_depend_on_norm_or_placement():
     }
 
 
-def test_the_default_set_is_at_most_12_a_block(tiny):
-    for norm, placement in AROUND:
-        row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
-        block = [name for name in row if name.partition("/")[2].startswith("01")]
-        assert 11 <= len(block) <= 12, block
+@pytest.mark.parametrize(("norm", "placement"), daily(AROUND, lambda number: number % 8 == 0, "long"))
+def test_the_default_set_is_at_most_12_a_block(tiny, norm, placement):
+    row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
+    block = [name for name in row if name.partition("/")[2].startswith("01")]
+    assert 11 <= len(block) <= 12, block
 
 
 def test_what_is_not_wanted_is_not_measured():
@@ -370,6 +370,7 @@ def test_training_has_the_same_bits_with_statistics_at_every_step_at_some_and_at
 COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
 
 
+@pytest.mark.long
 @COMPILER
 def test_a_compiled_run_has_the_same_bits_with_and_without_statistics(tiny):
     for norm in ("layernorm", "batchnorm"):
@@ -382,6 +383,7 @@ def test_a_compiled_run_has_the_same_bits_with_and_without_statistics(tiny):
         assert {int(t) for name, t in without.items() if "num_batches" in name} <= {5 * 2}
 
 
+@pytest.mark.long
 @COMPILER
 @pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
 def test_the_same_weights_and_batch_give_the_same_values_under_a_compiled_view_which_is_not_recompiled(norm):

@@ -10,14 +10,14 @@ from torch.func import functional_call
 
 from diagnostics.causality import MODES, certificate
 from model import GPT
-from tests.conftest import AROUND, NORMS, PLACEMENTS, configured
+from tests.conftest import AROUND, NORMS, PLACEMENTS, configured, daily
 from training.components import bind, build_model
 
 SLOW = {"batchnorm_running"}  # its docstring says why; guessing by frequency costs 2.3
 V, T, B, C = 11, 8, 4, 16
 SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}", "model.bias=true")
 PAIRS = list(itertools.product(NORMS, PLACEMENTS))
-FIRST = [pair if pair in AROUND else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
+FIRST = daily(PAIRS, lambda number: PAIRS[number] in AROUND, "long")
 
 # What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
 # in evaluation mode none does.
@@ -48,7 +48,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's RMSNorm, in bf16
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_logits_and_all_gradients_are_there_and_finite(norm, placement, autocast):
     model = made(norm, placement)
     x, y = batch()
@@ -62,7 +62,7 @@ def test_logits_and_all_gradients_are_there_and_finite(norm, placement, autocast
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_a_block_keeps_shape_and_dtype(norm, placement, dtype):
     block = made(norm, placement).blocks[0].to(dtype)
     x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -72,7 +72,7 @@ def test_a_block_keeps_shape_and_dtype(norm, placement, dtype):
         assert y.isfinite().all()
 
 
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_what_is_seen_besides_a_tokens_past_is_what_the_norm_says(norm, placement):
     found = certificate(made(norm, placement), V)
     for mode, kind in itertools.product(MODES, ("future", "rows")):
@@ -87,7 +87,7 @@ def has_norm(norm: str, placement: str) -> bool:
     return any(isinstance(module, kind) for module in made(norm, placement).modules())
 
 
-@pytest.mark.parametrize(("norm", "placement"), PAIRS)
+@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_the_state_goes_into_another_model_of_its_kind(norm, placement):
     model, other = made(norm, placement), made(norm, placement, "seed=1")
     x, _ = batch()
@@ -97,7 +97,9 @@ def test_the_state_goes_into_another_model_of_its_kind(norm, placement):
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
-@pytest.mark.parametrize(("norm", "placement"), FIRST)
+@pytest.mark.parametrize(
+    ("norm", "placement"), daily(PAIRS, lambda number: PAIRS[number] in AROUND[::2], "long")
+)
 def test_it_learns_one_batch_by_heart(norm, placement):
     model = made(norm, placement)
     x, y = batch()
@@ -128,7 +130,7 @@ def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("norm", "placement"),
-    FIRST,
+    daily(PAIRS, lambda number: PAIRS[number] in AROUND[::5], "long"),
 )
 def test_compiled_it_is_the_same_function(norm, placement):
     """Traced, differentiated and functionalized, as by a compiler that generates no code."""

@@ -55,7 +55,7 @@ def test_a_tied_weight_is_stored_once(tmp_path):
     assert [*checkpoint.load(path).tensors] == ["0.weight"]
 
 
-def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
+def test_a_flipped_bit_anywhere_is_noticed(tmp_path, record_property):
     path = write(tmp_path)
     whole = path.read_bytes()
     assert len(whole) < 4000
@@ -63,17 +63,19 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(CheckpointError, match=path.name):
             checkpoint.load(path)
+    record_property("R3 bytes with a flipped bit, all noticed", len(whole))
     path.write_bytes(whole)
     checkpoint.load(path)
 
 
-def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path):
+def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path, record_property):
     path = write(tmp_path)
     whole = path.read_bytes()
     for damaged in [*(whole[:length] for length in range(len(whole))), whole + b"\0"]:
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=path.name):
             checkpoint.load(path)
+    record_property("R3 lengths that a file was cut to, all noticed", len(whole))
 
 
 def test_what_is_not_a_checkpoint_is_said(tmp_path):

@@ -11,7 +11,7 @@ from data import batches
 from data.prepared import prepare
 from model import GPT
 from model.placements import Pre
-from tests.conftest import NORMS, configured
+from tests.conftest import NORMS, configured, daily
 from tests.test_train import rows, run, same
 from training import evaluation, runs
 from training.components import build_model
@@ -24,7 +24,7 @@ ON_THE_BATCH = (
 )  # in training; else by running estimates
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 3 == 0, "long"))
 def test_it_is_logged_at_each_evaluation_where_training_looks_at_the_batch(tiny, norm):
     evaluated = [row for row in rows(run(tiny(f"norm={norm}", "train.eval_every=3"))) if "val/loss" in row]
     assert len(evaluated) == 3

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from tests.conftest import AROUND, configured
+from tests.conftest import AROUND, configured, daily
 from training.components import build_model
 from training.optim import new_optimizers, rate_scale
 
 
-@pytest.mark.parametrize("optim", ["adamw", "muon"])
+@pytest.mark.parametrize("optim", daily(["muon", "adamw"], others="long"))
 @pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement, optim):
     options = (f"norm={norm}", f"placement={placement}", f"optim={optim}")

@@ -38,18 +38,20 @@ def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
     file = tmp_path / "metrics.jsonl"
     assert cut(file, 3) == []
     lines = [
-        '{"step": 0, "x": "NaN"}',
+        '{"step": 0, "seconds": 1.0, "x": "NaN"}',
         "3",
         "{}",
         "[1]",
-        '{"step": 2}',
-        '{"step": 3}',
+        '{"step": 1}',
+        '{"step": 2, "seconds": 2.0}',
+        '{"step": 3, "seconds": 3.0}',
         '{"step": "a"}',
         '{"ste',
     ]
     file.write_text("\n".join(lines))
-    assert cut(file, 3) == [{"step": 0, "x": "NaN"}, {"step": 2}]
-    assert file.read_text() == '{"step": 0, "x": "NaN"}\n{"step": 2}\n'
+    kept = [{"step": 0, "seconds": 1.0, "x": "NaN"}, {"step": 2, "seconds": 2.0}]
+    assert cut(file, 3) == kept
+    assert [json.loads(line) for line in file.read_text().splitlines()] == kept
 
 
 def test_a_row_that_the_disk_refuses_says_which_file(tmp_path):

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.conftest import ROOT, configured
+from tests.conftest import ROOT, configured, daily
 from tests.test_resume import go
 from tests.test_train import FAILS, QUICK, final, rows, same
 from training import interrupts, runs, tracking, wandb_sink
@@ -108,6 +108,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     assert "wandb: offline; watch" in capsys.readouterr().out
 
 
+@pytest.mark.faults
 def test_runs_that_differ_in_their_seed_share_a_group_and_no_others_do(watched, tmp_path):
     for override in ("seed=0", "seed=1", "norm=none"):
         go(watched(override, "train.steps=1"))
@@ -126,6 +127,7 @@ def test_a_run_that_goes_on_has_each_row_once_and_keeps_its_id(watched, tmp_path
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
 
 
+@pytest.mark.faults
 def test_what_wandb_missed_before_is_copied_when_the_run_goes_on(watched, tmp_path, monkeypatch):
     config = watched("train.steps=12", "train.eval_every=0")
     with monkeypatch.context() as patched:
@@ -183,6 +185,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.faults
 def test_a_run_that_starts_over_is_another_wandb_run(watched, tmp_path):
     config = watched("train.steps=1")
     go(config)
@@ -191,6 +194,7 @@ def test_a_run_that_starts_over_is_another_wandb_run(watched, tmp_path):
     assert len(ids) == 2
 
 
+@pytest.mark.faults
 def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_failed(
     command, text_file, tmp_path
 ):
@@ -214,7 +218,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path):
     wild = (
         "norm=none",
-        "optim.learning_rate=1e5",
+        "optim.learning_rate=10",
         "train.grad_clip=0",
         "train.steps=20",
         "train.eval_every=1",
@@ -288,13 +292,15 @@ def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "number", "said"),
-    [
-        ("wandb_sink", signal.SIGKILL, "its process was ended"),
-        ("wandb-core", signal.SIGKILL, "the run goes on without it"),
-        ("wandb-core", signal.SIGSTOP, "not done 3 s after the end"),
-        ("wandb_sink", signal.SIGTERM, ""),
-        ("wandb_sink", signal.SIGSTOP, "its process was ended"),
-    ],
+    daily(
+        [
+            ("wandb_sink", signal.SIGKILL, "its process was ended"),
+            ("wandb-core", signal.SIGKILL, "the run goes on without it"),
+            ("wandb-core", signal.SIGSTOP, "not done 3 s after the end"),
+            ("wandb_sink", signal.SIGTERM, ""),
+            ("wandb_sink", signal.SIGSTOP, "its process was ended"),
+        ]
+    ),
 )
 def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
     watched, tmp_path, monkeypatch, capsys, name, number, said
@@ -337,7 +343,7 @@ def server(answers: bool):
         connection.close()
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", daily([True, False]))
 def test_a_server_that_refuses_or_never_answers_leaves_an_offline_run(
     watched, tmp_path, monkeypatch, capsys, answers
 ):
@@ -355,6 +361,63 @@ def test_a_server_that_refuses_or_never_answers_leaves_an_offline_run(
     [file] = offline(tmp_path)
     assert history(file) == rows(folder)
     assert same_as_without(config, folder, tmp_path)
+
+
+class Failing(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"] or 0))
+        self.send_error(500)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+FAULTS = ("refuses", "hangs up", "never answers", "is no host", "fails", "has nowhere to write")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_wandb_costs_seconds_and_changes_no_bit(
+    watched, tmp_path, monkeypatch, fault, record_property
+):
+    """In a run that is longer than the attempt to reach it."""
+    failing = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Failing)
+    threading.Thread(target=failing.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    config = watched("train.steps=5000", "train.log_every=50", "train.eval_every=0", "stats.every=0")
+    if fault == "has nowhere to write":
+        config = config.model_copy(update={"wandb": config.wandb.model_copy(update={"dir": "/proc/nope"})})
+    off = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "disabled"})})
+    off = off.model_copy(update={"runs_dir": str(tmp_path / "without")})
+
+    def costs(config) -> tuple[Path, float, float]:
+        """The run, and its seconds before its first step and after its last."""
+        began = time.time()
+        folder = go(config)
+        ended = time.time()
+        last = (folder / "metrics.jsonl").stat().st_mtime
+        return folder, last - began - rows(folder)[-1]["seconds"], ended - last
+
+    with server(fault == "hangs up") as silent:
+        address = {
+            "refuses": "http://127.0.0.1:9",
+            "is no host": "http://nowhere.invalid",
+            "fails": f"http://127.0.0.1:{failing.server_port}",
+        }
+        monkeypatch.setenv("WANDB_BASE_URL", address.get(fault, silent))
+        folder, before, after = costs(config)
+    without, before_without, after_without = costs(off)
+    failing.shutdown()
+    failing.server_close()
+    record_property("R10 a fault of wandb, seconds more at the start", round(before - before_without, 1))
+    record_property("R10 a fault of wandb, seconds more at the end", round(after - after_without, 1))
+    assert before - before_without <= 15
+    assert after - after_without <= 5
+    assert same(final(folder), final(without))
+    steps = [row["step"] for row in rows(folder)]
+    assert steps == [row["step"] for row in rows(without)] == sorted({*steps})
+    for file in offline(tmp_path):
+        assert history(file) == rows(folder)
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -389,7 +452,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("silent", daily([False, True]))
 def test_online_the_server_gets_every_row_and_may_fall_silent(watched, tmp_path, monkeypatch, capsys, silent):
     monkeypatch.setattr(tracking, "LAST", 4)
     monkeypatch.setattr(Server, "history", [])
@@ -416,6 +479,7 @@ def test_online_the_server_gets_every_row_and_may_fall_silent(watched, tmp_path,
     assert same_as_without(config, folder, tmp_path)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("mode", ["auto", "online"])
 def test_a_key_that_is_none_leaves_an_offline_run(watched, tmp_path, monkeypatch, capsys, mode):
     monkeypatch.setenv("WANDB_API_KEY", "abc")
@@ -463,6 +527,7 @@ def test_wandb_mode_of_the_environment(tiny, monkeypatch):
         tracking.wandb_mode(tiny())
 
 
+@pytest.mark.faults
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path, text_file):
     script = f"{sys.executable} {ROOT / 'train.py'} {' '.join(QUICK)} wandb.mode=offline | head -3"
     done = subprocess.run(script, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -475,6 +540,7 @@ def test_online_without_a_key_is_offline_and_says_so(watched, tmp_path, capsys):
     assert history(offline(tmp_path)[0]) == rows(folder)
 
 
+@pytest.mark.faults
 def test_on_a_terminal_nothing_is_asked(tmp_path, text_file):
     terminal, side = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {
@@ -509,6 +575,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_another_used(watched, tmp_p
     assert same_as_without(config, folder, tmp_path)
 
 
+@pytest.mark.faults
 def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
     small = tmp_path / "small"
     small.mkdir()
@@ -529,6 +596,7 @@ def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
     assert same_as_without(config, folder, tmp_path)
 
 
+@pytest.mark.faults
 def test_a_killed_run_is_in_wandb_to_its_last_row(command, text_file, tmp_path):
     long = (*QUICK, "train.steps=100000", "train.log_every=1", "train.eval_every=0", "wandb.mode=offline")
     with subprocess.Popen(
@@ -583,11 +651,20 @@ def without_wandb(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path), "WANDB_MODE": ""}
 
 
-def test_without_wandb_auto_is_one_line_and_what_was_asked_for_is_an_error(command, text_file, tmp_path):
-    done = command("train.py", *QUICK, **without_wandb(tmp_path))
+def test_without_wandb_auto_is_one_line_and_what_was_asked_for_is_an_error(text_file, tmp_path):
+    def command(*arguments):
+        return subprocess.run(
+            [sys.executable, str(ROOT / "train.py"), *QUICK, *arguments],
+            cwd=tmp_path,
+            env=os.environ | without_wandb(tmp_path),
+            capture_output=True,
+            text=True,
+        )
+
+    done = command()
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("wandb: it is not installed") == 1
-    refused = command("train.py", *QUICK, "wandb.mode=offline", "seed=1", **without_wandb(tmp_path))
+    refused = command("wandb.mode=offline", "seed=1")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
     assert "wandb.mode: offline needs wandb" in refused.stderr
 

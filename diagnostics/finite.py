@@ -1,0 +1,56 @@
+"""Where a model's numbers first are not finite.
+
+    first_not_finite(model, lambda net: loss_of(net, batch))  # "blocks.1.mlp.branch.fc", say
+
+The forward is looked at as the backward is: in the order in which it is computed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+def first_not_finite(model: nn.Module, loss_of: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> str | None:
+    """The parameter that is not; else the innermost module whose output is not; else the parameter whose
+    gradient is not, the last one, at which a backward begins; else the gradient's norm; else the buffer. None
+    where all is finite. Without gradients (in torch.no_grad) these are left out.
+
+    It leaves no trace in ``model``: its buffers are copies, its gradients stay as they are.
+
+    Args:
+        loss_of: a net, tokens (B, T) to logits (B, T, V) -> the loss, 0-d, of the batch in question.
+    """
+    found: list[str] = []
+
+    def looking(name: str) -> Callable[..., None]:
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not output.isfinite().all():
+                found.append(name)
+
+        return look
+
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            return name
+    hooks = [module.register_forward_hook(looking(name)) for name, module in model.named_modules() if name]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        loss = loss_of(lambda idx: functional_call(model, buffers, (idx,)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found:
+        return found[0]
+    if not loss.isfinite():
+        return "the loss"
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad and loss.requires_grad}
+    gradients = torch.autograd.grad(loss, [*learned.values()], allow_unused=True) if learned else ()
+    for name, gradient in reversed([*zip(learned, gradients, strict=True)]):
+        if gradient is not None and not gradient.isfinite().all():
+            return f"the gradient of {name}"
+    if not torch.nn.utils.get_total_norm([g for g in gradients if g is not None]).isfinite():
+        return "the gradient's norm, of numbers whose squares are too large"
+    return next((name for name, buffer in model.named_buffers() if not buffer.isfinite().all()), None)

@@ -1,0 +1,55 @@
+"""What is printed: text that a terminal takes for text, and output that nobody has to read to its end."""
+
+import io
+import os
+import sys
+import unicodedata
+from typing import Any
+
+KEPT = "\u200c\u200d"  # join letters, and emoji; they are in many texts and steer nothing
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Control characters, those of the writing direction and other invisible ones as ``\\x1b``: a stranger's
+    text would else move the cursor, colour what follows, or hide it. ``keep`` stays, as "\\n" in a text."""
+    if text.isprintable():  # as nearly all is
+        return text
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in keep + KEPT
+        else c
+        for c in text
+    )
+
+
+class Unread(io.FileIO):
+    """A file descriptor whose reader may go, as head does: what is written from then on is dropped."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(content)
+
+
+def outlive_readers() -> None:
+    """From now on a program goes on where nobody reads its output any more. (Not on Windows, whose consoles
+    have a stream of their own.)"""
+    if os.name == "nt":
+        return
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            unread: Any = Unread(stream.fileno(), "w", closefd=False)
+            if not stream.write_through:
+                unread = io.BufferedWriter(unread)
+            wrapper = io.TextIOWrapper(
+                unread,
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, wrapper)

@@ -1,0 +1,268 @@
+"""What a stranger may give: files that would run code, take all memory, or write where they should not. Each
+function makes one from a good run's checkpoint and returns the program's arguments for it."""
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.conftest import TINY
+from training import checkpoint
+
+Make = Callable[[Path, Path], Sequence[str]]  # the good checkpoint, an empty folder -> program and arguments
+DEEP = "[" * 100_000 + "]" * 100_000
+ESCAPE = "\x1b]0;owned\x07\x1b[31m"
+
+
+class Payload:
+    """Where it is unpickled, it makes a file."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch owned",)
+
+
+def sampled(make: Callable[[Path, Path], None]) -> Make:
+    def prepare(good: Path, folder: Path) -> Sequence[str]:
+        make(good, folder / "bad.safetensors")
+        return "sample.py", "checkpoint=bad.safetensors", "max_new_tokens=5", "device=cpu"
+
+    return prepare
+
+
+def raw(content: bytes) -> Make:
+    return sampled(lambda good, bad: bad.write_bytes(content) and None)
+
+
+def header(tensors: str, data: bytes = b"") -> Make:
+    """A safetensors file with such tensors in its header, its digest right."""
+    about = json.dumps({"normgpt": "{}", "sha256": checkpoint.BLANK}, separators=(",", ":"))
+    text = f'{{"__metadata__":{about},{tensors}}}'.encode()
+    content = struct.pack("<Q", len(text)) + text + data
+    return sampled(lambda good, bad: sealed(bad, content))
+
+
+def meta(change: Callable[[dict[str, Any]], Any]) -> Make:
+    """A checkpoint that says something else of itself, its digest right."""
+
+    def make(good: Path, bad: Path) -> None:
+        import safetensors.torch
+
+        found = checkpoint.load(good)
+        said = found.meta.model_dump(by_alias=True)
+        change(said)
+        text = said if isinstance(said, str) else json.dumps(said)
+        sealed(
+            bad, safetensors.torch.save(dict(found.tensors), {"normgpt": text, "sha256": checkpoint.BLANK})
+        )
+
+    return sampled(make)
+
+
+def sealed(path: Path, content: bytes) -> None:
+    """Written with the digest that it should have."""
+    path.write_bytes(content)
+    at = checkpoint.digest_offset(content[: checkpoint.header_length(path)])
+    path.write_bytes(content[:at] + checkpoint.digest(path, at).encode() + content[at + 64 :])
+
+
+def described(text: str) -> Make:
+    """A checkpoint whose JSON is ``text``."""
+
+    def make(good: Path, bad: Path) -> None:
+        import safetensors.torch
+
+        some = {"a": torch.zeros(2)}
+        sealed(bad, safetensors.torch.save(some, {"normgpt": text, "sha256": checkpoint.BLANK}))
+
+    return sampled(make)
+
+
+def target(name: str, group: str = "norm", **options: Any) -> Make:
+    return meta(lambda said: said["config"][group].update({"_target_": name} | options))
+
+
+def sizes(**changed: int) -> Make:
+    return meta(lambda said: said["config"]["model"].update(changed))
+
+
+def without_positions(said: dict[str, Any]) -> None:
+    """Rotary positions need no weights, so nothing in the file bounds the context."""
+    said["config"]["model"].update(positions="rotary", block_size=2**40)
+
+
+def tokenizer(**spec: Any) -> Make:
+    return meta(lambda said: said.update(tokenizer=spec))
+
+
+def sparse(good: Path, bad: Path) -> None:
+    """Terabytes of nothing behind a good header."""
+    bad.write_bytes(good.read_bytes())
+    os.truncate(bad, 2**42)
+
+
+def endless(good: Path, bad: Path) -> None:
+    bad.symlink_to("/dev/zero")
+
+
+def waiting(good: Path, bad: Path) -> None:
+    os.mkfifo(bad)
+
+
+def prepared(change: Callable[[Path], None]) -> Make:
+    """A folder of tokens."""
+
+    def make(good: Path, folder: Path) -> Sequence[str]:
+        bins = folder / "bins"
+        bins.mkdir()
+        for split in ("train", "val"):
+            np.array([0, 1, 2] * 50, np.uint16).tofile(bins / f"{split}.bin")
+        (bins / "meta.json").write_text(
+            json.dumps({"dtype": "uint16", "tokenizer": {"kind": "char", "chars": "abc"}})
+        )
+        change(bins)
+        return (
+            "train.py",
+            "data=prepared",
+            "data.path=bins",
+            "data.cache=cache",
+            "device=cpu",
+            "train.steps=0",
+        )
+
+    return make
+
+
+def a_pickle(bins: Path) -> None:
+    (bins / "meta.json").unlink()
+    (bins / "meta.pkl").write_bytes(pickle.dumps(Payload()))
+
+
+def a_meta(**said: Any) -> Callable[[Path], None]:
+    return lambda bins: (bins / "meta.json").write_text(json.dumps(said)) and None
+
+
+def a_pipe(bins: Path) -> None:
+    (bins / "train.bin").unlink()
+    os.mkfifo(bins / "train.bin")
+
+
+def pickled_tokens(bins: Path) -> None:
+    np.save(bins / "train.npy", np.array([Payload()], dtype=object), allow_pickle=True)
+    (bins / "train.npy").rename(bins / "train.bin")
+
+
+def moments(change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> Make:
+    """A checkpoint in whose run training goes on, with another state of its optimizer."""
+
+    def make(good: Path, folder: Path) -> Sequence[str]:
+        import safetensors.torch
+
+        run = good.parents[1]
+        shutil.copytree(run.parents[1], folder, dirs_exist_ok=True)
+        found = checkpoint.load(good)
+        said, tensors = found.meta.model_dump(by_alias=True), dict(found.tensors)
+        change(said["optimizer"], tensors)
+        about = {"normgpt": json.dumps(said), "sha256": checkpoint.BLANK}
+        for other in (folder / "runs" / run.name / "checkpoints").iterdir():
+            other.unlink()
+        bad = folder / "runs" / run.name / "checkpoints" / good.name
+        sealed(bad, safetensors.torch.save(tensors, about))
+        (folder / "runs" / run.name / "status.json").unlink()
+        return "train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY
+
+    return make
+
+
+def torch_saved(good: Path, bad: Path) -> None:
+    torch.save({"model": Payload()}, bad)
+
+
+ARTEFACTS: dict[str, Make] = {
+    "a pickle": raw(pickle.dumps(Payload())),
+    "torch.save's file": sampled(torch_saved),
+    "nothing": raw(b""),
+    "a header of 2^63 bytes": raw(struct.pack("<Q", 2**63) + b"{}"),
+    "a header of 99 MB": raw(struct.pack("<Q", 99_000_000) + b" " * 99_000_000),
+    "a header that is deep": header('"a":' + DEEP),
+    "tensors that overlap": header(
+        '"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+        '"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}',
+        bytes(12),
+    ),
+    "a tensor beyond the file": header('"a":{"dtype":"F32","shape":[99],"data_offsets":[0,396]}', bytes(4)),
+    "a tensor of 2^60 numbers": header(
+        '"a":{"dtype":"F32","shape":[1152921504606846976],"data_offsets":[0,4]}', bytes(4)
+    ),
+    "an offset that is infinite": header(
+        '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}', bytes(4)
+    ),
+    "a file of 4 TB": sampled(sparse),
+    "a file without an end": sampled(endless),
+    "a pipe that nobody writes to": sampled(waiting),
+    "metadata that is deep": described(DEEP),
+    "metadata that is no table": described('"text"'),
+    "metadata with a huge number": described('{"format": 1e999999, "step": ' + "9" * 5000 + "}"),
+    "a norm that is os.system": target("os.system"),
+    "a norm of subprocess": target("subprocess.Popen", args=["touch", "owned"]),
+    "a norm that is eval": target("builtins.eval"),
+    "a norm of another package": target("antigravity.Norm"),
+    "a norm of a module that runs when it is imported": target("evil.Norm"),
+    "a norm through our own package": target("model.norms.torch.os.system"),
+    "a norm of torch that is none": target("torch.nn.modules.module.Module"),
+    "a norm by torch's loader": target("torch.nn.utils.parametrize.torch.load"),
+    "a placement that is a norm": target("model.norms.LayerNorm", "placement"),
+    "an interpolation": target("model.norms.LayerNorm", eps="${oc.env:SMALL}"),
+    "a norm on a device": target("torch.nn.LayerNorm", device="cpu"),
+    "a norm of a size that comes later": target("torch.nn.LazyBatchNorm1d"),
+    "a placement of other options": target("model.placements.Mix", "placement", fraction=5),
+    "a placement of types": target("model.placements.Residual", "placement", slots={}),
+    "a depth of patterns": meta(
+        lambda said: (
+            said["config"]["model"].update(n_layer=9999)
+            or said["config"]["stats"].update(metrics=["act.rms/9998.mlp"] * 100_000)
+        )
+    ),
+    "a config of a million errors": meta(lambda said: said["config"].update(tuned=[1] * 10**6)),
+    "a million keys": meta(lambda said: said.update({str(key): 0 for key in range(10**6)})),
+    "a norm that is a large matrix": target("torch.nn.Linear", out_features=2**34),
+    "a norm of many layers": target("torch.nn.Transformer", num_encoder_layers=10**9),
+    "a norm with large buffers": target("model.batchnorms.PositionBatchNorm", max_steps=2**34),
+    "a model of 2^40 layers": sizes(n_layer=2**40),
+    "a model of 10,000 layers": sizes(n_layer=10_000),
+    "a model of 2^40 channels": sizes(n_embd=2**40, n_head=1),
+    "a context of 2^40": sizes(block_size=2**40),
+    "a context of 2^40, turned": meta(without_positions),
+    "another version's format": meta(lambda said: said.update(format=99)),
+    "a tokenizer of a kind that there is not": tokenizer(kind="os.system", chars="abc"),
+    "a tokenizer with other keys": tokenizer(kind="char", chars="abc", __class__="x"),
+    "a tokenizer's pattern that never ends": tokenizer(
+        kind="bpe", pattern="(a+)+$", tokens="YQ==", special=[]
+    ),
+    "a tokenizer larger than the model": tokenizer(kind="char", chars="".join(map(chr, range(50, 50_000)))),
+    "a name that steers the terminal": meta(lambda said: said["config"]["norm"].update({"_name_": ESCAPE})),
+    "an optimizer that is no table": meta(lambda said: said.update(optimizer=[1, 2])),
+    "nanoGPT's pickle": prepared(a_pickle),
+    "tokens that are a pickle": prepared(pickled_tokens),
+    "a dtype of objects": prepared(a_meta(dtype="object", tokenizer={"kind": "char", "chars": "abc"})),
+    "a meta.json that is a list": prepared(lambda bins: (bins / "meta.json").write_text("[]") and None),
+    "a meta.json that is deep": prepared(lambda bins: (bins / "meta.json").write_text(DEEP) and None),
+    "moments of another shape": moments(
+        lambda said, tensors: tensors.update({n: t[:1] for n, t in tensors.items() if n.endswith("exp_avg")})
+    ),
+    "moments of one number": moments(
+        lambda said, tensors: tensors.update(
+            {n: t.sum() for n, t in tensors.items() if n.endswith("exp_avg")}
+        )
+    ),
+    "moments that are text": moments(lambda said, tensors: said[next(iter(said))].update(exp_avg="x")),
+    "tokens that are a pipe": prepared(a_pipe),
+    "no moments of a parameter": moments(lambda said, tensors: said[next(iter(said))].pop("exp_avg_sq")),
+    "moments that are deep": moments(lambda said, tensors: said.update(x=json.loads("[" * 500 + "]" * 500))),
+}

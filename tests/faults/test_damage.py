@@ -1,0 +1,43 @@
+"""R3: whatever is changed in a checkpoint, it is noticed. (Each byte and each length of a small one:
+tests/training/test_checkpoint.py.)"""
+
+import random
+
+import pytest
+
+from tests.test_train import run
+from training import checkpoint
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """One of the ways in which files get damaged."""
+    at, length = draw.randrange(len(content)), draw.randrange(1, 600)
+    return draw.choice(
+        [
+            content[:at],
+            content[:at] + bytes([content[at] ^ (1 << draw.randrange(8))]) + content[at + 1 :],
+            content[:at] + bytes(length) + content[at + length :],
+            content[:at] + draw.randbytes(length) + content[at + length :],
+            content[:at] + content[at + length :],
+            content[:at] + content[:length] + content[at:],
+            content + draw.randbytes(length),
+        ]
+    )
+
+
+@pytest.mark.faults
+def test_a_thousand_random_damages_of_a_real_checkpoint_are_noticed(tiny, tmp_path, record_property):
+    path = sorted((run(tiny("norm=batchnorm")) / "checkpoints").iterdir())[-1]
+    whole, draw = path.read_bytes(), random.Random(0)
+    noticed = tried = 0
+    for _ in range(1000):
+        damaged = mutated(whole, draw)
+        tried += damaged != whole
+        path.write_bytes(damaged)
+        try:
+            checkpoint.load(path)
+        except checkpoint.CheckpointError:
+            noticed += damaged != whole
+    record_property("R3 random damages of a checkpoint", tried)
+    record_property("R3 of these, noticed", noticed)
+    assert noticed == tried > 950

@@ -1,0 +1,85 @@
+"""R2: whichever file-system call of a save or a prune a run dies at, its newest checkpoint is that save's or
+the one's before, whole, and the run goes on to the same bits."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests import programs
+from tests.conftest import LETTERS
+from tests.faults.killed import ARGUMENTS, end_of
+from tests.test_train import same
+from training import checkpoint
+
+EVERY = 3
+RUN = (*ARGUMENTS, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")
+DYING = "tests/faults/controls/dying.py"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A run that does not die, and its calls."""
+    folder = in_a_folder(tmp_path_factory.mktemp("whole"))
+    done = programs.run(DYING, *RUN, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout.partition("calls:\n")[2].splitlines()
+
+
+def in_a_folder(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    return folder
+
+
+def saves(calls: list[str]) -> list[list[str]]:
+    """The calls of each save; each begins with that of safetensors."""
+    starts = [i for i, call in enumerate(calls) if "save_file" in call] + [len(calls)]
+    return [calls[start:end] for start, end in itertools.pairwise(starts)]
+
+
+def check_death_at(number: int, after: bool, folder: Path, whole: Path, calls: list[str]) -> None:
+    in_a_folder(folder)
+    environ = {"DIE_AT": str(number)} | ({"DIE_AFTER": "1"} if after else {})
+    assert programs.run(DYING, *RUN, cwd=folder, **environ).returncode == -9
+    save = sum("save_file" in call for call in calls[:number])  # the first is 1
+    [run] = (folder / "runs").iterdir()
+    found = checkpoint.newest(run / "checkpoints", run.name)
+    assert (found.meta.step if found else 0) in (EVERY * save, EVERY * (save - 1))
+    assert not [*run.glob("checkpoints/*unusable*")]  # nothing was damaged
+    done = programs.run("train.py", *RUN, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert same(checkpoint.load(end_of(folder)).tensors, checkpoint.load(end_of(whole)).tensors)
+    assert [file.name for file in run.rglob("*") if ".tmp" in file.name] == []
+
+
+def test_a_file_is_synced_then_renamed_then_its_folder_synced_then_older_ones_are_removed(whole):
+    _, calls = whole
+    for save in saves(calls):
+        order = [call.split()[0] for call in save]
+        temporary = save[0].split()[1]
+        synced, renamed = save.index(f"os.fsync {temporary}"), order.index("os.replace")
+        folder_synced = save.index("os.fsync checkpoints")
+        assert save[0] == f"safetensors.save_file {temporary}"
+        assert 0 < synced < renamed < folder_synced
+        removed = [i for i, name in enumerate(order) if name == "os.unlink"]
+        assert all(i > folder_synced for i in removed)
+    assert "os.unlink" in order  # there was something to remove
+
+
+def test_a_run_that_dies_at_a_call_of_its_third_save_goes_on_to_the_same_bits(whole, tmp_path):
+    folder, calls = whole
+    first = len([call for save in saves(calls)[:2] for call in save])
+    for i in range(1, len(saves(calls)[2]) + 1, 4):
+        check_death_at(first + i, False, tmp_path / str(i), folder, calls)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("after", [False, True])
+def test_so_does_one_that_dies_at_any(whole, tmp_path, after, record_property):
+    folder, calls = whole
+    for number in range(1, len(calls) + 1):
+        check_death_at(number, after, tmp_path / str(number), folder, calls)
+    record_property(
+        f"R2 deaths {'after' if after else 'before'} a file-system call, all survived", len(calls)
+    )

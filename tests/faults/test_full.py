@@ -1,0 +1,121 @@
+"""R7, R12: a disk that is full and memory that is not there are one line, and what was there stays."""
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import programs
+from tests.conftest import LETTERS
+from tests.faults.contract import check_refused
+from tests.faults.killed import ARGUMENTS
+from tests.test_train import run
+from training import checkpoint
+from training.checking import ConfigError
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A disk of ``size`` bytes."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_said_before_the_first_step(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    with small_disk(tmp_path / "disk", 1_000_000) as disk:
+        done = programs.run("train.py", *ARGUMENTS, f"runs_dir={disk}/runs", cwd=tmp_path)
+        check_refused(done, "disk/runs", "bytes free", "need")
+        assert [*disk.rglob("*.json")] == []
+
+
+def test_a_disk_without_room_for_the_tokens_is_one_line_and_no_half_of_them_is_used(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS * 50, encoding="utf-8")
+    with small_disk(tmp_path / "disk", 100_000) as disk:
+        done = programs.run("train.py", *ARGUMENTS, f"data.cache={disk}/cache", cwd=tmp_path)
+        check_refused(done, "data.cache", "No space left")
+        assert [*(disk / "cache").iterdir()] == []
+
+
+def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    long = ("train.steps=1000000", "train.checkpoint_every=5", "train.eval_every=0")
+    with small_disk(tmp_path / "disk", 6_000_000) as disk:
+        arguments = (*ARGUMENTS, *long, f"runs_dir={disk}/runs")
+        with programs.Program("train.py", *arguments, cwd=tmp_path) as process:
+            while len(programs.saved(disk)) < 2:
+                assert process.poll() is None
+                time.sleep(0.01)
+            free = shutil.disk_usage(disk).free
+            with (disk / "others").open("wb") as others, contextlib.suppress(OSError):
+                others.write(bytes(free + 2**20))  # somebody else's file takes the rest
+            out, err = process.communicate()
+        check_refused(subprocess.CompletedProcess((), process.returncode, out, err), str(disk))
+        [run] = (disk / "runs").iterdir()
+        saved = checkpoint.saved_steps(run / "checkpoints")
+        assert saved
+        for step in saved:
+            checkpoint.load(checkpoint.path_of(run / "checkpoints", step))
+        assert [file for file in run.rglob("*") if ".tmp" in file.name] == []
+        (disk / "others").unlink()
+        with programs.Program("train.py", *arguments, cwd=tmp_path) as again:
+            assert any(f"going on from step {saved[-1]:,}" in line for line in again.stdout)
+
+
+def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    more = ("train.steps=50", "train.checkpoint_every=5", "train.eval_every=0")
+    done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path, TEST_FILE_SIZE="60000")
+    check_refused(done, "step-00000005.safetensors", "bytes are needed", "are free", "make room")
+    [run] = (tmp_path / "runs").iterdir()
+    assert [*(run / "checkpoints").iterdir()] == []
+    done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("checkpoints", [0.5, 1.5, 2.5])
+def test_a_small_disk_is_refused_or_holds_all(tmp_path, checkpoints):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    with small_disk(tmp_path / "disk", int(checkpoints * 1_150_000)) as disk:
+        more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=2")
+        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+        check_refused(done, "disk/runs", "bytes free", "need")
+        more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=0")  # one alone
+        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+        assert done.returncode == (checkpoints < 1), done.stderr
+
+
+def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_written(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    for large in ("model.n_embd=30000", "train.batch_size=3000000", "train.batch_size=1099511627776"):
+        more = ("model.n_embd=512", large) if "n_embd" not in large else (large,)
+        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path, TEST_MEMORY=str(2**30))
+        check_refused(done, "memory", "batch_size=", "grad_accum=", "block_size=", "n_embd=")
+        assert not (tmp_path / "runs").exists()
+
+
+def test_an_evaluation_that_does_not_fit_is_said_before_the_first_step(tiny, monkeypatch):
+    """Its batches are larger than those of training."""
+    refuse = torch.nn.functional.cross_entropy
+
+    def cross_entropy(logits, targets):
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+        return refuse(logits, targets)
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", cross_entropy)
+    config = tiny("train.eval_every=0")
+    with pytest.raises(ConfigError, match="out of memory at batch_size=4 grad_accum=1"):
+        run(config)
+    assert not Path(config.runs_dir).exists()

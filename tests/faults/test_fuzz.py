@@ -1,0 +1,153 @@
+"""B2: whatever a command line says, it ends as a run or in one line; what is accepted is what the run has.
+
+B3: whatever a text is, its tokens are it.
+"""
+
+import contextlib
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from data import tokenizers
+from data.prepared import prepare
+from tests import programs
+from tests.conftest import LETTERS, NORMS, PLACEMENTS, TINY
+from tests.faults.contract import check_refused, contents
+from training.checking import keys
+from training.config import RunConfig
+
+NOT_TRIED = ("wandb.", "runs_dir", "data.", "device", "fresh", "compile", "tuned", "precision", "train.steps")
+KEYS = [key for key in keys(RunConfig) if not key.startswith(NOT_TRIED) and not key.endswith("_norm")]
+NUMBERS = st.one_of(
+    st.integers(-3, 40),
+    st.integers(),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0, 1e-3, 1e400, 2**40, 2**63, -0.0]),
+)
+WORDS = st.sampled_from(
+    ["null", "true", "false", "auto", "none", "", "[1]", "{a: 1}", "cosine", "xavier", "'", "${x}"]
+)
+VALUES = st.one_of(NUMBERS.map(str), WORDS, st.text(max_size=8))
+OVERRIDES = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["", "", "", "+", "++"]), st.sampled_from(KEYS), VALUES).map(
+            lambda made: f"{made[0]}{made[1]}={made[2]}"
+        ),
+        st.sampled_from(NORMS).map("norm={}".format),
+        st.sampled_from(PLACEMENTS).map("placement={}".format),
+        st.sampled_from(KEYS).map("~{}".format),
+        st.tuples(st.text("abc.", min_size=1, max_size=6), VALUES).map("=".join),
+        st.text(min_size=1, max_size=10),
+    ).filter(lambda one: is_override(one)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def is_override(text: str) -> bool:
+    """Whether it can be an argument of a program, which ends at a zero and is UTF-8, and is no option."""
+    return not re.search("[\0\ud800-\udfff]", text) and not text.startswith("-")
+
+
+def same_value(said: str, found: object) -> bool:
+    """Whether what a config has is what was said on the command line."""
+    said = said.strip()
+    if isinstance(found, bool):
+        with contextlib.suppress(ValueError):
+            return float(said) == found
+        return said.lower() in (
+            ("true", "t", "yes", "y", "on") if found else ("false", "f", "no", "n", "off")
+        )
+    with contextlib.suppress(ValueError, TypeError):
+        return math.isclose(float(said), float(found))  # type: ignore[arg-type]
+    return said == str(found) or yaml.safe_load(said) == found
+
+
+def check(folder: Path, overrides: list[str]) -> str:
+    """Returns how it ended."""
+    common = ["data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=0"]
+    common = [
+        one for one in common if one.split("=")[0] not in {o.lstrip("+~").split("=")[0] for o in overrides}
+    ]
+    before = contents(folder)
+    always = ("train.steps=0", "fresh=true")  # a run that has ended would be left as it is
+    done = programs.run("train.py", *common, *always, *overrides, cwd=folder, TEST_MEMORY=str(2**31))
+    if done.returncode:
+        check_refused(done, before=before)
+        return "refused"
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not any(one.startswith("~") for one in overrides)
+    [run] = {line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("runs/")}
+    config = yaml.safe_load((folder / run / "config.yaml").read_text(encoding="utf-8"))
+    last = dict(one.lstrip("+").split("=", 1) for one in overrides if "=" in one)  # of each key
+    for key, value in last.items():
+        found = config
+        for part in key.split("."):
+            found = found[part]
+        if key in ("norm", "placement"):
+            found = found["_name_"]
+        assert same_value(value, found), (key, value, found)
+    return "a run"
+
+
+def tried(folder: Path, examples: int, number: int) -> dict[str, int]:
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    ends = {"refused": 0, "a run": 0}
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],  # to make a finding smaller takes hundreds of runs
+    )
+    @given(OVERRIDES)
+    def fuzz(overrides: list[str]) -> None:
+        ends[check(folder, overrides)] += 1
+
+    fuzz()
+    return ends
+
+
+def test_a_command_line_ends_as_a_run_or_in_one_line(tmp_path):
+    ends = tried(tmp_path, 10, 0)
+    assert min(ends.values()) > 0
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("part", range(4))
+def test_so_do_2000(tmp_path, part, record_property):
+    ends = tried(tmp_path, 500, part)
+    for end, number in ends.items():
+        record_property(f"B2 fuzzed command lines, part {part}: {end}", number)
+
+
+@pytest.mark.faults
+def test_a_thousand_texts_come_back(record_property):
+    texts = 0
+
+    @settings(max_examples=1000, deadline=None, database=None)
+    @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=200))
+    def go_through(text: str) -> None:
+        nonlocal texts
+        texts += 1
+        for make in (tokenizers.train_char, tokenizers.train_bpe):
+            made = tokenizers.from_spec(make(text, text, 300).spec)
+            assert made.decode(made.encode(text)) == text.encode()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "text.txt")
+            file.write_bytes(text.encode())
+            about = {"corpus": "text", "path": str(file), "tokenizer": "char", "cache": folder}
+            prepared = prepare(**about, vocab_size=300, val_fraction=0.3, verify=True)
+            back = b"".join(prepared.tokenizer.decode(split) for split in (prepared.train, prepared.val))
+            assert back == text.encode()
+
+    go_through()
+    record_property("B3 texts, byte for byte", texts)

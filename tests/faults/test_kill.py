@@ -1,0 +1,79 @@
+"""R1: killed at random moments, a run has no unreadable checkpoint and ends with the same bits.
+
+The controls, a writer in place and one stream of random numbers, fail the same test.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
+from tests.test_train import same
+from training import checkpoint
+
+STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
+
+
+def tensors(folder: Path):
+    return checkpoint.load(end_of(folder)).tensors
+
+
+def killed_until(
+    tmp_path: Path,
+    kills: int,
+    *more: str,
+    program: str = "train.py",
+    start: Start = forked,
+    seconds: float = 0.5,
+) -> tuple[Killed, int]:
+    """Runs, each killed until it ends, until there were so many kills. Returns what was found, and how many
+    of the runs did not end with the bits of one that was not killed."""
+    arguments = (program, *ARGUMENTS, *STEPS, *more)
+    whole = tmp_path / "whole"
+    until_it_ends(whole, arguments, seconds=1000)
+    found, others, runs = Killed(), 0, 0
+    while found.kills < kills:
+        folder = tmp_path / f"killed{runs}"
+        one = until_it_ends(folder, arguments, seconds, start)
+        found.kills, runs = found.kills + one.kills, runs + 1
+        found.after_a_save, found.lost = found.after_a_save + one.after_a_save, max(found.lost, one.lost)
+        found.unreadable += one.unreadable
+        others += not same(tensors(folder), tensors(whole))
+    return found, others
+
+
+def test_a_killed_run_has_no_unreadable_checkpoint_and_ends_with_the_same_bits(tmp_path):
+    found, others = killed_until(tmp_path, 2, "norm=batchnorm")
+    assert (found.unreadable, others) == ([], 0)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+@pytest.mark.parametrize(("start", "kills", "seconds"), [(forked, 90, 0.5), (by_python, 12, 4)])
+def test_so_does_one_of_200(tmp_path, norm, start, kills, seconds, record_property):
+    found, others = killed_until(tmp_path, kills, f"norm={norm}", start=start, seconds=seconds)
+    record_property(f"R1 kills, {norm}, {start.__name__}", found.kills)
+    record_property(f"R1 of these, after a save, {norm}, {start.__name__}", found.after_a_save)
+    record_property("R1 steps lost by a kill, at most (a checkpoint every 3)", found.lost)
+    assert found.lost <= 3
+    record_property(f"R1 unreadable checkpoints, {norm}, {start.__name__}", len(found.unreadable))
+    record_property(f"R1 other ends, {norm}, {start.__name__}", others)
+    assert (found.unreadable, others) == ([], 0)
+
+
+@pytest.mark.faults
+def test_a_writer_in_place_leaves_unreadable_checkpoints(tmp_path, record_property):
+    larger = ("model.n_embd=256", "train.checkpoint_every=1", "train.steps=200")
+    arguments = ("tests/faults/controls/in_place.py", *ARGUMENTS, *STEPS, *larger)
+    found = until_it_ends(tmp_path / "run", arguments, seconds=0.6, at_most=40)
+    record_property("R1 control: kills of a writer in place", found.kills)
+    record_property("R1 control: of these, checkpoints unreadable", len(found.unreadable))
+    assert found.unreadable
+
+
+@pytest.mark.faults
+def test_with_one_stream_of_random_numbers_a_killed_run_ends_otherwise(tmp_path, record_property):
+    found, others = killed_until(tmp_path, 4, program="tests/faults/controls/one_stream.py")
+    record_property("R1 control: other ends with one stream of random numbers", others)
+    assert found.kills >= 4
+    assert others

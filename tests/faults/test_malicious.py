@@ -1,0 +1,112 @@
+"""S1, S2: what a stranger gives is data. It is refused in one line, in seconds, within 1 GB, and nothing of
+it runs."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import programs
+from tests.conftest import LETTERS, TINY, daily
+from tests.faults.contract import check_refused, contents
+from tests.faults.malicious import ARTEFACTS
+
+AUDITED = "tests/faults/controls/audited.py"
+
+
+EVIL = """import os, pickle, socket, torch
+os.system("touch owned")
+
+
+class Payload:
+    def __reduce__(self):
+        return os.getcwd, ()
+
+
+class Norm(torch.nn.Identity):
+    def __init__(self, channels):
+        super().__init__()
+        pickle.loads(pickle.dumps(Payload()))
+        exec("x = 1")
+        open(os.environ["ELSEWHERE"], "w").close()
+        with socket.socket() as some:
+            some.connect_ex(("127.0.0.1", 9))
+"""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
+    assert programs.run("train.py", *common, cwd=folder).returncode == 0
+    return sorted(folder.glob("runs/*/checkpoints/*"))[-1]
+
+
+@pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 6 == 0))
+def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_property):
+    arguments = ARTEFACTS[name](good, tmp_path)
+    before = contents(tmp_path)
+    began = time.monotonic()
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/evil.py").write_text(EVIL)
+    environ = {"PYTHONPATH": str(tmp_path / "modules"), "SMALL": "1e-5", "TEST_MEMORY": str(2**30)}
+    done = programs.run(
+        AUDITED, *arguments, cwd=tmp_path, timeout=30, AUDIT=str(tmp_path / "audit.txt"), **environ
+    )
+    record_property("S2 malicious artefacts: slowest refusal, seconds", round(time.monotonic() - began, 1))
+    record_property("S2 malicious artefacts: most memory, GB", round(done.peak / 1e9, 2))
+    check_refused(done, before=before)
+    assert "out of memory" not in done.stderr  # it was not even tried
+    assert done.peak < 2**30
+    assert not (tmp_path / "owned").exists()
+    assert not (tmp_path / "audit.txt").exists(), (tmp_path / "audit.txt").read_text()
+
+
+def audited(folder: Path, *arguments: str, **environ: str) -> tuple[str, list[str]]:
+    """What a program printed, and what was told of it."""
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY) * (arguments[0] == "train.py")
+    done = programs.run(AUDITED, *arguments, *common, cwd=folder, AUDIT=str(folder / "audit.txt"), **environ)
+    assert done.returncode == 0, done.stderr
+    told = folder / "audit.txt"
+    return done.stdout + done.stderr, told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+
+
+def test_the_hook_sees_what_runs(tmp_path, tmp_path_factory):
+    """The control: a norm of the user's own that does what it should not."""
+    (tmp_path / "mine/norm").mkdir(parents=True)
+    (tmp_path / "mine/norm/bad.yaml").write_text("_target_: evil.Norm\n")
+    (tmp_path / "evil.py").write_text(EVIL)
+    arguments = ("train.py", "--config-dir=mine", "norm=bad", "train.steps=0")
+    elsewhere = str(tmp_path_factory.mktemp("elsewhere") / "file")
+    _, told = audited(tmp_path, *arguments, PYTHONPATH=str(tmp_path), ELSEWHERE=elsewhere)
+    assert (tmp_path / "owned").exists()
+    events = {line.split()[0] for line in told}
+    assert {"os.system", "pickle.find_class", "exec", "socket.connect", "open"} <= events
+
+
+def test_training_and_sampling_reach_no_network_and_write_nowhere_else(tmp_path):
+    sampling = ("sample.py", "max_new_tokens=5", "device=cpu")
+    for arguments in (("train.py", "stats.every=1"), sampling, ("compare.py",)):
+        _, told = audited(tmp_path, *arguments, HOME=str(tmp_path / "home"))
+        assert [line for line in told if not line.startswith("subprocess.Popen 'git'")] == []
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.faults
+def test_a_secret_of_the_environment_is_nowhere(tmp_path):
+    canary = "c0ffee" * 6 + "cafe"
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    secrets = {"WANDB_API_KEY": canary, "MY_SECRET": canary, "AWS_SECRET_ACCESS_KEY": canary}
+    for program, *arguments in (
+        ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "wandb.mode=offline"),
+        ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=x"),
+        ("sample.py", "max_new_tokens=5", "device=cpu"),
+        ("compare.py",),
+    ):
+        done = programs.run(program, *arguments, cwd=tmp_path, **secrets)
+        assert canary not in done.stdout + done.stderr
+    files = contents(tmp_path)
+    assert any("offline-run" in str(file) for file in files)
+    assert [file for file, content in files.items() if canary.encode() in content] == []

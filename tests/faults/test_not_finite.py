@@ -1,0 +1,125 @@
+"""R8: a loss or gradient that is not finite is caught in its step, before the update; its layer is named."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import train as program
+from tests.test_train import rows, run
+from training import checkpoint, rehearsal, runs, state
+
+STEP = {"logged": 4, "not logged": 5}
+PLACES = ("embed", "blocks.0.attn.pre", "blocks.0.attn.branch", "blocks.1.mlp.branch.fc", "blocks.1.mlp.b")
+PLACES += ("blocks.0.mlp.branch.proj", "blocks.1", "final", "head")
+CASES = [
+    (place, way, value, when)
+    for place in (*PLACES, "the loss")
+    for way in ("forward", "backward")
+    for value in (math.nan, math.inf)
+    for when in STEP
+    if (place, way) != ("the loss", "backward")
+]
+
+
+def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None:
+    """From that step on, one number of what ``place`` puts out, or of the gradient there, is ``value``."""
+    at = []  # the step that the last batch was drawn for
+    draw, seed_of = program.batches.training_batch, {}
+
+    def drawn(tokens, block_size, rows, seed):
+        at.append(seed_of.setdefault(seed, len(seed_of)))
+        return draw(tokens, block_size, rows, seed)
+
+    def spoilt(x):
+        if at[-1] < step:
+            return x
+        bad = x.clone()
+        bad.view(-1)[0] = value
+        return bad
+
+    def hook(module, args, output):
+        if way == "forward":
+            return spoilt(output)
+        if output.requires_grad:
+            output.register_hook(spoilt)
+        return None
+
+    real = rehearsal.rehearsed
+
+    def rehearsed(*arguments):
+        model = real(*arguments)
+        if place != "the loss":
+            model.get_submodule(place).register_forward_hook(hook)
+        return model
+
+    monkeypatch.setattr(program.batches, "training_batch", drawn)
+    monkeypatch.setattr(rehearsal, "rehearsed", rehearsed)
+    if place == "the loss":
+        loss = torch.nn.functional.cross_entropy
+        monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *a: spoilt(loss(*a)))
+
+
+def check(tiny, monkeypatch, place, way, value, when) -> None:
+    every = ("train.log_every=4", "train.checkpoint_every=1", "train.eval_every=0")
+    config = tiny("norm=batchnorm", "train.steps=9", *every)
+    injected(monkeypatch, place, way, value, STEP[when])
+    folder = run(config)
+    status, step = runs.read_status(folder), STEP[when]
+    assert status["state"] == "diverged"
+    assert f"step {step} " in status["reason"]
+    if way == "forward":
+        assert status["reason"].endswith(f"first in {place}")
+    else:
+        part = place.split(".")[0] if place != "head" else "final"  # the head is the embedding
+        assert f"the gradient of {part}" in status["reason"]
+    assert rows(folder)[-1]["step"] == step
+    saved_steps = checkpoint.saved_steps(folder / "checkpoints")
+    assert saved_steps[-1] == step  # saved before it, and not after the update that was not made
+    for saved in saved_steps:
+        tensors = checkpoint.load(checkpoint.path_of(folder / "checkpoints", saved)).tensors
+        assert state.all_finite(tensors)
+
+
+@pytest.mark.parametrize("case", CASES[::11], ids=str)
+def test_what_is_not_finite_is_caught_in_its_step_and_named(tiny, monkeypatch, case):
+    check(tiny, monkeypatch, *case)
+
+
+@pytest.mark.faults
+def test_so_it_is_everywhere(tiny, monkeypatch, record_property):
+    for case in CASES:
+        with monkeypatch.context() as patch:
+            check(tiny, patch, *case)
+    record_property("R8 losses and gradients that are not finite, caught and named", len(CASES))
+
+
+def test_moments_and_parameters_stay_as_they_are(tiny):
+    """Of both optimizers, on whatever device."""
+    from training.components import build_model
+    from training.optim import Updates, new_optimizers
+
+    for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
+        config = tiny(f"optim={optim}")
+        model = build_model(config, 11)
+        optimizers = new_optimizers(model, config.optim)
+        updates = Updates([*model.parameters()], optimizers, 1.0)
+        updates.on_device = on_device
+
+        def step(bad: bool, model=model, updates=updates) -> None:
+            loss = model(torch.arange(8)[None]).square().mean() * (math.nan if bad else 1.0)
+            loss.backward()
+            updates.step(loss.detach(), 0.1)
+
+        def now(model=model, optimizers=optimizers) -> list[torch.Tensor]:
+            moments, _ = state.optimizer_state(model, optimizers)
+            return [t.clone() for t in (*model.parameters(), *moments.values())]
+
+        step(False)
+        before = now()
+        for bad in (True, False):
+            step(bad)
+            assert all(torch.equal(a, b) for a, b in zip(now(), before, strict=True))
+        assert updates.missed == 2
+        assert updates.known_to_have_ended() != on_device

@@ -1,0 +1,35 @@
+"""R4: a run that goes on from any step ends with the same bits, whatever its norm and placement."""
+
+import shutil
+
+import pytest
+
+from tests.test_resume import elsewhere, go, measured
+from tests.test_train import final, same
+from training import checkpoint
+
+CARD = [(norm, p) for norm in ("layernorm", "torch_layernorm", "batchnorm", "none") for p in ("pre", "post")]
+BUFFERS = ("torch_batchnorm", "batchnorm_running", "batchnorm_position", "powernorm")  # they have some
+STEPS = 30
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("norm", "placement"), [*CARD, *((norm, "pre") for norm in BUFFERS)])
+def test_from_every_step(tiny, tmp_path, monkeypatch, norm, placement, record_property):
+    options = ("model.dropout=0.1", f"train.steps={STEPS}", "train.checkpoint_every=1", "train.eval_every=7")
+    config = tiny(f"norm={norm}", f"placement={placement}", *options)
+    monkeypatch.setattr(checkpoint, "prune", lambda folder, best: None)
+    whole = go(config)
+    monkeypatch.undo()
+    same_bits = 0
+    for step in range(1, STEPS):
+        there = elsewhere(config, tmp_path / f"from{step}")
+        copy = tmp_path / f"from{step}" / whole.name
+        shutil.copytree(whole, copy)
+        (copy / "status.json").unlink()
+        for later in range(step + 1, STEPS + 1):
+            checkpoint.path_of(copy / "checkpoints", later).unlink()
+        assert go(there) == copy
+        same_bits += same(final(copy), final(whole)) and measured(copy) == measured(whole)
+    record_property(f"R4 steps resumed from, same bits: {norm} {placement}", f"{same_bits} of {STEPS - 1}")
+    assert same_bits == STEPS - 1

@@ -1,0 +1,87 @@
+"""R5: what only watches a run changes no bit of it; another seed shares nothing with it.
+
+The control, dropout masks of one stream of random numbers, does not pass.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data import batches
+from model.streams import stream_seed
+from tests import programs
+from tests.conftest import LETTERS
+from tests.faults.killed import ARGUMENTS, end_of
+from tests.test_train import same
+from training import checkpoint
+
+BASE = ("norm=batchnorm", "model.dropout=0.1", "train.steps=40", "train.eval_every=8", "stats.every=10")
+WATCHED = {
+    "the same command": (),
+    "no evaluation": ("train.eval_every=0",),
+    "an evaluation each step": ("train.eval_every=1",),
+    "on other windows": ("train.eval_windows=3",),
+    "no statistics": ("stats.every=0",),
+    "all statistics each step": ("stats.every=1", 'stats.metrics=["*"]', "stats.histograms_every=5"),
+    "logged each 10 steps": ("train.log_every=10",),
+    "a checkpoint each step": ("train.checkpoint_every=1",),
+    "one each 7 steps": ("train.checkpoint_every=7",),
+    "no checkpoint but the last": ("train.checkpoint_every=0",),
+    "wandb offline": ("wandb.mode=offline",),
+    "wandb, broken": ("wandb.mode=offline", "wandb.dir=/proc/nope"),
+}
+
+
+def ended(folder, *more: str, program: str = "train.py"):
+    folder.mkdir()
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    done = programs.run(program, *ARGUMENTS, *BASE, *more, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return checkpoint.load(end_of(folder)).tensors
+
+
+@pytest.mark.faults
+def test_what_only_watches_changes_no_bit(tmp_path, record_property):
+    expected = ended(tmp_path / "plain")
+    others = [
+        name
+        for number, (name, more) in enumerate(WATCHED.items())
+        if not same(ended(tmp_path / str(number), *more), expected)
+    ]
+    record_property("R5 ways to watch a run, same bits", f"{len(WATCHED) - len(others)} of {len(WATCHED)}")
+    assert others == []
+    assert not same(ended(tmp_path / "seed", "seed=1"), expected)
+
+
+@pytest.mark.faults
+def test_a_single_stream_of_random_numbers_is_changed_by_watching(tmp_path):
+    one_stream = "tests/faults/controls/one_stream.py"
+    watching = ended(tmp_path / "watched", "stats.every=1", program=one_stream)
+    assert not same(ended(tmp_path / "plain", "stats.every=0", program=one_stream), watching)
+
+
+def test_neighbouring_seeds_share_no_batch_in_1000_steps():
+    tokens = np.arange(1_000_000, dtype=np.uint32)
+
+    def drawn(seed: int) -> set[bytes]:
+        seeds = (stream_seed(seed, "data", step) for step in range(1000))
+        return {batches.training_batch(tokens, 8, 4, one)[0].tobytes() for one in seeds}
+
+    assert not drawn(0) & drawn(1)
+    assert len(drawn(0)) == 1000
+
+
+def test_a_reader_that_goes_ends_no_run(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    command = [sys.executable, str(programs.ROOT / "train.py"), *ARGUMENTS, "train.steps=200"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, env=os.environ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 0
+    assert said == b""
+    assert end_of(tmp_path).name == "step-00000200.safetensors"

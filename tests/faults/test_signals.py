@@ -1,0 +1,88 @@
+"""R6: a signal at whatever moment ends a run with its status, whole, and it goes on to the same bits."""
+
+import signal
+import time
+
+import pytest
+
+from tests import programs
+from tests.conftest import LETTERS
+from tests.faults.killed import ARGUMENTS, end_of
+from tests.faults.test_kill import STEPS
+from tests.test_train import same
+from training import checkpoint, interrupts, runs
+
+RUN = ("train.py", *ARGUMENTS, *STEPS, "norm=batchnorm", "train.steps=400")
+
+
+def stopped_at_random(folder, draw, number: int) -> tuple[int, float]:
+    """A run's exit status, and the seconds that it took to end, after a signal at a random moment."""
+    with (folder / "said.txt").open("ab") as said:
+        process = programs.Program(*RUN, cwd=folder, stdout=said.fileno(), stderr=said.fileno())
+    with process:
+        time.sleep(draw.random() * 1.5)
+        started = time.monotonic()
+        process.send_signal(number)
+        code = process.wait(60)
+    return code, time.monotonic() - started
+
+
+def statuses(folder) -> list[dict]:
+    return [status for run in folder.glob("runs/*") if (status := runs.read_status(run))]
+
+
+@pytest.mark.faults
+def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
+    import random
+
+    draw = random.Random(0)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "text.txt").write_text(LETTERS, encoding="utf-8")
+    assert programs.run(*RUN, cwd=whole).returncode == 0
+    signals, good, slowest, number_of_runs = 0, 0, 0.0, 0
+    while signals < 100:
+        folder = tmp_path / str(number_of_runs)
+        number_of_runs += 1
+        folder.mkdir()
+        (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+        code = None
+        while code != 0:
+            number, before = draw.choice(interrupts.SIGNALS), statuses(folder)
+            code, seconds = stopped_at_random(folder, draw, number)
+            if code == 0:
+                break
+            signals += 1
+            slowest = max(slowest, seconds)
+            states = statuses(folder)
+            saved = all(
+                status["state"] == "finished"  # it came after the last step
+                or (status["state"] == "interrupted" and (status["saved"] or 0) == status["step"])
+                for status in states
+            )
+            # while Python starts or ends, the signal itself ends it; a shell calls that 128 + number, too
+            around = states == before or all(status["state"] == "finished" for status in states)
+            good += saved and (code == 128 + number or (code == -number and around))
+            assert code in (128 + number, -number), (folder / "said.txt").read_text(encoding="utf-8")
+        assert same(checkpoint.load(end_of(folder)).tensors, checkpoint.load(end_of(whole)).tensors)
+    record_property("R6 signals at random moments", signals)
+    record_property("R6 of these, ended as promised", good)
+    record_property("R6 slowest end, seconds", f"{slowest:.2f}")
+    assert good == signals
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    long = ("train.steps=1000000", "train.checkpoint_every=50", "train.eval_every=0")
+    slow = "tests/faults/controls/slow_to_save.py"  # from its second save on
+    with programs.Program(slow, *ARGUMENTS, *long, cwd=tmp_path) as process:
+        while not programs.saved(tmp_path):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        time.sleep(interrupts.PATIENCE + 0.2)
+        assert process.poll() is None  # it saves
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 128 + signal.SIGINT
+    for path in programs.saved(tmp_path):
+        checkpoint.load(path)

@@ -1,0 +1,89 @@
+"""What Linux has and others do not is asked for in training/system.py alone, and there is something in its
+place."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from training import system
+
+PROGRAMS = (
+    "train",
+    "sample",
+    "compare",
+    "data.prepared",
+    "training.sweep",
+    "training.wandb_sink",
+    "bench.train",
+)
+WITHOUT = """
+import os, signal, sys
+import psutil  # has its own ways
+sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them fails
+for module, name in ((signal, "SIGUSR1"), (os, "nice"), (os, "sched_getaffinity"), (os, "getloadavg")):
+    delattr(module, name)
+import ctypes
+real = ctypes.CDLL
+ctypes.CDLL = lambda name, *more, **named: real(name, *more, **named) if name else real(name["a library"])
+"""
+
+
+def test_everything_can_be_imported_where_there_is_no_fcntl_and_no_sigusr1(tmp_path):
+    code = (
+        WITHOUT
+        + "".join(f"import {name}\n" for name in PROGRAMS)
+        + (
+            "from training import system, interrupts\n"
+            "assert len(interrupts.SIGNALS) == 2\n"
+            "assert system.cores() == os.cpu_count()\n"
+            "system.keep_freed_memory(); system.forget_peak()\n"
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_else_names_what_only_some_systems_have():
+    only = re.compile(
+        r"\bfcntl\b|\bimport resource\b|signal\.SIGUSR|sched_getaffinity|os\.fork\b|/proc/self/(status|clear)"
+    )
+    found = {
+        str(file.relative_to(ROOT)): match[0]
+        for part in ("model", "data", "training", "diagnostics", "comparison", "plain", "hydra_plugins", ".")
+        for file in (ROOT / part).glob("*.py")
+        if file.name != "system.py" and (match := only.search(file.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_lock_is_one_processs_and_ends_with_it(tmp_path):
+    taken = "import sys, time; from training import system; f = open(sys.argv[1], 'a'); system.lock(f)"
+    with (tmp_path / "lock").open("a") as file:
+        system.lock(file)
+        other = subprocess.run(
+            [sys.executable, "-c", taken, tmp_path / "lock"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert "BlockingIOError" in other.stderr
+    subprocess.run([sys.executable, "-c", taken, tmp_path / "lock"], cwd=ROOT, check=True)
+
+
+def test_a_process_is_told_from_a_later_one_of_its_number():
+    import os
+
+    began = system.began(os.getpid())
+    assert began is not None
+    assert system.exists(os.getpid(), began)
+    assert not system.exists(os.getpid(), began - 1000)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        since = system.began(process.pid)
+    assert since is not None
+    assert not system.exists(process.pid, since)
+    assert system.began(process.pid) is None
+
+
+@pytest.mark.skipif(system.fcntl is None, reason="Linux and macOS")
+def test_the_signals_are_three_where_there_are_three():
+    assert [number.name for number in system.SIGNALS] == ["SIGINT", "SIGTERM", "SIGUSR1"]
