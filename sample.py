@@ -130,12 +130,13 @@ def load(
 
 @cli.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
+    path = find_checkpoint(config)  # before torch, which takes seconds
     import torch
 
     from model.decoding import generate
     from model.streams import stream_seed
 
-    loaded = checkpoint.load(find_checkpoint(config))
+    loaded = checkpoint.load(path)
     try:
         tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
     except DataError as error:
