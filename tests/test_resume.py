@@ -29,7 +29,7 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 
 def go(config) -> Path:
     """What the command does: begin, or go on."""
-    with interrupts.handled(interrupts.end):
+    with interrupts.ending():
         data, compute = prepare(**config.data.model_dump()), device.choose(config.device, config.precision)
         folder = runs.run_folder(config, compute.precision, data.fingerprint)
         with runs.Run(folder) as run:
@@ -132,7 +132,7 @@ def signalled(times: int, pause: float) -> list[int]:
     reached = []
 
     def loop():
-        with interrupts.handled(interrupts.end), interrupts.deferred():
+        with interrupts.ending(), interrupts.deferred():
             for i in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
                 reached.append(i)
@@ -154,7 +154,7 @@ def test_another_signal_after_a_while_does_not_wait(monkeypatch):
 
 def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
     def failing():
-        with interrupts.handled(interrupts.end), interrupts.deferred():
+        with interrupts.ending(), interrupts.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             raise OSError("disk full")
 
@@ -168,7 +168,7 @@ def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
     done = []
 
     def stopped_at_the_end():
-        with interrupts.handled(interrupts.end), interrupts.deferred():
+        with interrupts.ending(), interrupts.deferred():
             os.kill(os.getpid(), signal.SIGUSR1)
             done.append(True)
 
@@ -188,7 +188,7 @@ PROCESSES.set_forkserver_preload(["tests.test_resume"])
 
 def go_in_a_process(config, ready) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # after go, multiprocessing would exit with 1
-    with interrupts.handled(interrupts.end):
+    with interrupts.ending():
         ready.set()
         go(config)
 

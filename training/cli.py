@@ -62,6 +62,7 @@ def command(
                         errors.say(str(signal.__cause__))
                     raise
                 except Exception as error:
+                    interrupts.check()
                     outcome["error"] = errors.explain(error, known_keys(kind))
             failures.append(composed)
             return math.inf  # a sweep goes on
@@ -72,7 +73,7 @@ def command(
                 terminal.outlive_readers()
             sys.argv[1:] = [quoted(argument) for argument in options_first(sys.argv[1:])]
             try:
-                with interrupts.handled(interrupts.end):
+                with interrupts.ending():
                     job()
             except BrokenPipeError:
                 errors.leave_quietly()

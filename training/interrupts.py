@@ -50,9 +50,35 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, found[number])
 
 
-def end(number: int, frame: Any) -> None:
+came: list[int] = []  # the signals by which this program ends
+
+
+def end(number: int, frame: Any = None) -> None:
     """The handler of a program: end it where it is."""
+    came.append(number)
     raise Interrupted(number)
+
+
+def check() -> None:
+    """Raises Interrupted where ``end`` has, whatever became of that: other code that it passes through may
+    raise another error in its place, and where Python ignores errors, as in __del__, it is lost."""
+    if came:
+        raise Interrupted(came[0])
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Inside, which is all of a program, a signal ends it where it is."""
+    with handled(end):
+        try:
+            yield
+        except Exception:
+            check()
+            raise
+        else:
+            check()
+        finally:
+            came.clear()
 
 
 class Pending:
@@ -64,7 +90,7 @@ class Pending:
     def check(self) -> None:
         """Raises Interrupted where one has."""
         if self.number is not None:
-            raise Interrupted(self.number)
+            end(self.number)
 
     def watching(self, some: Iterable[T]) -> Iterator[T]:
         """The same items, with a check before each."""
@@ -83,6 +109,7 @@ def deferred() -> Iterator[Pending]:
     Raises:
         Interrupted: a signal came and was not looked at; from the error that ended the loop, if one did.
     """
+    check()
     pending = Pending()
     found = current()
 

@@ -216,7 +216,7 @@ class Sweep:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)
-            raise interrupts.Interrupted(number)
+            interrupts.end(number)
 
         with interrupts.handled(end):
             yield
