@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-Tokens = NDArray[np.unsignedinteger]  # one split, 1-D
+from data.shards import Shards
+
+Tokens = NDArray[np.unsignedinteger] | Shards  # one split, 1-D
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -15,10 +17,11 @@ def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Batch:
     return both[:, :-1], both[:, 1:]
 
 
-def training_batch(tokens: Tokens, block_size: int, rows: int, seed: int) -> Batch:
-    """``rows`` windows that begin anywhere, with replacement: a pure function of ``seed``."""
+def training_batch(tokens: Tokens, block_size: int, rows: int, seed: int, part: slice = slice(None)) -> Batch:
+    """``rows`` windows that begin anywhere, with replacement: a pure function of ``seed``. Given are those of
+    ``part``."""
     starts = np.random.Generator(np.random.PCG64(seed)).integers(len(tokens) - block_size, size=rows)
-    return windows(tokens, starts, block_size)
+    return windows(tokens, starts[part], block_size)
 
 
 def fixed_windows(tokens: Tokens, block_size: int, count: int, rows: int) -> Iterator[Batch]:

@@ -5,10 +5,9 @@
 
 The folder is named by what determines its content, built beside its place and renamed into it: a folder that
 is there is whole, and two processes that prepare at once end with one.
-A folder that was made for nanoGPT will do, too.
+Folders that were made elsewhere are taken as they are: adopted.py.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -28,6 +27,8 @@ import psutil
 from numpy.typing import NDArray
 
 from data import DataError, corpora, tokenizers
+from data.batches import Tokens
+from data.shards import Shards, mapped
 from plain.files import small_text
 
 FORMAT = 2
@@ -42,8 +43,8 @@ class Prepared:
     """Tokens of both splits, 1-D arrays in memory maps, and the tokenizer that made them."""
 
     folder: Path
-    train: NDArray[np.unsignedinteger]
-    val: NDArray[np.unsignedinteger]
+    train: Tokens
+    val: Tokens
     tokenizer: tokenizers.Tokenizer
     fingerprint: str  # of the tokens and the tokenizer, wherever they came from
 
@@ -81,6 +82,8 @@ def prepare(
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
     """
     if corpus == "prepared":
+        from data.adopted import adopt
+
         return adopt(Path(path or ""), tokenizer, verify, Path(cache))
     assert val_fraction is not None  # the config checks it, as it does path
     if corpus == "shakespeare":
@@ -121,68 +124,6 @@ def build(
     for split, tokens in splits.items():
         meta[split] = {"tokens": len(tokens), "sha256": digest(tokens.tobytes())}
     write(folder, meta, splits)
-
-
-def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
-    """A folder with train.bin and val.bin that was prepared elsewhere, by us or by nanoGPT, which says less
-    of them. They stay where they are; what is found out about them is kept in the cache.
-
-    Raises:
-        DataError: a file is missing or damaged, or nothing says what its tokens stand for.
-    """
-    again = "prepare it again"
-    if (source / "meta.json").exists():
-        said, made = read_meta(source, again)
-    elif (source / "meta.pkl").exists():
-        raise DataError(
-            f"data.path: {source}/meta.pkl: a pickle, which is not opened here; make a meta.json of it with "
-            "the line that is in the README under 'Texts'"
-        )
-    elif tokenizer == "gpt2":
-        said, made = {}, tokenizers.gpt2("", "", 0)
-    else:
-        raise DataError(
-            f"data.path: {source}: nothing says what its tokens stand for; add a meta.json with its "
-            "tokenizer, or data.tokenizer=gpt2 where it is GPT-2's"
-        )
-    files = {split: source / f"{split}.bin" for split in SPLITS}
-    try:
-        for file in files.values():
-            if not file.is_file():  # a pipe, or a link to a device, may have no end
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
-        stamps = {split: [file.stat().st_size, file.stat().st_mtime_ns] for split, file in files.items()}
-        dtype = said.get("dtype", "uint16")  # nanoGPT's
-        about = {"format": FORMAT, "dtype": dtype, "tokenizer": made.spec}
-        key = digest(about | {"source": str(source.resolve()), "stamps": stamps})
-        folder = cache / f"prepared-{key[:12]}"
-        if not folder.is_dir():
-            print(f"{source}: reading it once", flush=True)
-            found = {split: survey(file, np.dtype(dtype), made) for split, file in files.items()}
-            for split, file in files.items():
-                if split in said and said[split] != found[split]:
-                    raise DataError(f"{file}: is not what its meta.json says; {again}")
-            write(folder, about | found, {})
-    except OSError as error:
-        raise DataError(
-            f"data.path: {error.filename}: {error.strerror}; give a folder with train.bin and val.bin"
-        ) from None
-    return load(folder, verify, source)
-
-
-def survey(file: Path, dtype: np.dtype[Any], tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """How many tokens a file has, and its digest. Raises DataError where they are not of ``tokenizer``."""
-    size = file.stat().st_size
-    if size % dtype.itemsize:
-        raise DataError(f"{file}: has {size:,} bytes, not a multiple of {dtype.itemsize}; prepare it again")
-    tokens = mapped(file, dtype)
-    for start in range(0, len(tokens), 2**24):
-        largest = int(tokens[start : start + 2**24].max())
-        if largest >= tokenizer.vocab_size:
-            raise DataError(
-                f"{file}: has token {largest:,}, but the tokenizer has {tokenizer.vocab_size:,}; "
-                "prepare it again, or give it a meta.json with its own tokenizer"
-            )
-    return {"tokens": len(tokens), "sha256": file_digest(file)}
 
 
 def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsignedinteger]]") -> None:
@@ -244,32 +185,56 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
     meta, tokenizer = read_meta(folder, again)
     try:
         dtype = np.dtype(meta["dtype"])
-        counts = {split: int(meta[split]["tokens"]) for split in SPLITS}
+        files = {split: [Listed.of(file) for file in listed(meta, split)] for split in SPLITS}
         digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {again}") from None
     if bins:
         again = "prepare it again"
-    splits = {}
+    splits: dict[str, Tokens] = {}
     for split in SPLITS:
-        file = (bins or folder) / f"{split}.bin"
-        size = counts[split] * dtype.itemsize
-        try:
-            found = file.stat().st_size
-            if found != size:
-                raise DataError(f"{file}: has {found:,} bytes, not {size:,}; {again}")
-            if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != digests[split]:
-                raise DataError(f"{file}: is not what was prepared (its SHA-256 is another); {again}")
-            splits[split] = mapped(file, dtype)
-        except OSError as error:
-            raise DataError(f"{file}: {error.strerror}; {again}") from None
+        parts = [file.opened(bins or folder, dtype, verify, again) for file in files[split]]
+        splits[split] = parts[0] if len(parts) == 1 else Shards(parts)
     fingerprint = digest({"tokenizer": meta["tokenizer"], "dtype": str(dtype)} | digests)
     return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
 
 
-def mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[np.unsignedinteger]:
-    """The file's tokens, 1-D; a file of no bytes cannot be mapped."""
-    return np.memmap(file, dtype=dtype, mode="r") if file.stat().st_size else np.empty(0, dtype)
+def listed(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
+    """What meta.json says of each token file of a split; of the only one it need not say a list."""
+    about = meta[split]
+    only = {"name": f"{split}.bin", "tokens": about["tokens"], "sha256": about["sha256"]}
+    return list(about.get("files", [only]))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A token file, as meta.json says it is."""
+
+    name: str
+    tokens: int
+    sha256: str
+    offset: int  # bytes before the tokens
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> "Listed":
+        offset = int(said.get("offset", 0))
+        return cls(Path(said["name"]).name, int(said["tokens"]), str(said["sha256"]), offset)
+
+    def opened(
+        self, folder: Path, dtype: np.dtype[Any], verify: bool, again: str
+    ) -> NDArray[np.unsignedinteger]:
+        """Its tokens, 1-D. Raises DataError, with ``again`` to do, where it is not that."""
+        file = folder / self.name
+        size = self.offset + self.tokens * dtype.itemsize
+        try:
+            found = file.stat().st_size
+            if found != size:
+                raise DataError(f"{file}: has {found:,} bytes, not {size:,}; {again}")
+            if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != self.sha256:
+                raise DataError(f"{file}: is not what was prepared (its SHA-256 is another); {again}")
+            return mapped(file, dtype, self.offset)
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}; {again}") from None
 
 
 def file_digest(file: Path) -> str:

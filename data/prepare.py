@@ -1,0 +1,273 @@
+"""Any amount of text → a folder of tokens, in constant memory: for corpora that are larger than it.
+
+    python -m data.prepare web/*.jsonl.zst --out prepared/web --tokenizer gpt2
+    python train.py data=prepared data.path=prepared/web
+
+It reads .txt and .jsonl (a document a line), both also compressed (.gz, .zst), and .parquet (a document a
+row). Other processes make tokens of blocks of text, and this one writes them, in their order, to files of 100
+million. Files that are whole are not made again: ended in whatever way, the same command goes on behind them.
+
+Of every so many blocks one validates. Documents end with <|endoftext|> where the tokenizer has that, else
+with the end of a line.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from data import DataError, tokenizers
+from data.blocks import LARGEST, Block, blocks, kind_of
+from data.making import Making
+from plain.terminal import escaped
+
+SAMPLE = 2**26  # bytes of text that bpe is trained on
+END = "<|endoftext|>"
+Encoder = Callable[[Block], NDArray[np.unsignedinteger]]
+
+
+def prepare(
+    files: list[Path],
+    out: Path,
+    tokenizer: str,
+    vocab_size: int,
+    val_fraction: float,
+    field: str,
+    processes: int,
+) -> None:
+    """Arguments as on the command line.
+
+    Raises:
+        DataError: a file cannot be read, is not of its kind, or has what the tokenizer cannot encode.
+    """
+    if not 0 < val_fraction <= 0.5:
+        raise DataError(f"--val-fraction: {val_fraction} is not above 0 and at most 0.5; give another")
+    if processes < 1:
+        raise DataError(f"--processes: {processes} is not 1 or more; give another")
+    if not 256 <= vocab_size <= 2**20:
+        raise DataError(f"--vocab-size: {vocab_size} is not in 256 to {2**20:,}; give another")
+    if not out.name:
+        raise DataError(f"--out: {out} is not the name of a folder; give one")
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: no such file; give files of text")
+        kind_of(file)
+    sizes = [file.stat().st_size for file in files]
+    every = round(1 / val_fraction)
+    size = min(LARGEST, max(2**10, sum(sizes) // (4 * every)))  # so that some blocks validate
+    how = {
+        "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
+        "tokenizer": [tokenizer, vocab_size if tokenizer == "bpe" else None],
+        "val_every": every,
+        "field": field,
+    }
+    making = Making(out, how)
+    if making.is_done():
+        print(f"{out}: is there already, made of these files")
+        return
+    with making:
+        if making.tokenizer is None:
+            text = through(files, size, field)
+            making.begin(new_tokenizer(tokenizer, vocab_size, text).spec)
+        assert making.tokenizer
+        first, start, done = making.next
+        left = through(files, size, field, first, start)
+        with Workers(processes, making.tokenizer) as workers, Bar(sum(sizes)) as bar:
+            for number, (block, tokens) in enumerate(workers.encoded(left), start=done):
+                making.add(block.file, block.end, number, tokens)
+                bar.show(sum(sizes[: block.file]) + block.stored, len(tokens))
+        making.finish()
+    train, val = (making.counts[split] for split in ("train", "val"))
+    print(f"{out}: {train:,} tokens to train on, {val:,} to validate")
+
+
+def through(files: Sequence[Path], size: int, field: str, first: int = 0, start: int = 0) -> Iterator[Block]:
+    """The blocks of files, from ``start`` in the ``first`` on."""
+    for number in range(first, len(files)):
+        yield from blocks(files[number], number, start if number == first else 0, size, field)
+
+
+def new_tokenizer(kind: str, vocab_size: int, text: Iterator[Block]) -> tokenizers.Tokenizer:
+    """Of all characters there are, or trained on the first of the text, or GPT-2's."""
+    if kind == "gpt2":
+        return tokenizers.TRAINERS[kind]("", "", vocab_size)
+    characters: set[str] = {"\n"}
+    sample: list[str] = []
+    size = 0
+    print(f"making a tokenizer: {kind}", flush=True)
+    for block in text:
+        texts = block.texts()
+        size += sum(map(len, texts))
+        if kind == "char":
+            characters.update(*texts)
+        else:
+            sample += texts
+            if size > SAMPLE:
+                break
+    whole = "".join(characters) if kind == "char" else "\n".join(sample)
+    return tokenizers.TRAINERS[kind](whole, "", vocab_size)
+
+
+# --------------------------------------------------------------------------------------------------
+# Processes that make tokens
+
+
+class Workers:
+    """So many processes. However this one ends, they do."""
+
+    def __init__(self, processes: int, spec: dict[str, Any]) -> None:
+        self.ahead = 2 * processes  # blocks that are in memory
+        self.pool = ProcessPoolExecutor(
+            processes,
+            multiprocessing.get_context("spawn"),
+            initializer=begin,
+            initargs=(os.getpid(), json.dumps(spec)),
+        )
+
+    def encoded(self, some: Iterable[Block]) -> Iterator[tuple[Block, NDArray[np.unsignedinteger]]]:
+        """Each block with its tokens, in their order. Raises DataError."""
+        waiting: collections.deque[tuple[Block, Future[NDArray[np.unsignedinteger]]]] = collections.deque()
+        try:
+            for block in some:
+                waiting.append((block, self.pool.submit(encode, block)))
+                while len(waiting) > self.ahead:
+                    block, future = waiting.popleft()
+                    yield block, future.result()
+            for block, future in waiting:
+                yield block, future.result()
+        except BrokenProcessPool:
+            why = "a process was killed, as a system does that runs out of memory"
+            raise DataError(f"--processes: {why}; give fewer, and the same command goes on") from None
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+def begin(parent: int, spec: str) -> None:
+    """The start of a worker."""
+    global encode_block
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started it
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    encode_block = encoder(tokenizers.from_spec(json.loads(spec)))
+
+
+encode_block: Encoder  # of a worker
+
+
+def encode(block: Block) -> NDArray[np.unsignedinteger]:
+    return encode_block(block)
+
+
+def encoder(tokenizer: tokenizers.Tokenizer) -> Encoder:
+    """Block -> its tokens, those of its documents each with an end."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    special = getattr(tokenizer, "special", ())
+    marks = END in special
+    end = np.array([tokenizer.vocab_size - len(special) + special.index(END)] if marks else [], dtype)
+
+    def encoded(block: Block) -> NDArray[np.unsignedinteger]:
+        parts = []
+        for text in block.texts():
+            whole = text if marks or not block.of_documents else text + "\n"
+            try:
+                parts.append(tokenizer.encode(whole).astype(dtype, copy=False))
+            except DataError as error:
+                raise DataError(f"{block.path}: behind {block.start:,}: {error}") from None
+            if block.of_documents:
+                parts.append(end)
+        return np.concatenate([end[:0], *parts])
+
+    return encoded
+
+
+# --------------------------------------------------------------------------------------------------
+# The program
+
+
+class Bar:
+    """How much of so many bytes is read: a live line on a terminal, else a line each ten seconds."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.tokens = total, 0
+        self.start = self.said = time.monotonic()
+        columns = (BarColumn(30), TextColumn("{task.fields[said]}"), TextColumn("eta"), TimeRemainingColumn())
+        self.live = Progress(*columns, console=Console(highlight=False)) if sys.stdout.isatty() else None
+        if self.live:
+            self.task = self.live.add_task("", total=total, said="")
+
+    def __enter__(self) -> "Bar":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, read: int, tokens: int) -> None:
+        """So many bytes are read, all together, and so many tokens made since the last call."""
+        now = time.monotonic()
+        self.tokens += tokens
+        pace = self.tokens / max(now - self.start, 1e-9) / 1e6
+        said = (
+            f"{read / self.total:.0%}  {self.tokens / 1e6:,.1f} million tokens, {pace:.2f} million a second"
+        )
+        if self.live:
+            self.live.update(self.task, completed=read, said=said)
+        elif now - self.said >= 10:
+            print(said, flush=True)
+            self.said = now
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m data.prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", type=Path, help="in the order in which they are read")
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens go")
+    parser.add_argument("--tokenizer", default="gpt2", choices=sorted(tokenizers.TRAINERS))
+    parser.add_argument("--vocab-size", default=4096, type=int, help="of bpe")
+    parser.add_argument("--val-fraction", default=0.005, type=float, help="of the text that validates")
+    parser.add_argument("--field", default="text", help="of .jsonl, or column of .parquet, that has the text")
+    parser.add_argument("--processes", default=os.cpu_count(), type=int, help="that make tokens")
+    try:
+        prepare(**vars(parser.parse_args()))
+    except DataError as error:
+        sys.exit(f"error: {escaped(str(error))}")
+    except OSError as error:
+        sys.exit(f"error: {escaped(str(error.filename))}: {error.strerror}; make room or name another --out")
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            print("the same command goes on behind the last file that is whole", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
