@@ -50,12 +50,17 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
         redirect_stderr(log),
         interrupts.handled(interrupts.end),
     ):
+        state = "ended"
         try:
             write(folder, record)  # from now on the launching process sends its signals on
             yield outcome
+        except SystemExit as end:
+            if not isinstance(end, interrupts.Interrupted):
+                state = "waiting"  # a cluster takes the job back, and will begin it again
+            raise
         finally:
             if read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's
-                write(folder, record | {"state": "ended"} | outcome)
+                write(folder, record | {"state": state} | outcome)
             idle.set()
 
 

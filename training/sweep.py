@@ -175,6 +175,8 @@ class Sweep:
 
     def launched(self, todo: list[Job]) -> None:
         """Launch jobs until each has ended."""
+        found = os.environ.get("PYTHONPATH")  # by which a process on another machine finds our code
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(cli.CONF.parent), found]))
         while todo:
             try:
                 self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
