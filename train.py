@@ -4,6 +4,7 @@
     python train.py norm=NAME placement=NAME           a norm of conf/norm, elsewhere: conf/placement
     python train.py data=text data.path=FILE           another text
     python train.py -m norm=NAME,NAME seed=0,1         several runs, one after another
+    torchrun --nproc_per_node=2 train.py               one run by several processes: training/distributed.py
     python train.py --help                             every choice and default
 
 Read it from the bottom: ``main`` finds or makes the run, ``train`` is the loop. Torch is imported inside
@@ -14,14 +15,13 @@ import math
 import shlex
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data import batches
 from data.prepared import Prepared, prepare
 from plain.files import read_json
-from training import checkpoint, cli, interrupts, runs, tracking
+from training import checkpoint, cli, distributed, interrupts, runs, tracking
 from training.clock import Clock, is_due
 from training.config import RunConfig
 from training.divergence import Divergence, guessing
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from training.evaluation import Net, Objective
 
 
-def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) -> None:
+def train(
+    config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, ranks: distributed.Ranks
+) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
 
@@ -53,11 +55,12 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import compiled, rehearsed
 
-    wandb_mode = tracking.wandb_mode(config)
+    wandb_mode = tracking.wandb_mode(config) if ranks.first else "disabled"
     threads = set_switches(compute, config.train.threads)
     seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
     T, steps, rows = config.model.block_size, config.train.steps, config.train.batch_size
-    micro_rows = rows // config.train.grad_accum
+    micro_rows = rows // config.train.grad_accum  # of all ranks together
+    ranks.check_rows(micro_rows)
 
     def loss_of(net: "Net", batch: batches.Batch, objective: "Objective" = cross_entropy) -> "Tensor":
         """Mean loss, in nats per token."""
@@ -66,12 +69,12 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
             return objective(net, x, y)
 
     def micro_batches(step: int) -> Iterator[batches.Batch]:
-        """The batch of a step, cut. The dropout masks of each are drawn from where it comes."""
-        x, y = batches.training_batch(data.train, T, rows, seed_of("data", step))
+        """The batch of a step, cut: of each micro-batch this rank's share. Its dropout masks are drawn from
+        where it comes."""
         for micro in range(config.train.grad_accum):
-            part = slice(micro * micro_rows, (micro + 1) * micro_rows)
-            torch.manual_seed(seed_of("dropout", step, micro))
-            yield x[part], y[part]
+            share = ranks.share(micro_rows, start=micro * micro_rows)
+            torch.manual_seed(seed_of("dropout", step, micro * ranks.count + ranks.rank))
+            yield batches.training_batch(data.train, T, rows, seed_of("data", step), share)
 
     def origin(step: int, evaluation: bool) -> str:
         """Where the numbers of a step whose update was not made, or of its evaluation, first are not finite,
@@ -79,33 +82,37 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
         model.train(not evaluation)
         with torch.set_grad_enabled(not evaluation):
             for batch in windows(large) if evaluation else micro_batches(step):
-                if found := finite.first_not_finite(model, partial(loss_of, batch=batch)):
+                loss_here = partial(loss_of, batch=batch)
+                if found := finite.first_not_finite(model, loss_here, ranks.first_of):
                     return f"first in {found}"
         return "but no layer by itself shows it"
 
     windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
-    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * micro_rows)  # without gradients
+    mine = micro_rows // ranks.count
+    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * mine)  # without gradients
     lacking = training_sizes(config)
     with lacking_memory(lacking):
         micro_batch = next(micro_batches(0))
         model = rehearsed(
             config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch)
         )
-        evaluation.evaluate(model, loss_of, islice(windows(large), 1))
+        evaluation.evaluate(model, loss_of, [[next(windows(large))]], distributed.Ranks())
+    net = ranks.replicated(model)
     objective: Objective = cross_entropy
     if worth_compiling(config, data.tokenizer.vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
-        objective = compiled(model, compute, lambda fast: loss_of(model, micro_batch, fast), accumulates)
+        compiling = partial(loss_of, net, micro_batch)
+        objective = compiled(model, compute, compiling, accumulates, ranks)
     estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))
     optimizers = new_optimizers(model, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)
     weights = Weights(model, wanted)
 
     run.lock()
-    if not config.fresh and runs.has_ended(run.folder):  # while the lock was another process's
+    if not config.fresh and ranks.told(runs.has_ended(run.folder)):  # while the lock was another process's
         return
-    start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers)
-    logged = tracking.cut(run.metrics, start)
+    start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers, ranks)
+    logged = ranks.told(tracking.losses(tracking.cut(run.metrics, start)) if ranks.first else None)
     best = tracking.best_of(logged)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
@@ -113,15 +120,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
     updates = Updates([*model.parameters()], optimizers, config.train.grad_clip or math.inf)
     n_parameters = sum(p.numel() for p in model.parameters())
     here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
-    here["overrides"] = cli.arguments()
+    here |= {"overrides": cli.arguments(), "ranks": ranks.count}
     group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
-    certificate = read_json(run.certificate) if start else {}
+    certificate = ranks.told(read_json(run.certificate) if start else {})
     certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
     size = size_of(state.model_tensors(model).values(), optimizers)
-    check_room(run.checkpoints, size, most=saves_of(config))
+    if ranks.first:
+        check_room(run.checkpoints, size, most=saves_of(config))
     run.open(config, here, start, best)
     going_on = f"; going on from step {start:,} of {steps:,}" if start else ""
-    print(f"{n_parameters:,} parameters, {threads} threads{going_on}", flush=True)
+    each = f"{ranks.count} ranks of " * (ranks.count > 1)
+    print(f"{n_parameters:,} parameters, {each}{threads} threads{going_on}", flush=True)
     if here["settled"]:
         print(f"with {config.chosen()}: {in_words(here['settled'])}")
     run.write(run.certificate, certificate)
@@ -129,7 +138,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     def save(step: int) -> None:
         """Unless this step is saved, or some number is not finite: then the next loss will say so."""
-        if step == run.status["saved"] or updates.missed:
+        if not ranks.first or step == run.status["saved"] or updates.missed:
             return
         moments, structure = state.optimizer_state(model, optimizers)
         tensors = state.model_tensors(model) | moments
@@ -149,25 +158,29 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
 
     def evaluations(step: int) -> dict[str, float]:
         """What is measured on the validation split at ``step``."""
-        found = {"val/loss": evaluation.evaluate(model, loss_of, stop.watching(windows(large)))}
+        ranks.same_buffers(model)
+        turns = stop.watching(ranks.turns(windows(large)))
+        found = {"val/loss": evaluation.evaluate(model, loss_of, turns, ranks)}
         if estimating and len(next(windows(micro_rows))[0]) == micro_rows:  # micro-batches, as in training
-            full = (some for some in windows(micro_rows) if len(some[0]) == micro_rows)
-            on = evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, stop.watching(full))
+            full = stop.watching(some for some in windows(micro_rows) if len(some[0]) == micro_rows)
+            on = evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, full, ranks)
             found |= {"val/batch_stats_loss": on, "val/batch_stats_gap": on - found["val/loss"]}
         if step == steps:
             whole = progress.through(step, batches.whole_split(data.val, T, large), len(data.val) - 1)
-            found["val/full_loss"] = evaluation.evaluate(model, loss_of, stop.watching(whole))
+            turns = stop.watching(ranks.turns(whole))
+            found["val/full_loss"] = evaluation.evaluate(model, loss_of, turns, ranks)
         return found
 
     clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
     timed_steps = 0  # updates since the last row with a loss
     with (
-        interrupts.deferred() as stop,
+        interrupts.deferred(ranks.largest) as stop,
         tracking.copied_to_wandb(wandb_mode, config, run.folder, group, start),
         run.recording(),
         tracking.Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,
         lacking_memory(lacking),
+        distributed.lost(),
     ):
         for step in range(start, steps + 1):  # one more than there are updates: the last evaluates and saves
             last = step == steps
@@ -185,6 +198,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                         row |= evaluations(step)
             except interrupts.Interrupted:
                 save(step)
+                ranks.told()  # none ends before it is saved
                 raise
             lowest = best["val/loss"] if best else math.inf
             if (step > 0 or last) and row.get("val/loss", math.inf) < lowest:
@@ -200,16 +214,17 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run) 
                 if watching := is_due(step, config.stats.every, dense_start=True):
                     histograms = is_due(step, config.stats.histograms_every)
                     with clock.aside("statistics"), Activations(model, wanted, histograms) as seen:
-                        loss_of(without_effects(model), next(micro_batches(step))).backward()
+                        (loss_of(without_effects(model), next(micro_batches(step))) / ranks.count).backward()
                 loss = torch.zeros((), device=compute.device)
-                for batch in micro_batches(step):
-                    micro_loss = loss_of(model, batch, objective) / config.train.grad_accum
+                for micro, batch in enumerate(micro_batches(step), start=1):
+                    ranks.averages(net, micro == config.train.grad_accum)  # once a step
+                    micro_loss = loss_of(net, batch, objective) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 if watching:
                     with clock.aside("statistics"):
                         seen |= weights.before()
-                grad_norm = updates.step(loss, rate)
+                grad_norm = updates.step(ranks.mean(loss), rate)
                 timed_steps += 1
                 if watching:
                     with clock.aside("statistics"):
@@ -254,10 +269,17 @@ def report(folder: Path, already: bool = False) -> float:
 
 @cli.command("config", RunConfig, outlives_readers=True)
 def main(config: RunConfig) -> float:
-    data = prepare(**config.data.model_dump())
+    with distributed.together(config.device) as ranks:
+        return one_run(config, ranks)
+
+
+def one_run(config: RunConfig, ranks: distributed.Ranks) -> float:
+    with ranks.in_turn():
+        data = prepare(**config.data.model_dump())
     data.check_length(config.model.block_size)
-    if not config.fresh and (folder := runs.ended_here(config, data.fingerprint)):
-        return report(folder, already=True)
+    found = None if config.fresh else runs.ended_here(config, data.fingerprint)
+    if found := ranks.told(str(found) if found else None):
+        return report(Path(found), already=True)
     print(
         f"{config.chosen()} seed={config.seed}: "
         f"{len(data.train):,} training tokens, vocabulary of {data.tokenizer.vocab_size}",
@@ -267,15 +289,16 @@ def main(config: RunConfig) -> float:
 
     compute = device.choose(config.device, config.precision)
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
-    if not config.fresh and runs.has_ended(folder):
+    if not config.fresh and ranks.told(runs.has_ended(folder)):
         return report(folder, already=True)
     new = "" if runs.read_status(folder) else "a new run, "
     print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
     try:
-        with runs.Run(folder) as run:
-            train(config, data, compute, run)
+        with runs.Run(folder) if ranks.first else runs.OthersRun(folder) as run:
+            train(config, data, compute, run, ranks)
     finally:
         compute.forget()
+    ranks.told()  # the first one has written how it ended
     return report(folder)
 
 

@@ -7,6 +7,7 @@ looks at a run: statistics, log, evaluation, checkpoints."""
 import contextlib
 import io
 import time
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,7 @@ from model import GPT
 from training import device, rehearsal
 from training.cli import choices
 from training.config import RunConfig
+from training.distributed import Ranks
 from training.evaluation import Objective, cross_entropy
 from training.optim import Updates, new_optimizers
 
@@ -60,7 +62,7 @@ class Steps:
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(
-                    self.model, self.compute, lambda fast: self.loss(self.model, fast), accumulates=False
+                    self.model, self.compute, partial(self.loss, self.model), accumulates=False, ranks=Ranks()
                 )
             if self.objective is cross_entropy:
                 raise BenchError(f"norm={norm}: torch cannot compile the model here; --eager leaves that out")

@@ -1,7 +1,9 @@
 """Each statistic, as a function of what it is taken of; docs/statistics.md says how to read them.
 
 Tensors come in fp32. Moments are over all of a tensor's numbers, (B, T, C), together; ratios and cosines are
-taken for each token and then averaged. Every result is one number, a 0-d tensor on the same device.
+taken for each token and then averaged. Every result is one number, a 0-d tensor on the same device. Where
+several processes train together, each has an equal share of the batch, and the result, the same for all, is
+that of the whole.
 """
 
 import math
@@ -9,36 +11,55 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import ReduceOp
 
 BINS = 64  # of a histogram
 QUERIES, SEQUENCES = 16, 8  # that attention is looked at for
 SATURATED = 2.0  # |αx| from which tanh(αx) is flat: tanh 2 = 0.964
 
 
+def ranks() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def over_ranks(x: Tensor, by: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
+    """Their sum, or what ``by`` says, in the place of x."""
+    if ranks() > 1:
+        dist.all_reduce(x, by)
+    return x
+
+
+def mean(x: Tensor, over: tuple[int, ...] | None = None) -> Tensor:
+    """E x, over those dimensions or all."""
+    return over_ranks(x.mean(over)) / ranks()
+
+
 def std(x: Tensor) -> Tensor:
     """√E[(x − E x)²]"""
-    return (x - x.mean()).square().mean().sqrt()
+    return mean((x - mean(x)).square()).sqrt()
 
 
 def rms(x: Tensor) -> Tensor:
     """√E[x²]"""
-    return x.square().mean().sqrt()
+    return mean(x.square()).sqrt()
 
 
 def max_abs(x: Tensor) -> Tensor:
     """max |x|"""
-    return x.abs().max()
+    return over_ranks(x.abs().max(), ReduceOp.MAX)
 
 
 def kurtosis(x: Tensor) -> Tensor:
     """E[((x − E x) / std x)⁴]: 3 for a normal distribution, more with outliers, NaN for a constant."""
-    centred = x - x.mean()
-    return (centred / centred.square().mean().sqrt()).square().square().mean()
+    centred = x - mean(x)
+    return mean((centred / rms(centred)).square().square())
 
 
 MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": torch.mean,
+    "mean": mean,
     "std": std,
     "rms": rms,
     "max_abs": max_abs,
@@ -48,17 +69,17 @@ MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def ratio(branch: Tensor, stream: Tensor) -> Tensor:
     """‖branch‖ / ‖stream‖ of each token, (B, T, C) both; the mean."""
-    return (branch.norm(dim=-1) / stream.norm(dim=-1)).mean()
+    return mean(branch.norm(dim=-1) / stream.norm(dim=-1))
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:
     """x·y / (‖x‖ ‖y‖) of each token, (B, T, C) both; the mean."""
-    return ((x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))).mean()
+    return mean((x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1)))
 
 
 def dead(hidden: Tensor) -> Tensor:
     """Share of an MLP's units, (B, T, units) after the activation, that are positive for no token."""
-    return (hidden.amax(dim=(0, 1)) <= 0).float().mean()
+    return (over_ranks(hidden.amax(dim=(0, 1)), ReduceOp.MAX) <= 0).float().mean()
 
 
 def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,9 +87,10 @@ def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     They are computed again from q and k (B, heads, T, d), as the model's own attention does not show them:
     for the first 8 sequences at most, and for 16 queries at most, evenly spaced, the last position among
-    them.
+    them. Of several ranks' sequences those of the first rank come first; another may have none to look at.
     """
-    q, k = q[:SEQUENCES], k[:SEQUENCES]
+    earlier = dist.get_rank() * len(q) if ranks() > 1 else 0  # sequences
+    q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]
     at = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=q.device)  # positions of the queries
     logits = q[:, :, at] @ k.transpose(-2, -1) / math.sqrt(d)
@@ -79,13 +101,16 @@ def entropy(q: Tensor, k: Tensor) -> Tensor:
     """−Σ p ln p, in nats, of the attention weights p of a query and head; the mean over these."""
     logits, future = attention_logits(q, k)
     log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
-    return -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1).mean()
+    each = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
+    total, n = over_ranks(torch.stack([each.sum(), each.new_tensor(each.numel())]))
+    return total / n
 
 
 def max_logit(q: Tensor, k: Tensor) -> Tensor:
     """The largest q·k/√d among what the queries may attend to."""
     logits, future = attention_logits(q, k)
-    return logits.masked_fill(future, -math.inf).max()
+    visible = logits.masked_fill(future, -math.inf)
+    return over_ranks(visible.flatten().amax() if len(q) else visible.new_tensor(-math.inf), ReduceOp.MAX)
 
 
 # of a norm and its input: None where the norm has no such thing, or means something else by that name
@@ -106,20 +131,23 @@ def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
 
 def mean_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
     """(batch mean − running mean) / running standard deviation, of each channel; the root mean square."""
-    mean, var = (of_channels(norm, name, x) for name in ("running_mean", "running_var"))
-    return None if mean is None or var is None else rms((x.mean((0, 1)) - mean) / var.sqrt())
+    running, var = (of_channels(norm, name, x) for name in ("running_mean", "running_var"))
+    return None if running is None or var is None else rms((mean(x, (0, 1)) - running) / var.sqrt())
 
 
 def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
     """ln(batch standard deviation / running standard deviation) of each channel; the root mean square."""
     var = of_channels(norm, "running_var", x)
-    return None if var is None else rms(0.5 * (x.var((0, 1), correction=0) / var).log())
+    if var is None:
+        return None
+    batch = mean((x - mean(x, (0, 1))).square(), (0, 1))
+    return rms(0.5 * (batch / var).log())
 
 
 def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
     """Share of inputs with |αx| > 2, where the norm has an α, as DyT's tanh(αx)."""
     alpha = of_channels(norm, "alpha", x)
-    return None if alpha is None else ((alpha * x).abs() > SATURATED).float().mean()
+    return None if alpha is None else mean(((alpha * x).abs() > SATURATED).float())
 
 
 INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
@@ -134,11 +162,12 @@ def histogram(x: Tensor) -> Tensor:
     """Lowest and highest finite number, how many are not finite, and how many of the finite lie in each of 64
     equal bins between the two: (3 + 64,). By whole numbers, so that a GPU counts deterministically, too."""
     finite = x.isfinite()
-    low, high = torch.where(finite, x, math.inf).min(), torch.where(finite, x, -math.inf).max()
+    low = over_ranks(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
+    high = over_ranks(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
     # by halves, as the difference of two finite numbers need not be finite
     part = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
     bins = torch.where(finite, (BINS * part).clamp(0, BINS - 1), BINS).long()
-    counts = torch.bincount(bins.flatten(), minlength=BINS + 1).float()
+    counts = over_ranks(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()
     return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
 
 

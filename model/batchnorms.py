@@ -6,41 +6,58 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from model.norms import Affine, at_least_fp32
 
 
+def ranks(sync: bool) -> int:
+    """How many processes, each of which has an equal share of the batch, take their statistics together."""
+    return dist.get_world_size() if sync and dist.is_available() and dist.is_initialized() else 1
+
+
+def over_ranks(sums: Tensor, ranks: int) -> Tensor:
+    """The sum over the processes, in the place of ``sums``."""
+    if ranks > 1:
+        dist.all_reduce(sums)
+    return sums
+
+
 class StandardizeBatch(torch.autograd.Function):
-    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are those over the first dimensions, ``over``, of x.
-    Gives y, μ and σ²; of the last two no gradient is taken.
+    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are those over the first dimensions, ``over``, of x,
+    and over the shares of it that so many ``ranks`` have. Gives y, μ and σ²; of the last two no gradient is
+    taken.
 
     Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ. By hand for the
     same reason as model.norms.Standardize.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, over: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        n = math.prod(x.shape[: len(over)])
-        mean = x.sum(over) / n
+    def forward(
+        ctx: Any, x: Tensor, over: tuple[int, ...], eps: float, ranks: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n = math.prod(x.shape[: len(over)]) * ranks
+        mean = over_ranks(x.sum(over), ranks) / n
         y = x - mean
-        var = y.square().sum(over) / n
+        var = over_ranks(y.square().sum(over), ranks) / n
         s = torch.rsqrt(var + eps)
         y *= s
         ctx.save_for_backward(y, s)
-        ctx.over, ctx.n = over, n
+        ctx.over, ctx.n, ctx.ranks = over, n, ranks
         ctx.mark_non_differentiable(mean, var)
         return y, mean, var
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
         y, s = ctx.saved_tensors
-        dot, total = (g * y).sum(ctx.over), g.sum(ctx.over)
+        sums = torch.stack([(g * y).sum(ctx.over), g.sum(ctx.over)])
+        dot, total = over_ranks(sums, ctx.ranks)
         gradient = torch.addcmul(total * (-s / ctx.n), g, s)  # in two passes over memory, not four
         gradient.addcmul_(y, dot * (-s / ctx.n))
-        return gradient, None, None
+        return gradient, None, None, None
 
 
 class BatchNorm(Affine):
@@ -62,6 +79,8 @@ class BatchNorm(Affine):
         eps: added to σ², in units of x².
         momentum: weight of the new batch in the running estimates.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
+        sync: where several processes train together, take the statistics of all their shares of the batch,
+            as one process would; else each takes those of its own.
 
     Raises:
         ValueError: the input has other channels, or training on one value per channel (σ² would be 0).
@@ -72,11 +91,18 @@ class BatchNorm(Affine):
     running_var: Tensor
 
     def __init__(
-        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, bias: bool = True
+        self,
+        channels: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        bias: bool = True,
+        sync: bool = True,
     ) -> None:
         super().__init__(channels, affine, affine and bias)
         self.eps = eps
         self.momentum = momentum
+        self.sync = sync
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
@@ -98,12 +124,12 @@ class BatchNorm(Affine):
     def in_training(self, x: Tensor) -> Tensor:
         """By mean and biased variance of the batch. Advances the estimates."""
         over = tuple(range(x.ndim - self.running_mean.ndim))
-        n = math.prod(x.shape[: len(over)])
+        n = math.prod(x.shape[: len(over)]) * ranks(self.sync)
         if n < 2:
             raise ValueError(
                 f"BatchNorm in training needs more than one value to take a mean of: {tuple(x.shape)}"
             )
-        y, mean, var = StandardizeBatch.apply(x, over, self.eps)
+        y, mean, var = StandardizeBatch.apply(x, over, self.eps, ranks(self.sync))
         running_mean, running_var = self.estimates(x)
         running_mean.lerp_(mean.to(running_mean.dtype), self.momentum)
         running_var.lerp_((var * n / (n - 1)).to(running_var.dtype), self.momentum)
@@ -133,7 +159,7 @@ class PositionBatchNorm(BatchNorm):
     step's for them, and begins with a weight of 0.1 because of the tanh of its LSTM, which is not here.)
 
     Args:
-        channels, eps, momentum, affine, bias: as BatchNorm's.
+        channels, eps, momentum, affine, bias, sync: as BatchNorm's.
         max_steps: the longest input, T.
 
     Raises:
@@ -150,8 +176,9 @@ class PositionBatchNorm(BatchNorm):
         momentum: float = 0.1,
         affine: bool = True,
         bias: bool = True,
+        sync: bool = True,
     ) -> None:
-        super().__init__(channels, eps, momentum, affine, bias)
+        super().__init__(channels, eps, momentum, affine, bias, sync)
         self.running_mean = torch.zeros(max_steps, channels)
         self.running_var = torch.ones(max_steps, channels)
 
@@ -210,7 +237,12 @@ class PowerNorm(Affine):
     running_square: Tensor
 
     def __init__(
-        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, bias: bool = True
+        self,
+        channels: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        bias: bool = True,
     ) -> None:
         super().__init__(channels, affine, affine and bias)
         self.eps = eps
@@ -221,6 +253,7 @@ class PowerNorm(Affine):
         y = at_least_fp32(x)
         scale = torch.rsqrt(self.running_square + self.eps)
         if self.training:  # a new tensor, not a changed one: see RunningBatchNorm
-            square = y.detach().square().flatten(0, -2).mean(0)
+            n = ranks(sync=True)
+            square = over_ranks(y.detach().square().flatten(0, -2).mean(0), n) / n
             self.running_square = self.running_square.lerp(square.to(scale.dtype), self.momentum)
         return self.affine(y * scale).to(x.dtype)

@@ -46,6 +46,7 @@ class Environment(TypedDict, total=False):
     group: str
     device: str
     precision: str
+    ranks: int
     threads: int
     compile: bool
     python: str

@@ -21,6 +21,7 @@ from tests.programs import Program, saved
 from tests.test_train import QUICK, final, rows, same
 from training import checkpoint, device, interrupts, runs
 from training.checking import ConfigError
+from training.distributed import Ranks
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
 CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
@@ -33,7 +34,7 @@ def go(config) -> Path:
         data, compute = prepare(**config.data.model_dump()), device.choose(config.device, config.precision)
         folder = runs.run_folder(config, compute.precision, data.fingerprint)
         with runs.Run(folder) as run:
-            program.train(config, data, compute, run)
+            program.train(config, data, compute, run, Ranks())
     return folder
 
 

@@ -25,6 +25,7 @@ from training import checkpoint, runs, state
 from training.checking import ConfigError
 from training.components import build_model
 from training.device import choose
+from training.distributed import Ranks
 from training.rehearsal import rehearse
 from training.source import source
 
@@ -35,7 +36,7 @@ def run(config) -> Path:
     data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
     folder = runs.run_folder(config, compute.precision, data.fingerprint)
     with runs.Run(folder) as opened:
-        program.train(config, data, compute, opened)
+        program.train(config, data, compute, opened, Ranks())
     return folder
 
 

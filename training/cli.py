@@ -24,7 +24,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from omegaconf import DictConfig
 
 from plain import terminal
-from training import errors, interrupts, records
+from training import distributed, errors, interrupts, records
 from training.checking import Checked, ConfigError, checked, keys
 from training.composition import composed_job, plain
 
@@ -67,10 +67,12 @@ def command(
             failures.append(composed)
             return math.inf  # a sweep goes on
 
+        @distributed.leaving()
         def program() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and we say them
             if outlives_readers:
                 terminal.outlive_readers()
+            distributed.quiet()
             sys.argv[1:] = [quoted(argument) for argument in options_first(sys.argv[1:])]
             try:
                 with interrupts.ending():

@@ -19,8 +19,9 @@ from data import DataError
 from plain import terminal
 from training.checking import ConfigError, unknown_key
 from training.checkpoint import CheckpointError
+from training.distributed import LostRankError
 
-USERS = (ConfigError, DataError, CheckpointError)  # errors whose message is for the user
+USERS = (ConfigError, DataError, CheckpointError, LostRankError)  # errors whose message is for the user
 
 
 def explain(error: Exception, known: list[str]) -> str:

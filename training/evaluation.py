@@ -1,7 +1,10 @@
-"""The loss on given batches: as a model is used, and on the batch statistics that it was trained on."""
+"""The loss on given batches: as a model is used, and on the batch statistics that it was trained on.
+
+Several ranks share them, a batch to each in turn, so they come as turns: see ``distributed.Ranks.turns``.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data.batches import Batch
+from training.distributed import Ranks
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
 Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d
@@ -20,20 +24,20 @@ def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(net(idx).flatten(0, 1).float(), targets.flatten())
 
 
-def evaluate(model: nn.Module, loss_of: LossOf, some: Iterable[Batch]) -> float:
+def evaluate(model: nn.Module, loss_of: LossOf, turns: Iterable[list[Batch]], ranks: Ranks) -> float:
     """Mean loss per target token, in evaluation mode. Moves no buffer and draws no random number."""
     model.eval()
     try:
-        return mean_loss(model, loss_of, some)
+        return mean_loss(model, loss_of, turns, ranks)
     finally:
         model.train()
 
 
 def evaluate_on_batch_statistics(
-    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, some: Iterable[Batch]
+    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, some: Iterable[Batch], ranks: Ranks
 ) -> float:
-    """The same, but the modules ``estimating`` normalize as they do in training. Their running estimates stay
-    as they are, and no batch's are seen by the next."""
+    """The same, but the modules ``estimating`` normalize as they do in training: each rank does its share of
+    every batch. Their running estimates stay as they are, and no batch's are seen by the next."""
     model.eval()
     for module in estimating:
         module.train()
@@ -42,8 +46,14 @@ def evaluate_on_batch_statistics(
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         return functional_call(model, buffers, (idx,))
 
+    def shares() -> Iterator[list[Batch]]:
+        for x, y in some:
+            part = ranks.share(len(x))
+            yield [(x[part], y[part])]
+
     try:
-        return mean_loss(net, loss_of, some)
+        here = torch.tensor(mean_loss(net, loss_of, shares(), Ranks()), dtype=torch.float64)
+        return float(ranks.mean(here))
     finally:
         model.train()
 
@@ -72,8 +82,16 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
     return [] if torch.equal(by_estimates, by_batch) else modules
 
 
-def mean_loss(net: Net, loss_of: LossOf, some: Iterable[Batch]) -> float:
+def mean_loss(net: Net, loss_of: LossOf, turns: Iterable[list[Batch]], ranks: Ranks) -> float:
+    sizes: list[int] = []  # target tokens of each batch
+    mine = []
     with torch.inference_mode():
-        losses, sizes = zip(*((loss_of(net, batch), batch[1].size) for batch in some), strict=True)
-        values = torch.stack(losses).tolist()  # one copy to the host
+        for turn in turns:
+            sizes += [y.size for _, y in turn]
+            if ranks.rank < len(turn):
+                mine.append(loss_of(net, turn[ranks.rank]))
+        losses = torch.zeros(len(sizes))
+        if mine:
+            losses[ranks.rank :: ranks.count] = torch.stack(mine).cpu()  # one copy to the host
+        values = ranks.sum(losses).tolist()
     return math.fsum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)

@@ -82,15 +82,22 @@ def ending() -> Iterator[None]:
 
 
 class Pending:
-    """Whether a signal has come, and when."""
+    """Whether a signal has come, and when.
+
+    Args:
+        agreed: the signal of this process, 0 for none -> that on which all its ranks act.
+    """
 
     number: int | None = None
     since = 0.0
 
+    def __init__(self, agreed: Callable[[int], int]) -> None:
+        self.agreed = agreed
+
     def check(self) -> None:
         """Raises Interrupted where one has."""
-        if self.number is not None:
-            end(self.number)
+        if number := self.agreed(self.number or 0):
+            end(number)
 
     def watching(self, some: Iterable[T]) -> Iterator[T]:
         """The same items, with a check before each."""
@@ -103,14 +110,15 @@ PATIENCE = 1.0  # seconds in which another signal is taken for the same one: lau
 
 
 @contextmanager
-def deferred() -> Iterator[Pending]:
+def deferred(agreed: Callable[[int], int] = int) -> Iterator[Pending]:
     """Inside, a signal is only noted. One that comes after PATIENCE does what it did outside, at once.
+    ``agreed`` is Pending's.
 
     Raises:
         Interrupted: a signal came and was not looked at; from the error that ended the loop, if one did.
     """
     check()
-    pending = Pending()
+    pending = Pending(agreed)
     found = current()
 
     def note(number: int, frame: Any) -> None:

@@ -1,6 +1,7 @@
 """What cannot work is heard of before anything is written: the model is built, compiled where that is wanted,
 and goes through one batch."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from training.checking import ConfigError
 from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
+from training.distributed import LostRankError, Ranks, lost
 from training.evaluation import Objective, cross_entropy
 from training.memory import lacking_memory, training_sizes
 
@@ -23,13 +25,13 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
     """
     try:
-        with lacking_memory(training_sizes(config)):
+        with lacking_memory(training_sizes(config)), lost():
             attend = compute.attend(config.model.dropout)
             model = build_model(config, vocab_size, attend=attend).to(compute.device)
             moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]  # an optimizer's
             rehearse(model, lambda: loss_of(model))
             del moments
-    except ConfigError:
+    except (ConfigError, LostRankError):
         raise
     except (ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
@@ -40,10 +42,10 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
 
 
 def compiled(
-    model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor], accumulates: bool
+    model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor], accumulates: bool, ranks: Ranks
 ) -> Objective:
-    """``cross_entropy`` compiled, the model in it; where that fails, as it is. ``loss_of`` is one batch's
-    loss by either.
+    """``cross_entropy`` compiled, the model in it; where that fails on any rank, as it is. ``loss_of`` is one
+    batch's loss by either.
 
     The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
     draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU forward
@@ -55,16 +57,22 @@ def compiled(
     graphs = gpu and not accumulates and not replaces_buffers(model, lambda: loss_of(cross_entropy))
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings are not for our user
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": cpu, "triton.cudagraphs": graphs}
     fast: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
+    why = None
     try:
-        for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
-            rehearse(model, lambda: loss_of(fast))
-        return fast
+        with lost():
+            for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
+                rehearse(model, lambda: loss_of(fast))
+    except LostRankError:
+        raise
     except Exception as error:  # whatever a compiler may raise
-        print(f"compile: failed, going on without ({type(error).__name__})", flush=True)
-        return cross_entropy
+        why = type(error).__name__
+    if why := ranks.first_of(why):
+        print(f"compile: failed, going on without ({why})", flush=True)
+    return cross_entropy if why else fast
 
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:

@@ -225,9 +225,36 @@ class Run:
             going_on = f"the same command{self.without_fresh} goes on from step {self.status['saved'] or 0:,}"
             print(f"{self.folder}: interrupted by {signal.signal}; {going_on}", file=sys.stderr)
             raise
+        except SystemExit:
+            self.write_status(state="interrupted", reason="taken back by the cluster")
+            raise
         except BaseException as error:
             with suppress(OSError):  # of a full disk there is one error to tell of: that one
                 self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
             raise
         if self.status["state"] == "running":
             self.write_status(state="finished")
+
+
+class OthersRun(Run):
+    """A run as its ranks but the first see it: they read its folder, and write nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.metrics = Path(os.devnull)
+
+    def lock(self) -> None:
+        pass
+
+    def open(
+        self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None
+    ) -> None:
+        pass
+
+    def write(self, file: Path, content: dict[str, Any]) -> None:
+        pass
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self.write_status(state="running")
+        yield

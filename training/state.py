@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.checkpoint import Checkpoint, CheckpointError, newest
+from training.checkpoint import Checkpoint, CheckpointError, load, newest, path_of
+from training.distributed import Ranks
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
 
@@ -64,13 +65,16 @@ def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
-    """Take model and optimizers to where the newest usable checkpoint of ``run`` has them. Returns its step,
-    or 0 where there is none. Raises CheckpointError where there are some and none can be used."""
-    found = newest(folder, run)
-    if found is None:
+def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimizer], ranks: Ranks) -> int:
+    """Take model and optimizers to where the newest usable checkpoint of ``run`` has them: that which the
+    first rank finds. Returns its step, or 0 where there is none. Raises CheckpointError where there are some
+    and none can be used."""
+    found = newest(folder, run) if ranks.first else None
+    step = ranks.told(found.meta.step if found else None)
+    if step is None:
         return 0
     try:
+        found = found or load(path_of(folder, step))
         if found.meta.step and not found.meta.optimizer:
             raise CheckpointError(f"{found.path}: has no state of an optimizer, so nothing can go on from it")
         restore_model(model, found)

@@ -17,6 +17,7 @@ from plain.files import ROW, jsonable, lines, naming, read_json, write_atomicall
 from training import wandb_sink
 from training.checking import ConfigError
 from training.config import RunConfig
+from training.divergence import DECISIVE
 from training.runs import leaks
 from training.system import SIGNALS
 
@@ -67,6 +68,12 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
         raise ConfigError(f"{file}: {error}; fresh=true starts the run over") from None
     write_atomically(file, "".join(json.dumps(jsonable(row)) + "\n" for row in rows), sync=True)
     return rows
+
+
+def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the rows that have a loss of the validation split, and of the last one, that and when it was."""
+    short = [{key: row[key] for key in ("step", "seconds", *DECISIVE) if key in row} for row in rows]
+    return [row for row in short if "val/loss" in row or row is short[-1]]
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -28,9 +28,9 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
     at = []  # the step that the last batch was drawn for
     draw, seed_of = program.batches.training_batch, {}
 
-    def drawn(tokens, block_size, rows, seed):
+    def drawn(tokens, block_size, rows, seed, *part):
         at.append(seed_of.setdefault(seed, len(seed_of)))
-        return draw(tokens, block_size, rows, seed)
+        return draw(tokens, block_size, rows, seed, *part)
 
     def spoilt(x):
         if at[-1] < step:

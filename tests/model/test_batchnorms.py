@@ -1,12 +1,18 @@
 """Our norms over the batch are torch's where torch has them, and each leaks what it says and nothing else."""
 
+import copy
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from model.batchnorms import BatchNorm, PositionBatchNorm, PowerNorm, RunningBatchNorm, TorchBatchNorm
+from tests import ranks
 from tests.model.test_norms import SEEDS, SHAPES, drawn, outcome, randomize
 
 
@@ -189,3 +195,44 @@ def test_compiled_its_gradient_is_by_the_estimates_of_the_forward(kind, backend)
             net(x).sum().backward()
         for a, b in zip(*(model.parameters() for model in models), strict=True):
             torch.testing.assert_close(a.grad, b.grad)
+
+
+def on_shares(norms: list[nn.Module], x: torch.Tensor, g: torch.Tensor) -> list[list[np.ndarray]]:
+    """What a rank has of each norm after three steps on its share of x (B, T, C), whose output has the
+    gradient g: output, gradient of the input, state, gradients of the parameters."""
+    rank, count = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    rows = len(x) // count
+    mine = slice(rank * rows, (rank + 1) * rows)
+    found = []
+    for norm in copy.deepcopy(norms):
+        for _ in range(3):
+            share = x[mine].clone().requires_grad_()
+            y = norm(share)
+            y.backward(g[mine])
+        state, gradients = norm.state_dict().values(), (p.grad for p in norm.parameters())
+        found.append([tensor.detach().numpy().copy() for tensor in (y, share.grad, *state, *gradients)])
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_shares_of_several_processes_are_normalized_as_one_batch(count):
+    kinds = (BatchNorm, partial(PositionBatchNorm, max_steps=5), RunningBatchNorm, PowerNorm)
+    x, g = drawn((8, 5, 3)) * 3 + 2, drawn((8, 5, 3), 1)
+    together = [kind(3).double() for kind in kinds]
+    own = [kind(3, sync=False).double() for kind in kinds[:2]]
+    whole = on_shares(together, x, g)
+    shares = ranks.each(count, on_shares, [*together, *own], x, g)
+    for k, norm in enumerate(together):
+        states = 2 + len(norm.state_dict())
+        for i, wanted in enumerate(whole[k]):
+            found = [share[k][i] for share in shares]
+            if i < 2:  # each has its rows
+                np.testing.assert_allclose(np.concatenate(found), wanted)
+            elif i < states:  # the same for all
+                for one in found:
+                    np.testing.assert_allclose(one, wanted)
+            else:  # summed outside
+                np.testing.assert_allclose(sum(found), wanted)
+        if k < len(own):
+            alone = np.concatenate([share[len(kinds) + k][0] for share in shares])
+            assert abs(alone - whole[k][0]).max() > 1e-3

@@ -15,6 +15,7 @@ from tests.conftest import NORMS, configured, daily
 from tests.test_train import rows, run, same
 from training import evaluation, runs
 from training.components import build_model
+from training.distributed import Ranks
 from training.state import model_tensors
 
 ON_THE_BATCH = (
@@ -66,13 +67,16 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
     assert estimating == [module for module in model.modules() if hasattr(module, "running_mean")]
     assert len(estimating) == 3
 
-    def on_batch_statistics(model, loss_of, some):
-        return evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, some)
+    def on_estimates(loss_of):
+        return evaluation.evaluate(model, loss_of, [[batch]], Ranks())
 
-    for measure in (evaluation.evaluate, on_batch_statistics):
-        measure(model, loss_of, [batch])
+    def on_batch_statistics(loss_of):
+        return evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, [batch], Ranks())
+
+    for measure in (on_estimates, on_batch_statistics):
+        measure(loss_of)
         with pytest.raises(ZeroDivisionError):
-            measure(model, failing, [batch])
+            measure(failing)
         assert same(before, model_tensors(model))
         assert all(module.training for module in model.modules())
 
@@ -90,9 +94,12 @@ def test_a_buffer_that_does_not_move_is_no_running_estimate():
 
 def test_a_loss_is_that_of_a_token_whatever_the_sizes_of_the_batches():
     losses = {2: 1.0, 6: 5.0}  # by the number of rows
-    some = [(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64)) for n in losses]
-    model = torch.nn.Identity()
-    mean = evaluation.evaluate(model, lambda net, batch: torch.tensor(losses[len(batch[0])]), some)
+    some = [[(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64))] for n in losses]
+
+    def loss_of(net, batch):
+        return torch.tensor(losses[len(batch[0])])
+
+    mean = evaluation.evaluate(torch.nn.Identity(), loss_of, some, Ranks())
     assert mean == (2 * 1.0 + 6 * 5.0) / 8
 
 

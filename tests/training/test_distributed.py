@@ -1,0 +1,208 @@
+"""Several ranks train the run of one."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import ranks
+from tests.conftest import TINY, daily
+from tests.programs import ROOT, run
+from training import checkpoint, runs
+
+CARD = ("layernorm", "torch_layernorm", "batchnorm", "none")
+MORE = ("train.steps=50", "train.batch_size=8", "train.eval_every=25", "model.dropout=0", "stats=all")
+
+
+@pytest.fixture
+def arguments(text_file):
+    return [*TINY, *MORE, "data=text", f"data.path={text_file}"]
+
+
+def rows_of(folder: Path) -> list[dict]:
+    [file] = folder.glob("runs/*/metrics.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def without_time(row: dict) -> dict:
+    return {k: v for k, v in row.items() if k not in ("seconds", "train/tokens_per_s", "stats/overhead")}
+
+
+def assert_alike(found: list[dict], wanted: list[dict], rel: float = 1e-4) -> None:
+    """All numbers of two runs' rows; a leak is 0 or it is not."""
+    assert [row["step"] for row in found] == [row["step"] for row in wanted]
+    for one, other in zip(map(without_time, found), map(without_time, wanted), strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            if isinstance(value, dict):
+                assert sum(value["counts"]) == sum(other[key]["counts"])
+            elif key.startswith("leak."):
+                assert (value == 0) == (other[key] == 0)
+            else:
+                assert value == pytest.approx(other[key], rel=rel, abs=1e-6), (one["step"], key)
+
+
+@pytest.mark.parametrize(
+    ("norm", "count"),
+    daily(
+        itertools.product(("batchnorm", "layernorm", "torch_layernorm", "none"), (2, 4)), {0, 3}.__contains__
+    ),
+)
+def test_several_ranks_are_one_process(arguments, tmp_path, norm, count):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    for folder in (alone, shared):
+        folder.mkdir()
+    assert run("train.py", *arguments, f"norm={norm}", cwd=alone).returncode == 0
+    ended = ranks.trained(count, *arguments, f"norm={norm}", cwd=shared)
+    assert [status for status, _, _ in ended] == [0] * count
+    assert all(output == "" and errors == "" for _, output, errors in ended[1:])
+    found, wanted = rows_of(shared), rows_of(alone)
+    assert found[0]["train/loss"] == pytest.approx(wanted[0]["train/loss"], rel=1e-6)
+    assert_alike(found, wanted)
+
+
+def until_saved(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while not any(
+        checkpoint.saved_steps(run / "checkpoints")[-1:] >= [step] for run in folder.glob("runs/*-*")
+    ):
+        assert time.monotonic() < deadline, [*folder.rglob("*")]
+        time.sleep(0.01)
+
+
+def test_a_run_goes_on_with_more_ranks_and_with_fewer(arguments, tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    for folder in (alone, shared):
+        folder.mkdir()
+    longer = [
+        *arguments,
+        "norm=batchnorm",
+        "train.steps=60",
+        "train.checkpoint_every=5",
+        "train.eval_every=30",
+    ]
+    assert run("train.py", *longer, cwd=alone).returncode == 0
+    for number, (count, until) in enumerate(((1, 5), (2, 20))):
+        programs = ranks.started(count, *longer, cwd=shared)
+        until_saved(shared, until)
+        programs[-1].send_signal((signal.SIGTERM, signal.SIGINT)[number])  # one of them hears it, all end
+        statuses = [(program.communicate(), program.wait())[1] for program in programs]
+        assert statuses == [(143, 130)[number]] * count
+    last = run("train.py", *longer, cwd=shared)
+    assert last.returncode == 0
+    assert "ranks 2 → 1" in last.stdout
+    assert_alike(rows_of(shared), rows_of(alone), rel=1e-3)
+
+
+def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
+    started = (f"--nproc_per_node={count}", f"--max-restarts={restarts}", "--monitor-interval=0.1")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *started]
+    return subprocess.Popen(
+        [*command, ROOT / "train.py", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ranks_of(process: int) -> list[int]:
+    import psutil
+
+    children = psutil.Process(process).children(recursive=True)
+    return [child.pid for child in children if any(part.endswith("train.py") for part in child.cmdline())]
+
+
+def errors_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("error: ")]
+
+
+def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(arguments, tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    for folder in (alone, shared):
+        folder.mkdir()
+    longer = [
+        *arguments,
+        "norm=batchnorm",
+        "train.steps=60",
+        "train.checkpoint_every=5",
+        "train.eval_every=30",
+    ]
+    assert run("train.py", *longer, cwd=alone).returncode == 0
+    with torchrun(2, *longer, cwd=shared) as process:
+        until_saved(shared, 5)
+        victim = ranks_of(process.pid)[1]
+        os.kill(victim, signal.SIGKILL)
+        began = time.monotonic()
+        _, said = process.communicate(timeout=60)
+        assert time.monotonic() - began < 30
+    assert process.returncode == 1
+    assert errors_of(said) == [
+        "error: another rank has ended; the same command goes on from the newest checkpoint"
+    ]
+    [folder] = (shared / "runs").glob("*-*")
+    assert runs.read_status(folder)["state"] == "failed"
+    assert ranks.trained(2, *longer, cwd=shared)[0][0] == 0
+    assert_alike(rows_of(shared), rows_of(alone), rel=1e-3)
+
+
+def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
+    longer = [*arguments, "train.steps=60", "train.checkpoint_every=5"]
+    with torchrun(2, *longer, cwd=tmp_path, restarts=1) as process:
+        until_saved(tmp_path, 5)
+        os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "going on from step" in output
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("norm=nonorm", "norm: there is no 'nonorm'"),
+        ("data.path=nowhere", "data.path: nowhere"),
+        ("train.batch_size=5", "cannot be shared by 2 ranks"),
+        ("-m", "torchrun is for one run"),
+        ("device=cuda:1", "is one GPU for 2 ranks"),
+        ("model.n_head=3", "is not divisible"),
+    ],
+)
+def test_a_mistake_is_told_once(arguments, tmp_path, mistake, said):
+    ended = ranks.trained(2, *arguments, mistake, cwd=tmp_path)
+    assert all(status != 0 for status, _, _ in ended)
+    [error] = errors_of("".join(errors for _, _, errors in ended))
+    assert said in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_finished_run_is_told_of_once(arguments, tmp_path):
+    first = ranks.trained(2, *arguments, cwd=tmp_path)
+    again = ranks.trained(2, *arguments, cwd=tmp_path)
+    assert [status for status, _, _ in first + again] == [0] * 4
+    assert "nothing left to do" in again[0][1]
+    assert again[1][1:] == ("", "")
+
+
+def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
+    results = {}
+    for sync in ("true", "false"):
+        (folder := tmp_path / sync).mkdir()
+        own = [*arguments, "norm=batchnorm", f"norm.sync={sync}"]
+        assert ranks.trained(2, *own, cwd=folder)[0][0] == 0
+        results[sync] = rows_of(folder)[0]["train/loss"]
+    assert results["true"] != pytest.approx(results["false"], rel=1e-6)
+
+
+@pytest.mark.long
+def test_compiled_they_are_the_same(arguments, tmp_path):
+    for choice in ("true", "false"):
+        (tmp_path / choice).mkdir()
+        settings = [*arguments, "norm=batchnorm", "train.grad_accum=2", f"compile={choice}"]
+        assert [status for status, *_ in ranks.trained(2, *settings, cwd=tmp_path / choice)] == [0, 0]
+    assert_alike(rows_of(tmp_path / "true"), rows_of(tmp_path / "false"))
