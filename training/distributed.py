@@ -204,7 +204,7 @@ def together(device: str) -> Iterator[Ranks]:
     """The ranks, until the end of ``with``: however one ends, all do, and one of them says why.
 
     Raises:
-        ConfigError: ``device`` is one GPU, and there are several ranks.
+        ConfigError: there are fewer GPUs than ranks.
     """
     if count() == 1:
         yield Ranks()
@@ -216,6 +216,8 @@ def together(device: str) -> Iterator[Ranks]:
 
     if ":" in device:
         raise ConfigError(f"device: {device} is one GPU for {count()} ranks; device=cuda gives each its own")
+    if device != "cpu" and torch.backends.mps.is_available():
+        raise ConfigError(f"device: a Mac's GPU is one for {count()} ranks; give device=cpu")
     local = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:

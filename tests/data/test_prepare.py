@@ -137,7 +137,7 @@ if __name__ == "__main__":
 """
 
 
-def started(cwd: Path, *arguments: str, shard: int = 3000) -> subprocess.Popen:
+def started(cwd: Path, *arguments: str, shard: int = 1500) -> subprocess.Popen:
     """The program, which begins a new file after so many tokens."""
     (cwd / "program.py").write_text(PROGRAM)
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -149,7 +149,7 @@ def started(cwd: Path, *arguments: str, shard: int = 3000) -> subprocess.Popen:
 def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
     draw = random.Random(0)
     for name in ("a.txt", "b.jsonl"):
-        words = [draw.choice(LETTERS.split(" ")) for _ in range(150_000)]
+        words = [draw.choice(LETTERS.split(" ")) for _ in range(60_000)]
         lines = (" ".join(words[i : i + 50]) for i in range(0, len(words), 50))
         document = name.endswith(".jsonl")
         content = "".join((json.dumps({"text": line}) if document else line) + "\n" for line in lines)
