@@ -110,7 +110,8 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
     """The largest q·k/√d among what the queries may attend to."""
     logits, future = attention_logits(q, k)
     visible = logits.masked_fill(future, -math.inf)
-    return over_ranks(visible.flatten().amax() if len(q) else visible.new_tensor(-math.inf), ReduceOp.MAX)
+    none = visible.new_tensor(-math.inf)  # of a rank that has no sequence to look at
+    return over_ranks(visible.max() if visible.numel() else none, ReduceOp.MAX)
 
 
 # of a norm and its input: None where the norm has no such thing, or means something else by that name

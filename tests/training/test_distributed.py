@@ -65,6 +65,13 @@ def test_several_ranks_are_one_process(arguments, tmp_path, norm, count):
     assert_alike(found, wanted)
 
 
+def test_a_rank_may_have_no_sequence_whose_attention_is_looked_at(arguments, tmp_path):
+    """The first 8 are all of the first rank."""
+    ended = ranks.trained(2, *arguments, "train.batch_size=32", "train.steps=2", cwd=tmp_path)
+    assert [status for status, _, _ in ended] == [0, 0]
+    assert {"attn.max_logit/00.attn", "attn.entropy/00.attn"} <= rows_of(tmp_path)[0].keys()
+
+
 def until_saved(folder: Path, step: int) -> None:
     deadline = time.monotonic() + 60
     while not any(
