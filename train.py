@@ -54,6 +54,7 @@ def train(
     from training.memory import check_room, lacking_memory, saves_of, size_of, training_sizes
     from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import compiled, rehearsed
+    from training.views import view_of
 
     wandb_mode = tracking.wandb_mode(config) if ranks.first else "disabled"
     threads = set_switches(compute, config.train.threads)
@@ -80,7 +81,7 @@ def train(
         """Where the numbers of a step whose update was not made, or of its evaluation, first are not finite,
         as ``first in <module>``."""
         model.train(not evaluation)
-        with torch.set_grad_enabled(not evaluation):
+        with view.whole(), torch.set_grad_enabled(not evaluation):
             for batch in windows(large) if evaluation else micro_batches(step):
                 loss_here = partial(loss_of, batch=batch)
                 if found := finite.first_not_finite(model, loss_here, ranks.first_of):
@@ -93,37 +94,39 @@ def train(
     lacking = training_sizes(config)
     with lacking_memory(lacking):
         micro_batch = next(micro_batches(0))
-        model = rehearsed(
-            config, data.tokenizer.vocab_size, compute, lambda model: loss_of(model, micro_batch)
-        )
-        evaluation.evaluate(model, loss_of, [[next(windows(large))]], distributed.Ranks())
-    net = ranks.replicated(model)
+        one_loss = partial(loss_of, batch=micro_batch)
+        viewed = partial(view_of, config.distributed, ranks)
+        view = rehearsed(config, data.tokenizer.vocab_size, compute, one_loss, viewed)
+        model = view.model
+        with view.whole():
+            evaluation.evaluate(model, loss_of, [[next(windows(large))]], distributed.Ranks())
+            estimating = evaluation.with_running_estimates(model, one_loss)
     objective: Objective = cross_entropy
     if worth_compiling(config, data.tokenizer.vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
-        compiling = partial(loss_of, net, micro_batch)
-        objective = compiled(model, compute, compiling, accumulates, ranks)
-    estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, micro_batch))
-    optimizers = new_optimizers(model, config.optim)
+        compiling = partial(loss_of, view.net, micro_batch)
+        objective = compiled(view.trained, compute, compiling, accumulates, ranks)
+    optimizers = new_optimizers(view.trained, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)
-    weights = Weights(model, wanted)
+    weights = Weights(view.trained, wanted)
 
     run.lock()
     if not config.fresh and ranks.told(runs.has_ended(run.folder)):  # while the lock was another process's
         return
-    start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, model, optimizers, ranks)
+    with view.whole():
+        start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, view, optimizers, ranks)
+        certificate = ranks.told(read_json(run.certificate) if start else {})
+        certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
     logged = ranks.told(tracking.losses(tracking.cut(run.metrics, start)) if ranks.first else None)
     best = tracking.best_of(logged)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
     divergence = Divergence(guessing(windows(large)), warm, steps, patience, origin, logged)
-    updates = Updates([*model.parameters()], optimizers, config.train.grad_clip or math.inf)
+    updates = Updates([*view.trained.parameters()], optimizers, config.train.grad_clip or math.inf)
     n_parameters = sum(p.numel() for p in model.parameters())
     here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
-    here |= {"overrides": cli.arguments(), "ranks": ranks.count}
+    here |= {"overrides": cli.arguments(), "ranks": ranks.count, "distributed": config.distributed}
     group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
-    certificate = ranks.told(read_json(run.certificate) if start else {})
-    certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
     size = size_of(state.model_tensors(model).values(), optimizers)
     if ranks.first:
         check_room(run.checkpoints, size, most=saves_of(config))
@@ -138,11 +141,11 @@ def train(
 
     def save(step: int) -> None:
         """Unless this step is saved, or some number is not finite: then the next loss will say so."""
-        if not ranks.first or step == run.status["saved"] or updates.missed:
+        if step == run.status["saved"] or updates.missed:
             return
-        moments, structure = state.optimizer_state(model, optimizers)
-        tensors = state.model_tensors(model) | moments
-        if not state.all_finite(tensors):
+        moments, structure = state.optimizer_state(view.trained, optimizers)
+        tensors = view.gathered(state.model_tensors(view.trained) | moments)
+        if not ranks.told(state.all_finite(tensors)):
             return
         meta = checkpoint.Meta(
             step=step,
@@ -152,13 +155,13 @@ def train(
             run=run.folder.name,
             optimizer=structure,
         )
-        metrics.sync()
-        checkpoint.save(run.checkpoints, meta, tensors, best["step"] if best else None)
+        if ranks.first:
+            metrics.sync()
+            checkpoint.save(run.checkpoints, meta, tensors, best["step"] if best else None)
         run.write_status(step=step, saved=step)
 
     def evaluations(step: int) -> dict[str, float]:
-        """What is measured on the validation split at ``step``."""
-        ranks.same_buffers(model)
+        """What is measured on the validation split at ``step``, inside ``view.whole``."""
         turns = stop.watching(ranks.turns(windows(large)))
         found = {"val/loss": evaluation.evaluate(model, loss_of, turns, ranks)}
         if estimating and len(next(windows(micro_rows))[0]) == micro_rows:  # micro-batches, as in training
@@ -194,7 +197,8 @@ def train(
             try:  # a signal is looked at here only, where the model is that of this step
                 stop.check()
                 if evaluates:
-                    with clock.aside("evaluation"):
+                    ranks.same_buffers(view.trained)
+                    with clock.aside("evaluation"), view.whole():
                         row |= evaluations(step)
             except interrupts.Interrupted:
                 save(step)
@@ -213,12 +217,13 @@ def train(
                 seen: dict[str, Tensor] = {}  # measured at this step, on the device
                 if watching := is_due(step, config.stats.every, dense_start=True):
                     histograms = is_due(step, config.stats.histograms_every)
-                    with clock.aside("statistics"), Activations(model, wanted, histograms) as seen:
+                    looking = Activations(model, wanted, histograms)
+                    with clock.aside("statistics"), view.whole(), looking as seen:
                         (loss_of(without_effects(model), next(micro_batches(step))) / ranks.count).backward()
                 loss = torch.zeros((), device=compute.device)
                 for micro, batch in enumerate(micro_batches(step), start=1):
-                    ranks.averages(net, micro == config.train.grad_accum)  # once a step
-                    micro_loss = loss_of(net, batch, objective) / config.train.grad_accum
+                    view.averages(micro == config.train.grad_accum)  # once a step
+                    micro_loss = loss_of(view.net, batch, objective) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 if watching:

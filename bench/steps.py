@@ -17,12 +17,11 @@ from torch import Tensor
 
 from bench.measure import BenchError
 from bench.sizes import Size
-from model import GPT
 from training import device, rehearsal
 from training.cli import choices
 from training.config import RunConfig
 from training.distributed import Ranks
-from training.evaluation import Objective, cross_entropy
+from training.evaluation import Net, Objective, cross_entropy
 from training.optim import Updates, new_optimizers
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
@@ -58,7 +57,7 @@ class Steps:
         tokens = np.random.default_rng(0).integers(size.vocab_size, size=shape)
         self.batch = tokens[:, :-1], tokens[:, 1:]
         self.objective: Objective = cross_entropy
-        self.model = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss)
+        self.model = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss).model
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(
@@ -69,7 +68,7 @@ class Steps:
         optimizers = new_optimizers(self.model, self.config.optim)
         self.updates = Updates([*self.model.parameters()], optimizers, self.config.train.grad_clip)
 
-    def loss(self, model: GPT, objective: Objective = cross_entropy) -> Tensor:
+    def loss(self, model: Net, objective: Objective = cross_entropy) -> Tensor:
         x, y = map(self.compute.tensor, self.batch)
         with self.compute.autocast():
             return objective(model, x, y)

@@ -50,7 +50,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
         torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
         return cross_entropy(net, x, y)
 
-    model = rehearsed(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of)
+    model = rehearsed(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:

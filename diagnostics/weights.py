@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 def norm(tensors: Sequence[Tensor]) -> Tensor:
     """√Σ x² over all numbers of all tensors, in fp32."""
-    return torch.stack([torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]).norm()
+    total = torch.stack([torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]).norm()
+    return total.full_tensor() if hasattr(total, "full_tensor") else total  # where each rank has a shard
 
 
 class Weights:

@@ -178,6 +178,7 @@ class RunConfig(Checked):
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
     compile: Auto
+    distributed: Literal["ddp", "fsdp"]
     fresh: bool
     tuned: list[str]
     model: ModelConfig
@@ -201,6 +202,15 @@ class RunConfig(Checked):
         sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
         every = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
         return {key: component for key, component in every.items() if isinstance(component, Component)}
+
+    @model_validator(mode="after")
+    def whole_matrices_for_muon(self) -> "RunConfig":
+        if self.distributed == "fsdp" and isinstance(self.optim, MuonConfig):
+            raise ValueError(
+                "distributed: fsdp gives each rank a part of every matrix, but optim=muon needs them whole; "
+                "choose optim=adamw or distributed=ddp"
+            )
+        return self
 
     @model_validator(mode="after")
     def statistics_that_there_are(self) -> "RunConfig":

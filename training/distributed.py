@@ -148,20 +148,6 @@ class Ranks:
         yield
         self.store.set(key, "")
 
-    def replicated(self, model: "nn.Module") -> Any:
-        """The model as it trains: a backward leaves the mean of all ranks' gradients, see ``averages``. One
-        process's is the model itself."""
-        if self.count == 1:
-            return model
-        from torch.nn.parallel import DistributedDataParallel
-
-        return DistributedDataParallel(model, forward_sync_buffers=False)
-
-    def averages(self, net: Any, does: bool) -> None:
-        """Whether the next backward averages over ranks: not before the last micro-batch of a step."""
-        if self.count > 1:
-            net.require_backward_grad_sync = does
-
     def same_buffers(self, model: "nn.Module") -> None:
         """Give all ranks the first one's: a norm may keep statistics of its own rank's batches."""
         if self.count > 1:

@@ -64,7 +64,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What bears on a run's numbers and is not as it was before, in words."""
     found = [
         f"{key} {before[key]} → {now[key]}"
-        for key in ("device", "ranks", "threads", "compile", "python", "processor")
+        for key in ("device", "ranks", "distributed", "threads", "compile", "python", "processor")
         if before.get(key, now[key]) != now[key]
     ]
     old, new = before.get("packages", {}), now["packages"]

@@ -78,7 +78,7 @@ def seconds_a_batch(config: RunConfig, vocab_size: int, compute: "Compute") -> f
         with compute.autocast():
             return cross_entropy(net, idx, idx)
 
-    model = rehearsed(config, vocab_size, compute, loss_of)
+    model = rehearsed(config, vocab_size, compute, loss_of).model
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

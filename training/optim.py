@@ -12,6 +12,7 @@ from model.branches import Linear
 from training.config import MuonConfig, OptimConfig, ScheduleConfig
 from training.muon import Muon
 from training.uncompiled import Uncompiled
+from training.views import all_of
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
@@ -75,13 +76,14 @@ class Updates:
         device = parameters[0].device
         self.missed = torch.tensor(0, device=device)
         self.sound = torch.tensor(True, device=device)
-        # A CPU is asked at no cost; the optimizers of other devices than CUDA's take no found_inf.
-        self.on_device = device.type == "cuda"
+        # A CPU is asked at no cost; the optimizers of other devices than CUDA's, and of shards, take no
+        # found_inf.
+        self.on_device = device.type == "cuda" and not hasattr(parameters[0], "full_tensor")
 
     def step(self, loss: Tensor, rate: float) -> Tensor:
         """One update by the gradients of ``loss``, which are then gone. Returns their norm, 0-d, before it
         was cut down."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm)
+        norm = all_of(torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm))
         self.sound &= loss.isfinite() & norm.isfinite()
         self.missed += ~self.sound
         found_inf = (~self.sound).float() if self.on_device else None

@@ -14,12 +14,19 @@ from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
 from training.distributed import LostRankError, Ranks, lost
-from training.evaluation import Objective, cross_entropy
+from training.evaluation import Net, Objective, cross_entropy
 from training.memory import lacking_memory, training_sizes
+from training.views import View
 
 
-def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Callable[[GPT], Tensor]) -> GPT:
-    """The model of a config, on its device; ``loss_of`` is one batch's loss.
+def rehearsed(
+    config: RunConfig,
+    vocab_size: int,
+    compute: Compute,
+    loss_of: Callable[[Net], Tensor],
+    view_of: Callable[[GPT], View] = View,
+) -> View:
+    """The model of a config, on its device, and how it is to train; ``loss_of`` is one batch's loss.
 
     Raises:
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
@@ -28,8 +35,9 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
         with lacking_memory(training_sizes(config)), lost():
             attend = compute.attend(config.model.dropout)
             model = build_model(config, vocab_size, attend=attend).to(compute.device)
-            moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]  # an optimizer's
-            rehearse(model, lambda: loss_of(model))
+            view = view_of(model)
+            moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
+            rehearse(view.trained, lambda: loss_of(view.net))
             del moments
     except (ConfigError, LostRankError):
         raise
@@ -38,7 +46,7 @@ def rehearsed(config: RunConfig, vocab_size: int, compute: Compute, loss_of: Cal
         raise ConfigError(
             f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
         ) from error
-    return model
+    return view
 
 
 def compiled(

@@ -249,7 +249,7 @@ class OthersRun(Run):
     def open(
         self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None
     ) -> None:
-        pass
+        self.write_status(step=step, saved=step or None, best=best)  # by which all ranks know what to save
 
     def write(self, file: Path, content: dict[str, Any]) -> None:
         pass

@@ -4,7 +4,7 @@ optimizers' state, whatever torch optimizers these are.
 Nothing else is state: random numbers and the learning rate are functions of the step.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from training.checkpoint import Checkpoint, CheckpointError, load, newest, path_of
 from training.distributed import Ranks
+from training.views import View
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
 
@@ -65,10 +66,10 @@ def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimizer], ranks: Ranks) -> int:
-    """Take model and optimizers to where the newest usable checkpoint of ``run`` has them: that which the
-    first rank finds. Returns its step, or 0 where there is none. Raises CheckpointError where there are some
-    and none can be used."""
+def resume(folder: Path, run: str, view: View, optimizers: Sequence[Optimizer], ranks: Ranks) -> int:
+    """Take a model, inside ``view.whole``, and its optimizers to where the newest usable checkpoint of
+    ``run`` has them: that which the first rank finds. Returns its step, or 0 where there is none. Raises
+    CheckpointError where there are some and none can be used."""
     found = newest(folder, run) if ranks.first else None
     step = ranks.told(found.meta.step if found else None)
     if step is None:
@@ -77,8 +78,9 @@ def resume(folder: Path, run: str, model: nn.Module, optimizers: Sequence[Optimi
         found = found or load(path_of(folder, step))
         if found.meta.step and not found.meta.optimizer:
             raise CheckpointError(f"{found.path}: has no state of an optimizer, so nothing can go on from it")
-        restore_model(model, found)
-        restore_optimizers(model, optimizers, found)
+        restore_model(view.model, found)
+        view.restored()
+        restore_optimizers(view.trained, optimizers, found, view.cut)
     except CheckpointError as error:  # the code of the model has changed
         raise CheckpointError(f"{error}; fresh=true starts the run over") from None
     return found.meta.step
@@ -108,8 +110,14 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
 
 
-def restore_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], checkpoint: Checkpoint) -> None:
-    """Give ``optimizers`` their state back. Raises CheckpointError where it does not fit them."""
+def restore_optimizers(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    checkpoint: Checkpoint,
+    cut: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
+) -> None:
+    """Give ``optimizers`` their state back: of a parameter's tensors what ``cut`` leaves, where a rank keeps
+    a part. Raises CheckpointError where it does not fit them."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     try:
         whole = put_together(checkpoint.meta.optimizer, checkpoint.tensors)
@@ -120,6 +128,7 @@ def restore_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], checkp
             state = {i: whole.pop(name) for i, name in enumerate(ours) if name in whole}
             for i, kept in state.items():
                 if keys := getattr(optimizer, "keeps", ()):
+                    kept |= {k: cut(kept[k], groups_parameters[i]) for k in kept if k != "step"}
                     check_fits(kept, groups_parameters[i], keys)
             # through torch's own loading, which knows the device that each tensor belongs on
             optimizer.load_state_dict(

@@ -1,6 +1,5 @@
 """Several ranks train the run of one."""
 
-import itertools
 import json
 import os
 import signal
@@ -44,20 +43,35 @@ def assert_alike(found: list[dict], wanted: list[dict], rel: float = 1e-4) -> No
                 assert sum(value["counts"]) == sum(other[key]["counts"])
             elif key.startswith("leak."):
                 assert (value == 0) == (other[key] == 0)
+            elif isinstance(value, str):  # NaN, of what rezero's branches are at the start
+                assert value == other[key]
             else:
                 assert value == pytest.approx(other[key], rel=rel, abs=1e-6), (one["step"], key)
 
 
+REPLICAS = [(f"norm={norm}", "placement=pre", count, "ddp") for norm in CARD for count in (2, 4)]
+# a parameter may be one number: scalenorm's, dyt's, rezero's
+SHARDS = [
+    (f"norm={norm}", f"placement={placement}", count, "fsdp")
+    for norm, placement, count in (
+        ("scalenorm", "rezero", 2),
+        ("batchnorm", "pre", 2),
+        ("layernorm", "post", 4),
+        ("dyt", "peri", 2),
+    )
+]
+EVERY_DAY = {0, len(REPLICAS)}
+
+
 @pytest.mark.parametrize(
-    ("norm", "count"),
-    daily(itertools.product(CARD, (2, 4))),
+    ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
 )
-def test_several_ranks_are_one_process(arguments, tmp_path, norm, count):
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    for folder in (alone, shared):
+def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, count, kind):
+    arguments = [*arguments, norm, placement]
+    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
         folder.mkdir()
-    assert run("train.py", *arguments, f"norm={norm}", cwd=alone).returncode == 0
-    ended = ranks.trained(count, *arguments, f"norm={norm}", cwd=shared)
+    assert run("train.py", *arguments, cwd=alone).returncode == 0
+    ended = ranks.trained(count, *arguments, f"distributed={kind}", cwd=shared)
     assert [status for status, _, _ in ended] == [0] * count
     assert all(output == "" and errors == "" for _, output, errors in ended[1:])
     found, wanted = rows_of(shared), rows_of(alone)
@@ -81,28 +95,30 @@ def until_saved(folder: Path, step: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_run_goes_on_with_more_ranks_and_with_fewer(arguments, tmp_path):
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    for folder in (alone, shared):
+@pytest.fixture
+def longer(arguments, tmp_path):
+    """The arguments of a run that is interrupted, its folder, and the rows that it is to have in the end."""
+    arguments = [*arguments, *(f"train.{key}" for key in ("steps=60", "checkpoint_every=5", "eval_every=30"))]
+    arguments += ["norm=batchnorm", "placement=rezero"]
+    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
         folder.mkdir()
-    longer = [
-        *arguments,
-        "norm=batchnorm",
-        "train.steps=60",
-        "train.checkpoint_every=5",
-        "train.eval_every=30",
-    ]
-    assert run("train.py", *longer, cwd=alone).returncode == 0
-    for number, (count, until) in enumerate(((1, 5), (2, 20))):
-        programs = ranks.started(count, *longer, cwd=shared)
-        until_saved(shared, until)
-        programs[-1].send_signal((signal.SIGTERM, signal.SIGINT)[number])  # one of them hears it, all end
+    assert run("train.py", *arguments, cwd=alone).returncode == 0
+    return arguments, shared, rows_of(alone)
+
+
+def test_a_run_goes_on_with_more_ranks_with_fewer_and_in_shards(longer):
+    arguments, folder, wanted = longer
+    parts = ((1, "ddp", 5, 143), (2, "fsdp", 20, 130), (2, "ddp", 35, 143))
+    for count, kind, until, status in parts:
+        programs = ranks.started(count, *arguments, f"distributed={kind}", cwd=folder)
+        until_saved(folder, until)
+        programs[-1].send_signal(status - 128)  # one of them hears it, all end
         statuses = [(program.communicate(), program.wait())[1] for program in programs]
-        assert statuses == [(143, 130)[number]] * count
-    last = run("train.py", *longer, cwd=shared)
+        assert statuses == [status] * count
+    last = run("train.py", *arguments, cwd=folder)
     assert last.returncode == 0
     assert "ranks 2 → 1" in last.stdout
-    assert_alike(rows_of(shared), rows_of(alone), rel=1e-3)
+    assert_alike(rows_of(folder), wanted, rel=1e-3)
 
 
 def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
@@ -117,6 +133,15 @@ def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subpr
     )
 
 
+def ended(process: subprocess.Popen) -> tuple[str, str]:
+    """What it says until its end, which has to come."""
+    try:
+        return process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # and its ranks with it
+        raise
+
+
 def ranks_of(process: int) -> list[int]:
     import psutil
 
@@ -128,42 +153,34 @@ def errors_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("error: ")]
 
 
-def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(arguments, tmp_path):
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    for folder in (alone, shared):
-        folder.mkdir()
-    longer = [
-        *arguments,
-        "norm=batchnorm",
-        "train.steps=60",
-        "train.checkpoint_every=5",
-        "train.eval_every=30",
-    ]
-    assert run("train.py", *longer, cwd=alone).returncode == 0
-    with torchrun(2, *longer, cwd=shared) as process:
-        until_saved(shared, 5)
+@pytest.mark.parametrize("kind", daily(("ddp", "fsdp")))
+def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(longer, kind):
+    arguments, folder, wanted = longer
+    arguments = [*arguments, f"distributed={kind}"]
+    with torchrun(2, *arguments, cwd=folder) as process:
+        until_saved(folder, 5)
         victim = ranks_of(process.pid)[1]
         os.kill(victim, signal.SIGKILL)
         began = time.monotonic()
-        _, said = process.communicate(timeout=60)
+        _, said = ended(process)
         assert time.monotonic() - began < 30
     assert process.returncode == 1
     assert errors_of(said) == [
         "error: another rank has ended; the same command goes on from the newest checkpoint"
     ]
-    [folder] = (shared / "runs").glob("*-*")
-    assert runs.read_status(folder)["state"] == "failed"
-    assert ranks.trained(2, *longer, cwd=shared)[0][0] == 0
-    assert_alike(rows_of(shared), rows_of(alone), rel=1e-3)
+    [its] = (folder / "runs").glob("*-*")
+    assert runs.read_status(its)["state"] == "failed"
+    assert ranks.trained(2, *arguments, cwd=folder)[0][0] == 0
+    assert_alike(rows_of(folder), wanted, rel=1e-3)
 
 
 @pytest.mark.faults
 def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
-    longer = [*arguments, "train.steps=60", "train.checkpoint_every=5"]
-    with torchrun(2, *longer, cwd=tmp_path, restarts=1) as process:
+    more = [*arguments, "train.steps=60", "train.checkpoint_every=5"]
+    with torchrun(2, *more, cwd=tmp_path, restarts=1) as process:
         until_saved(tmp_path, 5)
         os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+        output, _ = ended(process)
     assert process.returncode == 0
     assert "going on from step" in output
 
@@ -177,10 +194,12 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
         ("-m", "torchrun is for one run"),
         ("device=cuda:1", "is one GPU for 2 ranks"),
         ("model.n_head=3", "is not divisible"),
+        (("distributed=fsdp", "optim=muon"), "distributed: fsdp gives each rank a part"),
     ],
 )
 def test_a_mistake_is_told_once(arguments, tmp_path, mistake, said):
-    ended = ranks.trained(2, *arguments, mistake, cwd=tmp_path)
+    mistake = (mistake,) if isinstance(mistake, str) else mistake
+    ended = ranks.trained(2, *arguments, *mistake, cwd=tmp_path)
     assert all(status != 0 for status, _, _ in ended)
     [error] = errors_of("".join(errors for _, _, errors in ended))
     assert said in error
@@ -206,9 +225,11 @@ def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
 
 
 @pytest.mark.long
-def test_compiled_they_are_the_same(arguments, tmp_path):
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_compiled_they_are_the_same(arguments, tmp_path, kind):
     for choice in ("true", "false"):
         (tmp_path / choice).mkdir()
         settings = [*arguments, "norm=batchnorm", "train.grad_accum=2", f"compile={choice}"]
+        settings.append(f"distributed={kind}")
         assert [status for status, *_ in ranks.trained(2, *settings, cwd=tmp_path / choice)] == [0, 0]
     assert_alike(rows_of(tmp_path / "true"), rows_of(tmp_path / "false"))
