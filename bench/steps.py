@@ -1,5 +1,5 @@
-"""Training steps in this process, to be timed in turn with those of other runs. For bench/norms.py; nothing
-to run here.
+"""Training steps in this process, to be timed in turn with those of other runs. For bench/norms.py and
+bench/rank.py; nothing to run here.
 
 train.py is what a user runs, and it has the loop; here are the same parts in the same order without what
 looks at a run: statistics, log, evaluation, checkpoints."""
@@ -7,6 +7,7 @@ looks at a run: statistics, log, evaluation, checkpoints."""
 import contextlib
 import io
 import time
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -23,6 +24,7 @@ from training.config import RunConfig
 from training.distributed import Ranks
 from training.evaluation import Net, Objective, cross_entropy
 from training.optim import Updates, new_optimizers
+from training.views import view_of
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
 
@@ -43,30 +45,35 @@ class Steps:
     """A run of train.py at this norm and size, on made-up tokens, ready to be stepped through.
 
     Its learning rate is so small that the weights stay what they are at the start: that is timed, not
-    learned. Raises BenchError where torch cannot compile the model.
+    learned. Of several ranks each has its share of the batch. Raises BenchError where torch cannot compile
+    the model.
     """
 
-    def __init__(self, norm: str, size: Size, compiled: bool) -> None:
-        overrides = [*size.overrides(), "train.eval_every=0", "optim.learning_rate=1e-6"]
+    def __init__(self, norm: str, size: Size, compiled: bool, *more: str, ranks: Ranks | None = None) -> None:
+        ranks = ranks or Ranks()
+        overrides = [*size.overrides(), "train.eval_every=0", "optim.learning_rate=1e-6", *more]
         self.config = configured(
             f"norm={norm}", "placement=pre", f"compile={str(compiled).lower()}", *overrides
         )
+        size = replace(size, batch_size=size.batch_size // ranks.count)
         self.compute = device.choose(self.config.device, self.config.precision)
         device.set_switches(self.compute, self.config.train.threads)
         shape = (size.batch_size, size.block_size + 1)
-        tokens = np.random.default_rng(0).integers(size.vocab_size, size=shape)
+        tokens = np.random.default_rng(ranks.rank).integers(size.vocab_size, size=shape)
         self.batch = tokens[:, :-1], tokens[:, 1:]
         self.objective: Objective = cross_entropy
-        self.model = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss).model
+        viewed = partial(view_of, self.config.distributed, ranks)
+        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, viewed)
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(
-                    self.model, self.compute, partial(self.loss, self.model), accumulates=False, ranks=Ranks()
+                    self.view.trained, self.compute, partial(self.loss, self.view.net), False, ranks
                 )
             if self.objective is cross_entropy:
                 raise BenchError(f"norm={norm}: torch cannot compile the model here; --eager leaves that out")
-        optimizers = new_optimizers(self.model, self.config.optim)
-        self.updates = Updates([*self.model.parameters()], optimizers, self.config.train.grad_clip)
+        trained = self.view.trained
+        optimizers = new_optimizers(trained, self.config.optim)
+        self.updates = Updates([*trained.parameters()], optimizers, self.config.train.grad_clip)
 
     def loss(self, model: Net, objective: Objective = cross_entropy) -> Tensor:
         x, y = map(self.compute.tensor, self.batch)
@@ -75,7 +82,7 @@ class Steps:
 
     def step(self) -> None:
         """One update. Where another model was compiled since, the first call compiles once more."""
-        loss = self.loss(self.model, self.objective)
+        loss = self.loss(self.view.net, self.objective)
         loss.backward()
         self.updates.step(loss.detach(), self.config.optim.learning_rate)
 

@@ -57,7 +57,11 @@ class Replicas(View):
         super().__init__(model)
         from torch.nn.parallel import DistributedDataParallel
 
-        self.net: Any = DistributedDataParallel(model, forward_sync_buffers=False)
+        self.net: Any = DistributedDataParallel(
+            model,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,  # what is sent is the gradient itself, not a copy
+        )
 
     def averages(self, does: bool) -> None:
         self.net.require_backward_grad_sync = does
