@@ -54,7 +54,6 @@ def train(
     from training.memory import check_room, lacking_memory, saves_of, size_of, training_sizes
     from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import compiled, rehearsed
-    from training.views import view_of
 
     wandb_mode = tracking.wandb_mode(config) if ranks.first else "disabled"
     threads = set_switches(compute, config.train.threads)
@@ -95,8 +94,7 @@ def train(
     with lacking_memory(lacking):
         micro_batch = next(micro_batches(0))
         one_loss = partial(loss_of, batch=micro_batch)
-        viewed = partial(view_of, config.distributed, ranks)
-        view = rehearsed(config, data.tokenizer.vocab_size, compute, one_loss, viewed)
+        view = rehearsed(config, data.tokenizer.vocab_size, compute, one_loss, ranks)
         model = view.model
         with view.whole():
             evaluation.evaluate(model, loss_of, [[next(windows(large))]], distributed.Ranks())

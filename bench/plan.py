@@ -9,7 +9,6 @@ P parameters, L layers, C channels, T context, V vocabulary, B rows of a rank's 
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,28 +32,31 @@ LINKS = {  # bytes a second that a GPU sends while it receives as many
     "10 Gb/s network": 1.25e9,
 }
 FP32 = 4  # bytes of a parameter; its gradient and AdamW's two moments have as many each
+BF16 = 2  # of the copy of each matrix that autocast makes for forward and backward
 ACTIVATIONS = 36  # bytes that a backward needs, for a token, layer and channel: counted, bf16, no dropout
 LOSS = 12  # bytes for a token and each of V: logits in fp32, their logarithm of softmax, its gradient
 
 
 def parameters(size: Size) -> int:
-    """P = 12·L·C² + 13·L·C + 2·C + (V + T)·C: matrices and biases, two LayerNorms a layer and a final one, the
-    tied embedding, positions."""
+    """P = 12·L·C² + 13·L·C + 2·C + (V + T)·C: matrices and biases, two LayerNorms a layer and a final one,
+    the tied embedding, positions."""
     L, C, T, V = size.n_layer, size.n_embd, size.block_size, size.vocab_size
     return 12 * L * C**2 + 13 * L * C + 2 * C + (V + T) * C
 
 
 def state(size: Size, ranks: int, kind: str) -> float:
-    """Bytes on each GPU besides activations: parameters, gradients and moments.
+    """Bytes on each GPU besides activations: parameters, gradients and moments, and the copies in bf16.
 
-    ddp: 16·P. fsdp: a step has 16·P/N and, of parameters and gradients, two blocks and the embedding whole;
-    an evaluation has 12·P/N, without gradients, and the whole model, 4·P.
+    ddp: 16·P + 2·P. fsdp: a step has 16·P/N, two blocks and the embedding whole, as parameters and as
+    gradients, and the copies, 2·P; an evaluation has 12·P/N, no gradients, and the whole model, 4·P, with its
+    copies.
     """
     p, C = parameters(size), size.n_embd
     if kind == "ddp" or ranks == 1:
-        return 4 * FP32 * p
+        return (4 * FP32 + BF16) * p
     gathered = 2 * 12 * C**2 + (size.vocab_size + size.block_size) * C
-    return max(4 * FP32 * p / ranks + 2 * FP32 * gathered, 3 * FP32 * p / ranks + FP32 * p)
+    step = 4 * FP32 * p / ranks + 2 * FP32 * gathered
+    return BF16 * p + max(step, 3 * FP32 * p / ranks + FP32 * p)
 
 
 def activations(size: Size, rows: int) -> float:
@@ -153,9 +155,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=at_least_one, default=8, help="that train one run; 8")
     parser.add_argument("--rows", type=at_least_one, default=8, help="of a rank's micro-batch; 8")
     parser.add_argument("--flops", type=float, default=312e12, help="of a GPU in bf16; an A100's 312e12")
-    parser.add_argument(
-        "--reached", type=float, default=0.3, help="the part of them that training reaches; 0.3"
-    )
+    parser.add_argument("--reached", type=float, default=0.3, help="part of them; 0.3")
     parser.add_argument("--gpus", type=at_least_one, default=100, help="for a sweep; 100")
     parser.add_argument("--runs", type=at_least_one, default=600, help="of the sweep; 600")
     parser.add_argument("--tokens", type=float, default=2.5e9, help="that each is trained on; 2.5e9")
@@ -168,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

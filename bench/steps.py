@@ -24,7 +24,6 @@ from training.config import RunConfig
 from training.distributed import Ranks
 from training.evaluation import Net, Objective, cross_entropy
 from training.optim import Updates, new_optimizers
-from training.views import view_of
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
 
@@ -62,8 +61,7 @@ class Steps:
         tokens = np.random.default_rng(ranks.rank).integers(size.vocab_size, size=shape)
         self.batch = tokens[:, :-1], tokens[:, 1:]
         self.objective: Objective = cross_entropy
-        viewed = partial(view_of, self.config.distributed, ranks)
-        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, viewed)
+        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, ranks)
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(

@@ -41,6 +41,9 @@ def count() -> int:
 class LostRankError(RuntimeError):
     """Another rank has ended, so this one cannot go on."""
 
+    def __init__(self) -> None:
+        super().__init__("another rank has ended; the same command goes on from the newest checkpoint")
+
 
 class Ranks:
     """This process among those that train together.
@@ -130,8 +133,10 @@ class Ranks:
         return None
 
     def wait_for(self, key: str) -> None:
-        """Until the store has it, and so that a signal is heard meanwhile."""
+        """Until the store has it, and so that a signal, or another rank's error, is heard meanwhile."""
         while not self.store.check([key]):
+            if self.store.add("errors", 0):
+                raise LostRankError
             time.sleep(ASKED)
 
     @contextmanager
@@ -169,7 +174,10 @@ class Ranks:
 
 
 # What gloo, nccl and the store say where a rank has ended.
-LOSS = ("gloo", "onnection closed", "onnection reset", "roken pipe", "remote process exited", "recvValue")
+LOSS = (
+    *("gloo", "onnection closed", "onnection was likely closed", "onnection reset", "roken pipe"),
+    *("remote process exited", "recvValue"),
+)
 
 
 @contextmanager
@@ -180,9 +188,7 @@ def lost() -> Iterator[None]:
     except RuntimeError as error:
         if count() == 1 or not any(words in str(error) for words in LOSS):
             raise
-        raise LostRankError(
-            "another rank has ended; the same command goes on from the newest checkpoint"
-        ) from error
+        raise LostRankError from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from training.device import Compute
 from training.distributed import LostRankError, Ranks, lost
 from training.evaluation import Net, Objective, cross_entropy
 from training.memory import lacking_memory, training_sizes
-from training.views import View
+from training.views import View, view_of
 
 
 def rehearsed(
@@ -24,7 +24,7 @@ def rehearsed(
     vocab_size: int,
     compute: Compute,
     loss_of: Callable[[Net], Tensor],
-    view_of: Callable[[GPT], View] = View,
+    ranks: Ranks | None = None,
 ) -> View:
     """The model of a config, on its device, and how it is to train; ``loss_of`` is one batch's loss.
 
@@ -34,8 +34,8 @@ def rehearsed(
     try:
         with lacking_memory(training_sizes(config)), lost():
             attend = compute.attend(config.model.dropout)
-            model = build_model(config, vocab_size, attend=attend).to(compute.device)
-            view = view_of(model)
+            model = build_model(config, vocab_size, attend=attend)
+            view = view_of(config.distributed, ranks or Ranks(), model, compute.device)
             moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
             rehearse(view.trained, lambda: loss_of(view.net))
             del moments

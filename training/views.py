@@ -72,31 +72,26 @@ class Shards(View):
     block's parameters while that computes (FSDP, Zhao et al. 2023, arXiv 2304.11277; torch's second).
 
     ``model`` has memory inside ``whole`` only. What is gathered is for the first rank; others get nothing.
+
+    Args:
+        model: on the CPU. It becomes ``trained``: no device ever has to have room for more than one of it.
     """
 
-    def __init__(self, model: GPT, ranks: Ranks) -> None:
-        super().__init__(model)
+    def __init__(self, model: GPT, device: torch.device, ranks: Ranks) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        super().__init__(model)
         self.first = ranks.first
+        self.model = copy.deepcopy(model, {id(p): hollow(p, device) for p in model.parameters()}).to(device)
         self.numbers = {name for name, p in model.named_parameters() if p.dim() == 0}
-        self.trained = copy.deepcopy(model)
-        for module in self.trained.modules():
+        for module in model.modules():
             for name, p in module.named_parameters(recurse=False):
                 if p.dim() == 0:  # has no row; of one row it computes the same
                     setattr(module, name, nn.Parameter(p.detach().reshape(1), p.requires_grad))
-        mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.count,))
-        for block in self.trained.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.trained, mesh=mesh)
-        self.net = self.trained
-        self.give_memory(0)
-
-    def give_memory(self, share: int) -> None:
-        """To the whole model: 1, all that it needs, or 0, none."""
-        for p in self.model.parameters():
-            p.untyped_storage().resize_(share * p.nbytes)
+        mesh = init_device_mesh(device.type, (ranks.count,))
+        for part in (*model.blocks, model):  # moves each to the device and leaves a rank's shard of it there
+            fully_shard(part, mesh=mesh)
 
     def averages(self, does: bool) -> None:
         trained: Any = self.trained
@@ -104,16 +99,15 @@ class Shards(View):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        self.give_memory(1)
-        with torch.no_grad():
-            for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
-                p.copy_(all_of(shard).view_as(p))
-            for buffer, own in zip(self.model.buffers(), self.trained.buffers(), strict=True):
-                buffer.copy_(own)
+        for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
+            p.data = all_of(shard.detach()).view_as(p)
+        for buffer, own in zip(self.model.buffers(), self.trained.buffers(), strict=True):
+            buffer.copy_(own)
         try:
             yield
         finally:
-            self.give_memory(0)
+            for p in self.model.parameters():
+                p.untyped_storage().resize_(0)
 
     @torch.no_grad()
     def restored(self) -> None:
@@ -145,8 +139,15 @@ def all_of(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def view_of(kind: str, ranks: Ranks, model: GPT) -> View:
-    """That of a model on its device. ``kind`` says how several ranks train it: ddp or fsdp."""
+def hollow(parameter: Tensor, device: torch.device) -> nn.Parameter:
+    """One of its shape, on that device, without memory."""
+    alike = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+    alike.untyped_storage().resize_(0)
+    return alike
+
+
+def view_of(kind: str, ranks: Ranks, model: GPT, device: torch.device) -> View:
+    """That of a model that was made on the CPU. ``kind`` says how several ranks train it: ddp or fsdp."""
     if ranks.count == 1:
-        return View(model)
-    return Shards(model, ranks) if kind == "fsdp" else Replicas(model)
+        return View(model.to(device))
+    return Shards(model, device, ranks) if kind == "fsdp" else Replicas(model.to(device))

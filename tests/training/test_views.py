@@ -34,12 +34,12 @@ def bytes_here(module: nn.Module) -> int:
 
 
 def in_shards(rank: int):
-    whole, view = bytes_here(new_model()), Shards(new_model(), Ranks(rank, 2))
+    whole, view = bytes_here(new_model()), Shards(new_model(), torch.device("cpu"), Ranks(rank, 2))
     a_step(view, rank)
     outside = bytes_here(view.model), bytes_here(view.trained) / whole
     with view.whole():
         weights = {name: p.tolist() for name, p in view.model.named_parameters()}
-        inside = bytes_here(view.model) == whole
+        inside = whole <= bytes_here(view.model) < 1.2 * whole  # shards are filled up to be of one size
     return outside, inside, bytes_here(view.model), weights
 
 
@@ -69,7 +69,7 @@ def test_the_whole_model_is_that_of_one_process():
 
 
 def gathered_and_cut(rank: int):
-    view = Shards(new_model(), Ranks(rank, 2))
+    view = Shards(new_model(), torch.device("cpu"), Ranks(rank, 2))
     name, p = next((name, p) for name, p in view.trained.named_parameters() if name.endswith("alpha"))
     moment = f"optimizer/{name}/exp_avg"
     found = view.gathered({name: p, moment: 2 * p, f"optimizer/{name}/step": torch.tensor(3.0)})
