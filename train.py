@@ -13,12 +13,10 @@ functions, as it takes a second: a typo, or a run that has already ended, is ans
 
 import math
 import shlex
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import batches
 from data.prepared import Prepared, prepare
 from plain.files import read_json
 from training import checkpoint, cli, distributed, interrupts, runs, tracking
@@ -27,82 +25,50 @@ from training.config import RunConfig
 from training.divergence import Divergence, guessing
 from training.environment import changed_code, environment
 from training.progress import ProgressLine
+from training.ranks import Ranks, lost
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from training.device import Compute
-    from training.evaluation import Net, Objective
+    from training.evaluation import Objective
 
 
-def train(
-    config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, ranks: distributed.Ranks
-) -> None:
+def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, ranks: Ranks) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
 
-    from diagnostics import causality, finite, names
+    from diagnostics import causality, names
     from diagnostics.activations import Activations, without_effects
     from diagnostics.statistics import on_host
     from diagnostics.weights import Weights
-    from model.streams import stream_seed
     from training import evaluation, state
     from training.components import in_words
     from training.device import set_switches
     from training.estimate import worth_compiling
     from training.evaluation import cross_entropy
+    from training.feed import Feed
     from training.memory import check_room, lacking_memory, saves_of, size_of, training_sizes
     from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
     from training.rehearsal import compiled, rehearsed
 
     wandb_mode = tracking.wandb_mode(config) if ranks.first else "disabled"
     threads = set_switches(compute, config.train.threads)
-    seed_of = partial(stream_seed, config.seed)  # of every random number: (stream, step, micro-batch) -> seed
-    T, steps, rows = config.model.block_size, config.train.steps, config.train.batch_size
-    micro_rows = rows // config.train.grad_accum  # of all ranks together
-    ranks.check_rows(micro_rows)
-
-    def loss_of(net: "Net", batch: batches.Batch, objective: "Objective" = cross_entropy) -> "Tensor":
-        """Mean loss, in nats per token."""
-        x, y = map(compute.tensor, batch)
-        with compute.autocast():
-            return objective(net, x, y)
-
-    def micro_batches(step: int) -> Iterator[batches.Batch]:
-        """The batch of a step, cut: of each micro-batch this rank's share. Its dropout masks are drawn from
-        where it comes."""
-        for micro in range(config.train.grad_accum):
-            share = ranks.share(micro_rows, start=micro * micro_rows)
-            torch.manual_seed(seed_of("dropout", step, micro * ranks.count + ranks.rank))
-            yield batches.training_batch(data.train, T, rows, seed_of("data", step), share)
-
-    def origin(step: int, evaluation: bool) -> str:
-        """Where the numbers of a step whose update was not made, or of its evaluation, first are not finite,
-        as ``first in <module>``."""
-        model.train(not evaluation)
-        with view.whole(), torch.set_grad_enabled(not evaluation):
-            for batch in windows(large) if evaluation else micro_batches(step):
-                loss_here = partial(loss_of, batch=batch)
-                if found := finite.first_not_finite(model, loss_here, ranks.first_of):
-                    return f"first in {found}"
-        return "but no layer by itself shows it"
-
-    windows = partial(batches.fixed_windows, data.val, T, config.train.eval_windows)
-    mine = micro_rows // ranks.count
-    large = min(compute.evaluation_rows(T, data.tokenizer.vocab_size), 8 * mine)  # without gradients
-    lacking = training_sizes(config)
+    steps, tokens = config.train.steps, config.train.batch_size * config.model.block_size  # of a step
+    vocab_size, lacking = data.tokenizer.vocab_size, training_sizes(config)
+    feed = Feed(config, data, compute, ranks)
     with lacking_memory(lacking):
-        micro_batch = next(micro_batches(0))
-        one_loss = partial(loss_of, batch=micro_batch)
-        view = rehearsed(config, data.tokenizer.vocab_size, compute, one_loss, ranks)
+        loss_of = partial(feed.loss, batch=next(feed.micro_batches(0)))
+        view = rehearsed(config, vocab_size, compute, loss_of, ranks)
         model = view.model
         with view.whole():
-            evaluation.evaluate(model, loss_of, [[next(windows(large))]], distributed.Ranks())
-            estimating = evaluation.with_running_estimates(model, one_loss)
+            evaluation.evaluate(model, feed.loss, [[next(feed.windows(feed.large))]], Ranks())
+            some = any(True for _ in feed.as_in_training())
+            estimating = evaluation.with_running_estimates(model, loss_of) if some else []
     objective: Objective = cross_entropy
-    if worth_compiling(config, data.tokenizer.vocab_size, compute.device.type):
+    if worth_compiling(config, vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
-        compiling = partial(loss_of, view.net, micro_batch)
+        compiling = partial(loss_of, view.net)
         objective = compiled(view.trained, compute, compiling, accumulates, ranks)
     optimizers = new_optimizers(view.trained, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)
@@ -114,12 +80,13 @@ def train(
     with view.whole():
         start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, view, optimizers, ranks)
         certificate = ranks.told(read_json(run.certificate) if start else {})
-        certificate = certificate or causality.certificate(model, data.tokenizer.vocab_size)
+        certificate = certificate or causality.certificate(model, vocab_size)
     logged = ranks.told(tracking.losses(tracking.cut(run.metrics, start)) if ranks.first else None)
     best = tracking.best_of(logged)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
-    divergence = Divergence(guessing(windows(large)), warm, steps, patience, origin, logged)
+    unlearned, origin = guessing(feed.windows(feed.large)), partial(feed.origin, view)
+    divergence = Divergence(unlearned, warm, steps, patience, origin, logged)
     updates = Updates([*view.trained.parameters()], optimizers, config.train.grad_clip or math.inf)
     n_parameters = sum(p.numel() for p in model.parameters())
     here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
@@ -160,16 +127,16 @@ def train(
 
     def evaluations(step: int) -> dict[str, float]:
         """What is measured on the validation split at ``step``, inside ``view.whole``."""
-        turns = stop.watching(ranks.turns(windows(large)))
-        found = {"val/loss": evaluation.evaluate(model, loss_of, turns, ranks)}
-        if estimating and len(next(windows(micro_rows))[0]) == micro_rows:  # micro-batches, as in training
-            full = stop.watching(some for some in windows(micro_rows) if len(some[0]) == micro_rows)
-            on = evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, full, ranks)
+        turns = stop.watching(ranks.turns(feed.windows(feed.large)))
+        found = {"val/loss": evaluation.evaluate(model, feed.loss, turns, ranks)}
+        if estimating:
+            alike = stop.watching(feed.as_in_training())
+            on = evaluation.evaluate_on_batch_statistics(model, estimating, feed.loss, alike, ranks)
             found |= {"val/batch_stats_loss": on, "val/batch_stats_gap": on - found["val/loss"]}
         if step == steps:
-            whole = progress.through(step, batches.whole_split(data.val, T, large), len(data.val) - 1)
-            turns = stop.watching(ranks.turns(whole))
-            found["val/full_loss"] = evaluation.evaluate(model, loss_of, turns, ranks)
+            shown = progress.through(step, feed.whole_split(), len(data.val) - 1)
+            turns = stop.watching(ranks.turns(shown))
+            found["val/full_loss"] = evaluation.evaluate(model, feed.loss, turns, ranks)
         return found
 
     clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
@@ -181,7 +148,7 @@ def train(
         tracking.Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,
         lacking_memory(lacking),
-        distributed.lost(),
+        lost(),
     ):
         for step in range(start, steps + 1):  # one more than there are updates: the last evaluates and saves
             last = step == steps
@@ -217,11 +184,12 @@ def train(
                     histograms = is_due(step, config.stats.histograms_every)
                     looking = Activations(model, wanted, histograms)
                     with clock.aside("statistics"), view.whole(), looking as seen:
-                        (loss_of(without_effects(model), next(micro_batches(step))) / ranks.count).backward()
+                        batch = next(feed.micro_batches(step))
+                        (feed.loss(without_effects(model), batch) / ranks.count).backward()
                 loss = torch.zeros((), device=compute.device)
-                for micro, batch in enumerate(micro_batches(step), start=1):
+                for micro, batch in enumerate(feed.micro_batches(step), start=1):
                     view.averages(micro == config.train.grad_accum)  # once a step
-                    micro_loss = loss_of(view.net, batch, objective) / config.train.grad_accum
+                    micro_loss = feed.loss(view.net, batch, objective) / config.train.grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 if watching:
@@ -236,14 +204,14 @@ def train(
                     seen = {"missed": updates.missed, "train/loss": loss, "train/grad_norm": grad_norm} | seen
                 row |= on_host(seen)  # by one copy, for which the device must have done its work
                 if "train/loss" in row:
-                    row |= {"train/lr": rate, "train/tokens_per_s": timed_steps * rows * T / clock.lap()}
+                    row |= {"train/lr": rate, "train/tokens_per_s": timed_steps * tokens / clock.lap()}
                     timed_steps = 0
                 if watching:
                     row["stats/overhead"] = clock.spent["statistics"] / clock.training()
 
             missed = int(row.pop("missed", 0))
             if row:
-                metrics.write({"step": step, "tokens": step * rows * T, "seconds": clock.seconds()} | row)
+                metrics.write({"step": step, "tokens": step * tokens, "seconds": clock.seconds()} | row)
                 progress.update(step, row)
                 final, memory = row.get("val/full_loss"), compute.peak_memory()
                 run.write_status(step=step, best=best, final=final, peak_memory=memory)
@@ -276,7 +244,7 @@ def main(config: RunConfig) -> float:
         return one_run(config, ranks)
 
 
-def one_run(config: RunConfig, ranks: distributed.Ranks) -> float:
+def one_run(config: RunConfig, ranks: Ranks) -> float:
     with ranks.in_turn():
         data = prepare(**config.data.model_dump())
     data.check_length(config.model.block_size)

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.sizes import NANO
 from bench.steps import Steps
 from training import device, distributed
-from training.distributed import Ranks
+from training.ranks import Ranks
 
 MODELS: dict[str, tuple[str, ...]] = {  # a metric -> the norm and more of its command line
     "layernorm": ("layernorm",),

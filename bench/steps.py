@@ -21,9 +21,9 @@ from bench.sizes import Size
 from training import device, rehearsal
 from training.cli import choices
 from training.config import RunConfig
-from training.distributed import Ranks
 from training.evaluation import Net, Objective, cross_entropy
 from training.optim import Updates, new_optimizers
+from training.ranks import Ranks
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
 

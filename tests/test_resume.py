@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import train as program
+from data import batches
 from data.prepared import prepare
 from diagnostics import causality
 from plain.files import read_json
@@ -21,7 +22,7 @@ from tests.programs import Program, saved
 from tests.test_train import QUICK, final, rows, same
 from training import checkpoint, device, interrupts, runs
 from training.checking import ConfigError
-from training.distributed import Ranks
+from training.ranks import Ranks
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
 CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
@@ -105,7 +106,7 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
     monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches
     whole = go(config)
     for split in ("fixed_windows", "whole_split"):
-        windows = getattr(program.batches, split)
+        windows = getattr(batches, split)
 
         def stopping(*arguments, windows=windows):
             for i, batch in enumerate(windows(*arguments)):
@@ -116,7 +117,7 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
 
         again = elsewhere(config, tmp_path / f"{split}{number}")
         with monkeypatch.context() as patch:
-            patch.setattr(program.batches, split, stopping)
+            patch.setattr(batches, split, stopping)
             with pytest.raises(interrupts.Interrupted):
                 go(again)
         assert same(final(go(again)), final(whole))
@@ -370,16 +371,16 @@ def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
 
 def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch):
     wild = ("norm=none", "optim.learning_rate=1e60", "train.eval_every=0")  # infinite at once
-    batches = []
-    draw = program.batches.training_batch
+    drawn = []
+    draw = batches.training_batch
 
     def draw_and_stop(*arguments):
-        batches.append(1)
-        if len(batches) == 2:
+        drawn.append(1)
+        if len(drawn) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return draw(*arguments)
 
-    monkeypatch.setattr(program.batches, "training_batch", draw_and_stop)
+    monkeypatch.setattr(batches, "training_batch", draw_and_stop)
     config = tiny(*wild, "train.steps=30", "train.log_every=100", "train.checkpoint_every=0")
     with pytest.raises(interrupts.Interrupted):
         go(config)

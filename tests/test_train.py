@@ -25,7 +25,7 @@ from training import checkpoint, runs, state
 from training.checking import ConfigError
 from training.components import build_model
 from training.device import choose
-from training.distributed import Ranks
+from training.ranks import Ranks
 from training.rehearsal import rehearse
 from training.source import source
 

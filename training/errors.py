@@ -19,7 +19,7 @@ from data import DataError
 from plain import terminal
 from training.checking import ConfigError, unknown_key
 from training.checkpoint import CheckpointError
-from training.distributed import LostRankError
+from training.ranks import LostRankError
 
 USERS = (ConfigError, DataError, CheckpointError, LostRankError)  # errors whose message is for the user
 

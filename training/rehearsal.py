@@ -13,9 +13,9 @@ from training.checking import ConfigError
 from training.components import build_model
 from training.config import RunConfig
 from training.device import Compute
-from training.distributed import LostRankError, Ranks, lost
 from training.evaluation import Net, Objective, cross_entropy
 from training.memory import lacking_memory, training_sizes
+from training.ranks import LostRankError, Ranks, lost
 from training.views import View, view_of
 
 

@@ -9,7 +9,7 @@ from itertools import product
 
 from hydra.core.override_parser.types import Override
 
-from training import cli, distributed
+from training import cli, ranks
 from training.checking import ConfigError
 from training.sweep import Job, Sweep
 from training.watch import ENDS, summary
@@ -26,7 +26,7 @@ def sweep(
         ConfigError: the second sweep would not be one on other seeds.
         SystemExit: with status 1, where a job failed; all are named before.
     """
-    if distributed.count() > 1:
+    if ranks.count() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
     values, ours = cli.alternatives([*preset, *given]), cli.alternatives(given)
     second = {k: v for k, v in cli.alternatives(final).items() if k == "seed" or k not in ours}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from training.checkpoint import Checkpoint, CheckpointError, load, newest, path_of
-from training.distributed import Ranks
+from training.ranks import Ranks
 from training.views import View
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from model import GPT
-from training.distributed import Ranks
+from training.ranks import Ranks
 
 
 class View:

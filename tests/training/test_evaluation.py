@@ -15,7 +15,7 @@ from tests.conftest import NORMS, configured, daily
 from tests.test_train import rows, run, same
 from training import evaluation, runs
 from training.components import build_model
-from training.distributed import Ranks
+from training.ranks import Ranks
 from training.state import model_tensors
 
 ON_THE_BATCH = (

@@ -8,8 +8,8 @@ from torch import nn
 from tests import ranks
 from tests.conftest import configured
 from training.components import build_model
-from training.distributed import Ranks
 from training.optim import Updates, new_optimizers
+from training.ranks import Ranks
 from training.views import Shards, View
 
 MODEL = ("norm=dyt", "model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.block_size=8")
