@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from data import DataError, making, tokenizers
 from data.blocks import Block, blocks
-from data.prepare import encoder, prepare
+from data.prepare import prepare
 from data.prepared import prepare as prepared
 from data.shards import Shards
+from data.workers import encoder
 from tests.conftest import LETTERS
 from tests.programs import ROOT
 

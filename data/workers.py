@@ -1,0 +1,99 @@
+"""Processes that make tokens of blocks of text, beside the one that reads and writes."""
+
+import collections
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import DataError, tokenizers
+from data.blocks import Block
+
+END = "<|endoftext|>"
+Encoder = Callable[[Block], NDArray[np.unsignedinteger]]
+
+
+class Workers:
+    """So many processes. However this one ends, they do."""
+
+    def __init__(self, processes: int, spec: dict[str, Any]) -> None:
+        self.ahead = 2 * processes  # blocks that are in memory
+        self.pool = ProcessPoolExecutor(
+            processes,
+            multiprocessing.get_context("spawn"),
+            initializer=begin,
+            initargs=(os.getpid(), json.dumps(spec)),
+        )
+
+    def encoded(self, some: Iterable[Block]) -> Iterator[tuple[Block, NDArray[np.unsignedinteger]]]:
+        """Each block with its tokens, in their order. Raises DataError."""
+        waiting: collections.deque[tuple[Block, Future[NDArray[np.unsignedinteger]]]] = collections.deque()
+        try:
+            for block in some:
+                waiting.append((block, self.pool.submit(encode, block)))
+                while len(waiting) > self.ahead:
+                    block, future = waiting.popleft()
+                    yield block, future.result()
+            for block, future in waiting:
+                yield block, future.result()
+        except BrokenProcessPool:
+            why = "a process was killed, as a system does that runs out of memory"
+            raise DataError(f"--processes: {why}; give fewer, and the same command goes on") from None
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+def begin(parent: int, spec: str) -> None:
+    """The start of a worker."""
+    global encode_block
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started it
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    encode_block = encoder(tokenizers.from_spec(json.loads(spec)))
+
+
+encode_block: Encoder  # of a worker
+
+
+def encode(block: Block) -> NDArray[np.unsignedinteger]:
+    return encode_block(block)
+
+
+def encoder(tokenizer: tokenizers.Tokenizer) -> Encoder:
+    """Block -> its tokens, those of its documents each with an end."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    special = getattr(tokenizer, "special", ())
+    marks = END in special
+    end = np.array([tokenizer.vocab_size - len(special) + special.index(END)] if marks else [], dtype)
+
+    def encoded(block: Block) -> NDArray[np.unsignedinteger]:
+        parts = []
+        for text in block.texts():
+            whole = text if marks or not block.of_documents else text + "\n"
+            try:
+                parts.append(tokenizer.encode(whole).astype(dtype, copy=False))
+            except DataError as error:
+                raise DataError(f"{block.path}: behind {block.start:,}: {error}") from None
+            if block.of_documents:
+                parts.append(end)
+        return np.concatenate([end[:0], *parts])
+
+    return encoded
