@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -147,24 +149,33 @@ def started(cwd: Path, *arguments: str, shard: int = 1500) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=cwd, env=environ, text=True, **pipes)
 
 
-def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
+def some_text(folder: Path) -> tuple[str, ...]:
+    """Arguments that make more than twenty files of it."""
     draw = random.Random(0)
     for name in ("a.txt", "b.jsonl"):
         words = [draw.choice(LETTERS.split(" ")) for _ in range(60_000)]
         lines = (" ".join(words[i : i + 50]) for i in range(0, len(words), 50))
         document = name.endswith(".jsonl")
         content = "".join((json.dumps({"text": line}) if document else line) + "\n" for line in lines)
-        (tmp_path / name).write_text(content)
-    arguments = ("a.txt", "b.jsonl", "--val-fraction", "0.05", "--processes", "2")
+        (folder / name).write_text(content)
+    return ("a.txt", "b.jsonl", "--val-fraction", "0.05", "--processes", "2")
+
+
+def wait_for_files(process: subprocess.Popen, work: Path, number: int) -> None:
+    progress = work / "progress.json"
+    while not progress.exists() or len(json.loads(progress.read_text())["shards"]) < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+
+
+def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
+    arguments = some_text(tmp_path)
     whole = started(tmp_path, *arguments, "--out", "whole")
     assert whole.communicate(timeout=60)[1] == ""
     assert len([*(tmp_path / "whole").glob("train-*")]) > 20
-    progress = tmp_path / "parts.part" / "progress.json"
     for number in (5, 12):  # files that are there when it is killed
         process = started(tmp_path, *arguments, "--out", "parts")
-        while not progress.exists() or len(json.loads(progress.read_text())["shards"]) < number:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.002)
+        wait_for_files(process, tmp_path / "parts.part", number)
         process.kill()
         process.communicate()
     last = started(tmp_path, *arguments, "--out", "parts")
@@ -172,19 +183,36 @@ def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
     assert errors == ""
     assert "goes on" in output
     assert content_of(tmp_path / "parts") == content_of(tmp_path / "whole")
+    assert [*tmp_path.glob("*.part*")] == []
     again = started(tmp_path, *arguments, "--out", "parts").communicate(timeout=60)
     assert "is there already" in again[0]
 
 
-def test_a_second_process_does_not_make_the_same_folder(tmp_path, text_file):
-    import psutil
+def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path):
+    arguments = some_text(tmp_path)
+    first = started(tmp_path, *arguments, "--out", "out")
+    wait_for_files(first, tmp_path / "out.part", 3)
+    first.send_signal(signal.SIGSTOP)
+    second = started(tmp_path, *arguments, "--out", "out")
+    refused = second.communicate(timeout=60)[1]
+    assert re.fullmatch(rf"error: out: process {first.pid} on \S+ is making it; .*\n", refused)
+    assert second.returncode == 1
+    first.send_signal(signal.SIGCONT)
+    assert first.communicate(timeout=60)[1] == ""
+    started(tmp_path, *arguments, "--out", "alone").communicate(timeout=60)
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "alone")
 
-    work = tmp_path / "out.part"
-    work.mkdir()
-    other = psutil.Process(os.getppid())
-    (work / "progress.json").write_text(json.dumps({"process": [other.pid, other.create_time()]}))
-    with pytest.raises(DataError, match=f"process {other.pid} is making it"):
-        made([text_file], tmp_path / "out")
+
+def test_begun_several_times_at_once_one_makes_it(tmp_path):
+    arguments = some_text(tmp_path)
+    every = [started(tmp_path, *arguments, "--out", "out") for _ in range(5)]
+    ends = [(*process.communicate(timeout=120), process.returncode) for process in every]
+    made_it = [said for said, _, code in ends if code == 0 and "already" not in said]
+    assert len(made_it) == 1
+    for said, errors, code in ends:
+        assert code == 0 or (code == 1 and "is making it" in errors and errors.count("\n") == 1), said
+    started(tmp_path, *arguments, "--out", "alone").communicate(timeout=60)
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "alone")
 
 
 def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
