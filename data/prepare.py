@@ -13,6 +13,7 @@ with the end of a line.
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -100,15 +101,15 @@ def new_tokenizer(kind: str, vocab_size: int, text: Iterator[Block]) -> tokenize
     sample: list[str] = []
     size = 0
     print(f"making a tokenizer: {kind}", flush=True)
-    for block in text:
-        texts = block.texts()
-        size += sum(map(len, texts))
-        if kind == "char":
-            characters.update(*texts)
-        else:
-            sample += texts
-            if size > SAMPLE:
-                break
+    for document in itertools.chain.from_iterable(block.documents() for block in text):
+        for piece in document:
+            size += len(piece)
+            if kind == "char":
+                characters.update(piece)
+            else:
+                sample.append(piece)
+        if kind == "bpe" and size > SAMPLE:
+            break
     whole = "".join(characters) if kind == "char" else "\n".join(sample)
     return tokenizers.TRAINERS[kind](whole, "", vocab_size)
 

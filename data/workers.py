@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from data import DataError, tokenizers
 from data.blocks import Block
+from data.documents import ended
 
+AHEAD = 2**25  # bytes of text in memory, for each process; one block is always let in
 END = "<|endoftext|>"
 Encoder = Callable[[Block], NDArray[np.unsignedinteger]]
 
@@ -26,7 +28,7 @@ class Workers:
     """So many processes. However this one ends, they do."""
 
     def __init__(self, processes: int, spec: dict[str, Any]) -> None:
-        self.ahead = 2 * processes  # blocks that are in memory
+        self.blocks, self.bytes = 2 * processes, AHEAD * processes  # that are in memory at most
         self.pool = ProcessPoolExecutor(
             processes,
             multiprocessing.get_context("spawn"),
@@ -39,15 +41,19 @@ class Workers:
         waiting: collections.deque[tuple[Block, Future[NDArray[np.unsignedinteger]]]] = collections.deque()
         try:
             for block in some:
+                while waiting and not self.room(block, [one for one, _ in waiting]):
+                    first, future = waiting.popleft()
+                    yield first, future.result()
                 waiting.append((block, self.pool.submit(encode, block)))
-                while len(waiting) > self.ahead:
-                    block, future = waiting.popleft()
-                    yield block, future.result()
             for block, future in waiting:
                 yield block, future.result()
         except BrokenProcessPool:
             why = "a process was killed, as a system does that runs out of memory"
             raise DataError(f"--processes: {why}; give fewer, and the same command goes on") from None
+
+    def room(self, block: Block, waiting: Sequence[Block]) -> bool:
+        """Whether it fits into memory beside them."""
+        return len(waiting) < self.blocks and block.size + sum(one.size for one in waiting) <= self.bytes
 
     def __enter__(self) -> "Workers":
         return self
@@ -86,12 +92,12 @@ def encoder(tokenizer: tokenizers.Tokenizer) -> Encoder:
 
     def encoded(block: Block) -> NDArray[np.unsignedinteger]:
         parts = []
-        for text in block.texts():
-            whole = text if marks or not block.of_documents else text + "\n"
-            try:
-                parts.append(tokenizer.encode(whole).astype(dtype, copy=False))
-            except DataError as error:
-                raise DataError(f"{block.path}: behind {block.start:,}: {error}") from None
+        for document in block.documents():
+            for piece in document if marks or not block.of_documents else ended(document, "\n"):
+                try:
+                    parts.append(tokenizer.encode(piece).astype(dtype, copy=False))
+                except DataError as error:
+                    raise DataError(f"{block.path}: behind {block.start:,}: {error}") from None
             if block.of_documents:
                 parts.append(end)
         return np.concatenate([end[:0], *parts])
