@@ -47,19 +47,19 @@ def document(content: bytes, start: int, end: int, field: str, file: Path) -> It
 
 
 def long_document(content: bytes, start: int, end: int, field: str) -> Iterable[str]:
-    """The same, where the text as a whole would take four times its bytes if one emoji is in it: numbers take
-    the place of long strings, what is left is parsed, and of the string that ``field`` has piece by piece."""
+    """The same, where the text as a whole would take four times its bytes if one emoji is in it. Numbers take
+    the place of long strings, as [0]; what is left is parsed, and the string that ``field`` has in pieces."""
     long = [m.span() for m in STRING.finditer(content, start, end) if m.end() - m.start() > PIECE]
     rest = b""
     for number, (first, last) in enumerate(long):
-        rest += content[start:first] + b'"\\u0000%d"' % number
+        rest += content[start:first] + b"[%d]" % number
         start = last
     found = json.loads(rest + content[start:end])[field]
-    if not found.startswith("\0"):
+    if isinstance(found, str):
         yield from pieces(found)
         return
-    first, last = long[int(found[1:])]
-    first += 1
+    first, last = long[found[0]]
+    first += 1  # its quotation mark
     while cut := RAW_SPACE.search(content, first + PIECE, last):
         yield json.loads(b'"%b"' % content[first : cut.start()])
         first = cut.start()

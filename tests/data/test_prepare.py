@@ -84,6 +84,15 @@ def test_blocks_of_documents_are_whole_lines_however_long(tmp_path_factory, leng
     assert_a_function_of_the_start(file, every, size)
 
 
+def test_a_block_ends_behind_a_line_that_is_long_and_one_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes((b"x" * 1000 + b"\n") + b"y\n" * 2000)
+    assert len(next(blocks(file, 0, 0, 100, "text")).content) <= 1100
+    monkeypatch.setattr("data.blocks.LONGEST", 900)
+    with pytest.raises(DataError, match="a line of more than 900 bytes"):
+        [*blocks(file, 0, 0, 100, "text")]
+
+
 @pytest.mark.parametrize("ends", [".\n", ".\r\n", "\r\n"])
 def test_however_lines_end_a_text_has_many_blocks(tmp_path, ends):
     file = tmp_path / "text.txt"
