@@ -112,7 +112,8 @@ def blocks(path: Path, file: int, start: int, size: int, field: str) -> Iterator
                 yield Block(path, file, content, field, start, start + at, raw.tell())
                 start += at
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: {error}; check the path, its permissions and that it is whole") from None
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: {why}; check the path, its permissions and that it is whole") from None
 
 
 def between_words(text: bytearray, seen: int, end: int) -> int:

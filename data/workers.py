@@ -1,6 +1,7 @@
 """Processes that make tokens of blocks of text, beside the one that reads and writes."""
 
 import collections
+import contextlib
 import json
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ class Workers:
     """So many processes. However this one ends, they do."""
 
     def __init__(self, processes: int, spec: dict[str, Any]) -> None:
+        self.processes = processes
         self.blocks, self.bytes = 2 * processes, AHEAD * processes  # that are in memory at most
         self.pool = ProcessPoolExecutor(
             processes,
@@ -39,6 +41,9 @@ class Workers:
     def encoded(self, some: Iterable[Block]) -> Iterator[tuple[Block, NDArray[np.unsignedinteger]]]:
         """Each block with its tokens, in their order. Raises DataError."""
         waiting: collections.deque[tuple[Block, Future[NDArray[np.unsignedinteger]]]] = collections.deque()
+        with without_ctrl_c():
+            for _ in range(self.processes):
+                self.pool.submit(os.getpid)  # starts one
         try:
             for block in some:
                 while waiting and not self.room(block, [one for one, _ in waiting]):
@@ -58,14 +63,33 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error:  # nobody waits for what they are at
+            for process in multiprocessing.active_children():
+                process.terminate()
         self.pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """In here it waits, and processes that are started never get it: it is for the one that starts them."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    mask: Any = getattr(signal, "pthread_sigmask", lambda *_: None)  # Windows has none
+    inherited = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    try:
+        yield
+    finally:
+        mask(getattr(signal, "SIG_SETMASK", 0), inherited)
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def begin(parent: int, spec: str) -> None:
     """The start of a worker."""
     global encode_block
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Windows
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from data import DataError, making, tokenizers
 from data.blocks import Block, blocks
-from data.prepare import prepare
+from data.prepare import Bar, prepare
 from data.prepared import prepare as prepared
 from data.shards import Shards
 from data.workers import encoder
@@ -161,7 +161,7 @@ def started(cwd: Path, *arguments: str, shard: int = 1500) -> subprocess.Popen:
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "program.py", str(shard), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=cwd, env=environ, text=True, **pipes)
+    return subprocess.Popen(command, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
 
 
 def some_text(folder: Path) -> tuple[str, ...]:
@@ -228,6 +228,47 @@ def test_begun_several_times_at_once_one_makes_it(tmp_path):
         assert code == 0 or (code == 1 and "is making it" in errors and errors.count("\n") == 1), said
     started(tmp_path, *arguments, "--out", "alone").communicate(timeout=60)
     assert content_of(tmp_path / "out") == content_of(tmp_path / "alone")
+
+
+def test_ctrl_c_ends_it_with_one_line_and_its_processes_with_it(tmp_path):
+    arguments = some_text(tmp_path)
+    whole = started(tmp_path, *arguments, "--out", "whole")
+    whole.communicate(timeout=60)
+    for number, later in ((0, 0), (0, 0.1), (0, 0.2), (0, 0.3), (10, 0)):  # while its processes start, too
+        process = started(tmp_path, *arguments, "--out", "out")
+        while not (tmp_path / "out.part.lock").exists():
+            time.sleep(0.002)
+        wait_for_files(process, tmp_path / "out.part", number)
+        time.sleep(later)
+        os.killpg(process.pid, signal.SIGINT)
+        assert "the same command goes on" in (
+            said := process.communicate(timeout=10)[1]
+        )  # none has its stderr
+        assert said.count("\n") == 1
+        assert process.returncode == 130
+    assert started(tmp_path, *arguments, "--out", "out").communicate(timeout=60)[1] == ""
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "whole")
+
+
+def test_it_goes_on_where_nobody_reads_what_it_says(tmp_path):
+    process = started(tmp_path, *some_text(tmp_path), "--out", "out")
+    process.stdout.close()
+    with process.stderr as errors:
+        assert errors.read() == ""
+    assert process.wait(60) == 0
+    assert (tmp_path / "out" / "meta.json").exists()
+
+
+def test_on_a_pipe_it_says_what_goes_on_also_while_nothing_changes(capsys, monkeypatch):
+    monkeypatch.setattr("data.prepare.SECONDS", 0.05)
+    with Bar(100) as bar:
+        bar.begin("making a tokenizer")
+        time.sleep(0.3)
+        bar.show(50, 1_000_000)
+        time.sleep(0.1)
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("making a tokenizer") >= 2
+    assert said[-1].startswith("50%  1.0 million tokens, ")
 
 
 def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
@@ -300,6 +341,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path, text_file):
         {"vocab_size": 10, "tokenizer": "bpe"},
         {"val_fraction": 0.9},
         {"files": [Path("none.txt")]},
+        {"files": [Path(".")]},
     ],
 )
 def test_a_wrong_argument_is_refused(tmp_path, text_file, wrong):
