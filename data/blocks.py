@@ -25,7 +25,7 @@ from data.documents import document, pieces
 LARGEST = 2**22  # bytes that a block should have at most; a line that is longer makes it longer
 LONGEST = 2**28  # bytes without a place to cut: a line of JSON, or words without a space
 ROWS = 64  # of .parquet, that are read at once, if they are no long ones
-LINE = re.compile(rb"[^\n]*[^\s][^\n]*")  # one with something in it
+LINE = re.compile(rb"^[^\S\n]*+\S[^\n]*+", re.MULTILINE)  # one with something in it
 TEXT, LINES, ROW = (".txt", ".md", ".text"), (".jsonl", ".ndjson", ".json"), ".parquet"
 
 

@@ -165,7 +165,7 @@ class Making:
             meta[split] = together([{key: s[key] for key in ("name", "tokens", "sha256")} for s in files])
         write_atomically(self.folder / "meta.json", json.dumps(meta, indent=1), sync=True)
         self.folder.rename(self.out)
-        (self.out / "progress.json").unlink()
+        (self.out / "progress.json").unlink(missing_ok=True)  # another process may have looked by
 
 
 class Shard:

@@ -61,6 +61,12 @@ def test_a_lines_text_is_what_json_finds_and_its_tokens_are(text, other, ascii, 
         assert tokens == tokenizer.encode(text).tolist()
 
 
+def test_blank_lines_are_no_documents_however_long(tmp_path):
+    content = b"\n \r\n" + b" " * 2**20 + b"\n\t" + b'{"text": "a"}' + b" \n\n" + b'{"text": ""}'
+    block = Block(tmp_path / "a.jsonl", 0, content, "text", 0, len(content), 0)
+    assert ["".join(document) for document in block.documents()] == ["a", ""]
+
+
 def test_a_long_text_is_in_many_pieces(small):
     text = "The winter of our discontent was winter\n" * 50
     assert len([*documents.pieces(text)]) > 100
