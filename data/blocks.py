@@ -10,19 +10,22 @@ Where a block ends is a function of where it begins, so reading may start again 
 
 import gzip
 import io
-import json
+import re
+import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from data import DataError
+from data.documents import document, pieces
 
 LARGEST = 2**22  # bytes that a block should have at most; a line that is longer makes it longer
-LONGEST = 2**28  # bytes without a place to cut
-ROWS = 64  # of .parquet, that are read at once
+LONGEST = 2**28  # bytes without a place to cut: a line of JSON, or words without a space
+ROWS = 64  # of .parquet, that are read at once, if they are no long ones
+LINE = re.compile(rb"^[^\S\n]*+\S[^\n]*+", re.MULTILINE)  # one with something in it
 TEXT, LINES, ROW = (".txt", ".md", ".text"), (".jsonl", ".ndjson", ".json"), ".parquet"
 
 
@@ -50,31 +53,26 @@ class Block:
     def of_documents(self) -> bool:
         return isinstance(self.content, list) or kind_of(self.path) in LINES
 
-    def texts(self) -> list[str]:
-        """Its documents, or its plain text as one. Raises DataError."""
+    @property
+    def size(self) -> int:
+        """Bytes of its content in memory, about."""
+        return len(self.content) if isinstance(self.content, bytes) else sum(map(sys.getsizeof, self.content))
+
+    def documents(self) -> Iterator[Iterable[str]]:
+        """Its documents, or its plain text as one, each in pieces that no token spans. Raises DataError."""
         if isinstance(self.content, list):
-            return self.content
-        if self.of_documents:
-            lines = self.content.split(b"\n")
-            return [document(line, self.field, self.path) for line in lines if line.strip()]
-        try:
-            return [self.content.decode()]
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{self.path}: byte 0x{self.content[error.start]:02x} at offset {self.start + error.start} "
-                "is not UTF-8; convert the file to UTF-8"
-            ) from None
-
-
-def document(line: bytes, field: str, file: Path) -> str:
-    try:
-        found = json.loads(line)[field]
-        found.encode()  # no lone surrogate is in it
-        return str(found)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass
-    shown = line[:60].decode(errors="replace")
-    raise DataError(f"{file}: a line is no object with a text {field!r}: {shown}…; mend it, or give --field")
+            yield from map(pieces, self.content)
+        elif self.of_documents:
+            for line in LINE.finditer(self.content):
+                yield document(self.content, *line.span(), self.field, self.path)
+        else:
+            try:
+                yield pieces(self.content.decode())
+            except UnicodeDecodeError as error:
+                byte, at = self.content[error.start], self.start + error.start
+                raise DataError(
+                    f"{self.path}: byte 0x{byte:02x} at offset {at} is not UTF-8; convert the file to UTF-8"
+                ) from None
 
 
 def kind_of(file: Path) -> str:
@@ -100,26 +98,29 @@ def blocks(path: Path, file: int, start: int, size: int, field: str) -> Iterator
         cut = behind_a_line if kind_of(path) in LINES else between_words
         with path.open("rb") as raw, uncompressed(path, raw) as stream:
             skip(stream, start)
-            rest = b""  # what is read behind the last block
-            while rest := filled(stream, rest, size):
-                at, wanted = 0, size
+            rest = bytearray()  # what is read behind the last block
+            while fill(rest, stream, size):
+                at, wanted, seen = 0, size, 0
                 while not at:
-                    rest = filled(stream, rest, wanted)
-                    at = cut(rest[:wanted]) if len(rest) >= wanted else len(rest)
-                    wanted *= 2  # no line ends there
-                    if wanted > LONGEST and not at:
-                        raise DataError(f"{path}: a line of more than {LONGEST // 2:,} bytes; break it up")
-                yield Block(path, file, rest[:at], field, start, start + at, raw.tell())
-                start, rest = start + at, rest[at:]
+                    if wanted > LONGEST:
+                        raise DataError(f"{path}: a line of more than {LONGEST:,} bytes; break it up")
+                    fill(rest, stream, wanted)
+                    at = cut(rest, seen, wanted) if len(rest) >= wanted else len(rest)
+                    wanted, seen = wanted + size, wanted - 1  # no line ends there
+                content = bytes(memoryview(rest)[:at])
+                del rest[:at]
+                yield Block(path, file, content, field, start, start + at, raw.tell())
+                start += at
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: {error}; check the path, its permissions and that it is whole") from None
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: {why}; check the path, its permissions and that it is whole") from None
 
 
-def between_words(text: bytes) -> int:
+def between_words(text: bytearray, seen: int, end: int) -> int:
     """Where to cut text so that no token spans it: at the last space or end of a line behind a letter or
-    digit, before a letter if it is a space. 0 where there is none."""
-    at = len(text)
-    while (at := max(text.rfind(b" ", 0, at), text.rfind(b"\n", 0, at))) > 0:
+    digit, before a letter if it is a space. 0 where there is none from ``seen`` to ``end``."""
+    at = end - 1  # what is behind a space counts
+    while (at := max(text.rfind(b" ", seen, at), text.rfind(b"\n", seen, at))) > 0:
         if text[at] == ord(" "):
             if text[at - 1 : at].isalnum() and text[at + 1 : at + 2].isalpha():  # of ASCII
                 return at
@@ -130,18 +131,15 @@ def between_words(text: bytes) -> int:
     return 0
 
 
-def behind_a_line(text: bytes) -> int:
-    return text.rfind(b"\n") + 1
+def behind_a_line(text: bytearray, seen: int, end: int) -> int:
+    return text.rfind(b"\n", seen, end) + 1
 
 
-def filled(stream: BinaryIO, rest: bytes, size: int) -> bytes:
-    """``rest`` and what follows it, ``size`` bytes together, or fewer at the end of the stream."""
-    parts = [rest]
-    missing = size - len(rest)
-    while missing > 0 and (more := stream.read(missing)):
-        parts.append(more)
-        missing -= len(more)
-    return b"".join(parts)
+def fill(rest: bytearray, stream: BinaryIO, size: int) -> int:
+    """Read behind ``rest`` until it has ``size`` bytes, or the stream ends; how many it has."""
+    while len(rest) < size and (more := stream.read(size - len(rest))):
+        rest += more
+    return len(rest)
 
 
 def skip(stream: BinaryIO, start: int) -> None:
@@ -218,9 +216,11 @@ def column_of(whole: Any, field: str, start: int) -> Iterator[str]:
     """A column's texts from a row on; a row without one has an empty one."""
     row = 0
     for group in range(whole.num_row_groups):
-        count = whole.metadata.row_group(group).num_rows
+        about = whole.metadata.row_group(group)
+        count = about.num_rows
         if row + count > start:
-            for batch in whole.iter_batches(ROWS, row_groups=[group], columns=[field]):
+            at_once = max(1, min(ROWS, count * LARGEST // max(1, about.total_byte_size)))
+            for batch in whole.iter_batches(at_once, row_groups=[group], columns=[field]):
                 if row + batch.num_rows > start:
                     yield from (text or "" for text in batch.column(0).to_pylist()[max(0, start - row) :])
                 row += batch.num_rows

@@ -5,23 +5,26 @@ whole:
     val-00000.bin …
     progress.json           what is whole, and where the next one begins in the text; until it is all
     meta.json               then
+
+FOLDER.part.lock is held by the process that makes it.
 """
 
 import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from data import DataError
 from data.adopted import together
 from data.prepared import FORMAT, SPLITS, digest
 from plain.files import naming, small_text, write_atomically
+from plain.lock import hold
 
 SHARD = 100_000_000  # tokens of a file; it ends with the block in which it has them
 LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
@@ -41,6 +44,8 @@ class Making:
         self.every = int(how["val_every"])
         self.folder = out.with_name(out.name + ".part")
         self.state: dict[str, Any] = {"how": self.how, "tokenizer": None, "next": [0, 0, 0], "shards": []}
+        self.lock = out.with_name(out.name + ".part.lock")
+        self.held: IO[str] | None = None
         self.open: dict[str, Shard] = {}
         self.behind = (0, 0, 0)  # the last block that was added, as ``next``
 
@@ -60,10 +65,30 @@ class Making:
 
     def __enter__(self) -> Self:
         """Go on where an earlier process was, or begin. Raises DataError where one is at it."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.held = hold(self.lock)
+        except BlockingIOError as who:
+            raise DataError(f"{self.out}: {who} is making it; wait for it or end it") from None
+        try:
+            self.go_on()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for shard in self.open.values():
+            shard.file.close()
+        if self.held:
+            with suppress(OSError):  # Windows removes no file that is open
+                self.lock.unlink()
+            self.held.close()
+
+    def go_on(self) -> None:
+        if self.is_done():
+            raise DataError(f"{self.out}: another process has made it by now; use it")
         before = self.found()
-        if before and running(before.get("process")):
-            who = f"process {before['process'][0]}"
-            raise DataError(f"{self.folder}: {who} is making it; wait for it or end it")
         if before.get("how") == self.how:
             self.state = before
             done = self.counts
@@ -74,17 +99,10 @@ class Making:
             shutil.rmtree(self.folder)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise DataError(f"{self.folder}: is there, and is not of ours; move it, or name another --out")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         for left in self.folder.glob(".*.tmp"):  # by a process that was killed
             left.unlink()
-        me = psutil.Process()
-        self.state["process"] = [me.pid, me.create_time()]
         self.write()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for shard in self.open.values():
-            shard.file.close()
 
     def found(self) -> dict[str, Any]:
         try:
@@ -147,7 +165,7 @@ class Making:
             meta[split] = together([{key: s[key] for key in ("name", "tokens", "sha256")} for s in files])
         write_atomically(self.folder / "meta.json", json.dumps(meta, indent=1), sync=True)
         self.folder.rename(self.out)
-        (self.out / "progress.json").unlink()
+        (self.out / "progress.json").unlink(missing_ok=True)  # another process may have looked by
 
 
 class Shard:
@@ -174,13 +192,3 @@ class Shard:
         self.temporary.replace(self.path)
         about = {"name": self.path.name, "split": self.split, "dtype": self.dtype}
         return about | {"tokens": self.tokens, "sha256": self.sha256.hexdigest()}
-
-
-def running(process: Any) -> bool:
-    """Whether the process of that number, which began then, is there."""
-    try:
-        number, began = process
-        there = abs(psutil.Process(number).create_time() - began) < 10  # the clock may have been set
-        return there and bool(number != os.getpid())
-    except (psutil.Error, ValueError, TypeError, OverflowError):
-        return False

@@ -12,34 +12,26 @@ with the end of a line.
 """
 
 import argparse
-import collections
 import contextlib
-import json
-import multiprocessing
+import itertools
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from data import DataError, tokenizers
 from data.blocks import LARGEST, Block, blocks, kind_of
 from data.making import Making
-from plain.terminal import escaped
+from data.workers import Workers
+from plain.terminal import escaped, outlive_readers
 
 SAMPLE = 2**26  # bytes of text that bpe is trained on
-END = "<|endoftext|>"
-Encoder = Callable[[Block], NDArray[np.unsignedinteger]]
+SECONDS = 5.0  # between two lines on a pipe
 
 
 def prepare(
@@ -65,8 +57,13 @@ def prepare(
     if not out.name:
         raise DataError(f"--out: {out} is not the name of a folder; give one")
     for file in files:
-        if not file.is_file():
-            raise DataError(f"{file}: no such file; give files of text")
+        try:
+            if not file.is_file():
+                why = "is no file" if file.exists() else "no such file"
+                raise DataError(f"{file}: {why}; give files of text")
+            file.open("rb").close()
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}; give files that can be read") from None
         kind_of(file)
     sizes = [file.stat().st_size for file in files]
     every = round(1 / val_fraction)
@@ -81,14 +78,16 @@ def prepare(
     if making.is_done():
         print(f"{out}: is there already, made of these files")
         return
-    with making:
+    with making, Bar(sum(sizes)) as bar:
         if making.tokenizer is None:
+            bar.begin(f"making a tokenizer: {tokenizer}")
             text = through(files, size, field)
             making.begin(new_tokenizer(tokenizer, vocab_size, text).spec)
         assert making.tokenizer
         first, start, done = making.next
+        bar.begin("starting" if not done else "finding its place in the text")
         left = through(files, size, field, first, start)
-        with Workers(processes, making.tokenizer) as workers, Bar(sum(sizes)) as bar:
+        with Workers(processes, making.tokenizer) as workers:
             for number, (block, tokens) in enumerate(workers.encoded(left), start=done):
                 making.add(block.file, block.end, number, tokens)
                 bar.show(sum(sizes[: block.file]) + block.stored, len(tokens))
@@ -110,111 +109,28 @@ def new_tokenizer(kind: str, vocab_size: int, text: Iterator[Block]) -> tokenize
     characters: set[str] = {"\n"}
     sample: list[str] = []
     size = 0
-    print(f"making a tokenizer: {kind}", flush=True)
-    for block in text:
-        texts = block.texts()
-        size += sum(map(len, texts))
-        if kind == "char":
-            characters.update(*texts)
-        else:
-            sample += texts
-            if size > SAMPLE:
-                break
+    for document in itertools.chain.from_iterable(block.documents() for block in text):
+        for piece in document:
+            size += len(piece)
+            if kind == "char":
+                characters.update(piece)
+            else:
+                sample.append(piece)
+        if kind == "bpe" and size > SAMPLE:
+            break
     whole = "".join(characters) if kind == "char" else "\n".join(sample)
     return tokenizers.TRAINERS[kind](whole, "", vocab_size)
 
 
-# --------------------------------------------------------------------------------------------------
-# Processes that make tokens
-
-
-class Workers:
-    """So many processes. However this one ends, they do."""
-
-    def __init__(self, processes: int, spec: dict[str, Any]) -> None:
-        self.ahead = 2 * processes  # blocks that are in memory
-        self.pool = ProcessPoolExecutor(
-            processes,
-            multiprocessing.get_context("spawn"),
-            initializer=begin,
-            initargs=(os.getpid(), json.dumps(spec)),
-        )
-
-    def encoded(self, some: Iterable[Block]) -> Iterator[tuple[Block, NDArray[np.unsignedinteger]]]:
-        """Each block with its tokens, in their order. Raises DataError."""
-        waiting: collections.deque[tuple[Block, Future[NDArray[np.unsignedinteger]]]] = collections.deque()
-        try:
-            for block in some:
-                waiting.append((block, self.pool.submit(encode, block)))
-                while len(waiting) > self.ahead:
-                    block, future = waiting.popleft()
-                    yield block, future.result()
-            for block, future in waiting:
-                yield block, future.result()
-        except BrokenProcessPool:
-            why = "a process was killed, as a system does that runs out of memory"
-            raise DataError(f"--processes: {why}; give fewer, and the same command goes on") from None
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
-
-
-def begin(parent: int, spec: str) -> None:
-    """The start of a worker."""
-    global encode_block
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has started it
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    encode_block = encoder(tokenizers.from_spec(json.loads(spec)))
-
-
-encode_block: Encoder  # of a worker
-
-
-def encode(block: Block) -> NDArray[np.unsignedinteger]:
-    return encode_block(block)
-
-
-def encoder(tokenizer: tokenizers.Tokenizer) -> Encoder:
-    """Block -> its tokens, those of its documents each with an end."""
-    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    special = getattr(tokenizer, "special", ())
-    marks = END in special
-    end = np.array([tokenizer.vocab_size - len(special) + special.index(END)] if marks else [], dtype)
-
-    def encoded(block: Block) -> NDArray[np.unsignedinteger]:
-        parts = []
-        for text in block.texts():
-            whole = text if marks or not block.of_documents else text + "\n"
-            try:
-                parts.append(tokenizer.encode(whole).astype(dtype, copy=False))
-            except DataError as error:
-                raise DataError(f"{block.path}: behind {block.start:,}: {error}") from None
-            if block.of_documents:
-                parts.append(end)
-        return np.concatenate([end[:0], *parts])
-
-    return encoded
-
-
-# --------------------------------------------------------------------------------------------------
-# The program
-
-
 class Bar:
-    """How much of so many bytes is read: a live line on a terminal, else a line each ten seconds."""
+    """What goes on, and how much of so many bytes is read: a live line on a terminal, else one each five
+    seconds, also while there is nothing new to say."""
 
     def __init__(self, total: int) -> None:
         self.total, self.tokens = total, 0
-        self.start = self.said = time.monotonic()
+        self.start = 0.0
+        self.said = ""
+        self.ended = threading.Event()
         columns = (BarColumn(30), TextColumn("{task.fields[said]}"), TextColumn("eta"), TimeRemainingColumn())
         self.live = Progress(*columns, console=Console(highlight=False)) if sys.stdout.isatty() else None
         if self.live:
@@ -223,25 +139,38 @@ class Bar:
     def __enter__(self) -> "Bar":
         if self.live:
             self.live.start()
+        else:
+            threading.Thread(target=self.tell, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         if self.live:
             self.live.stop()
 
+    def tell(self) -> None:
+        while not self.ended.wait(SECONDS):
+            print(self.said, flush=True)
+
+    def begin(self, what: str) -> None:
+        self.start = time.monotonic()
+        self.say(what)
+
+    def say(self, said: str) -> None:
+        self.said = said
+        if self.live:
+            self.live.update(self.task, said=said)
+
     def show(self, read: int, tokens: int) -> None:
         """So many bytes are read, all together, and so many tokens made since the last call."""
-        now = time.monotonic()
+        if self.live and not self.tokens:  # what earlier processes have read is not this one's pace
+            self.live.reset(self.task, completed=read)
         self.tokens += tokens
-        pace = self.tokens / max(now - self.start, 1e-9) / 1e6
-        said = (
-            f"{read / self.total:.0%}  {self.tokens / 1e6:,.1f} million tokens, {pace:.2f} million a second"
-        )
+        pace = self.tokens / (time.monotonic() - self.start) / 1e6
+        millions = f"{self.tokens / 1e6:,.1f} million tokens, {pace:.2f} million a second"
+        self.say(f"{read / self.total:.0%}  {millions}")
         if self.live:
-            self.live.update(self.task, completed=read, said=said)
-        elif now - self.said >= 10:
-            print(said, flush=True)
-            self.said = now
+            self.live.update(self.task, completed=read)
 
 
 def main() -> None:
@@ -250,15 +179,18 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", type=Path, help="in the order in which they are read")
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens go")
-    parser.add_argument("--tokenizer", default="gpt2", choices=sorted(tokenizers.TRAINERS))
-    parser.add_argument("--vocab-size", default=4096, type=int, help="of bpe")
-    parser.add_argument("--val-fraction", default=0.005, type=float, help="of the text that validates")
-    parser.add_argument("--field", default="text", help="of .jsonl, or column of .parquet, that has the text")
-    parser.add_argument("--processes", default=os.cpu_count(), type=int, help="that make tokens")
+    add = parser.add_argument
+    add("files", nargs="+", type=Path, metavar="file", help="text, in the order in which it is read")
+    add("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens go")
+    add("--tokenizer", default="gpt2", choices=sorted(tokenizers.TRAINERS), help="default: %(default)s")
+    add("--vocab-size", default=4096, type=int, metavar="N", help="of bpe; default: %(default)s")
+    add("--val-fraction", default=0.005, type=float, metavar="X", help="of the text; default: %(default)s")
+    add("--field", default="text", metavar="NAME", help="of .jsonl and .parquet; default: %(default)s")
+    add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s, the cores")
+    arguments = parser.parse_args()
+    outlive_readers()
     try:
-        prepare(**vars(parser.parse_args()))
+        prepare(**vars(arguments))
     except DataError as error:
         sys.exit(f"error: {escaped(str(error))}")
     except OSError as error:

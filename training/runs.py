@@ -17,7 +17,6 @@ at once.
 import hashlib
 import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from typing import IO, Any, Self
 import yaml
 
 from plain.files import jsonable, read_json, write_atomically
-from training import system
+from plain.lock import hold
 from training.checking import ConfigError
 from training.config import RunConfig
 from training.environment import asked_for, differences, machine
@@ -157,23 +156,11 @@ class Run:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: a link, which leads elsewhere; name another runs_dir")
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link would lead elsewhere
-            file = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "r+", encoding="utf-8")
-            try:
-                system.lock(file)
-            except BlockingIOError:
-                with file:
-                    file.seek(0)
-                    who = file.read() or "another process"
-                raise ConfigError(
-                    f"{self.folder}: {who} is training this run; wait for it or end it"
-                ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}")
-            file.flush()
+            self.held = hold(self.folder / ".lock")
+        except BlockingIOError as who:
+            raise ConfigError(f"{self.folder}: {who} is training this run; wait for it or end it") from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
-        self.held = file
 
     def open(
         self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None

@@ -1,5 +1,5 @@
-"""What operating systems do differently, with what takes its place: the rest of the project is written as if
-every system were Linux."""
+"""What operating systems do differently, with what takes its place (of locks: plain/lock.py): the rest of the
+project is written as if every system were Linux."""
 
 import ctypes
 import os
@@ -7,43 +7,18 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
-fcntl: Any
 resource: Any
 try:
-    import fcntl
     import resource
 except ImportError:  # Windows
-    fcntl = resource = None
+    resource = None
 
 # That ask a program to end: Ctrl-C, kill, and a cluster's warning, which Windows does not know.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
-# An offset that none of our locked files reaches: Windows keeps others from reading what is locked.
-BEYOND = 2**30
-
-
-def lock(file: IO[str]) -> None:
-    """Until it is closed, or the process has ended in whatever way, nobody else can lock this file.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
-    if fcntl:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    import msvcrt
-
-    where = file.tell()
-    file.seek(BEYOND)
-    try:
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except OSError:
-        raise BlockingIOError from None
-    finally:
-        file.seek(where)
 
 
 def sync_folder(folder: Path) -> None:

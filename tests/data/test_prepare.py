@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -16,9 +18,10 @@ from hypothesis import strategies as st
 
 from data import DataError, making, tokenizers
 from data.blocks import Block, blocks
-from data.prepare import encoder, prepare
+from data.prepare import Bar, prepare
 from data.prepared import prepare as prepared
 from data.shards import Shards
+from data.workers import encoder
 from tests.conftest import LETTERS
 from tests.programs import ROOT
 
@@ -37,6 +40,10 @@ def tokens_of(folder: Path, split: str) -> np.ndarray:
     return np.concatenate(
         [np.fromfile(folder / file["name"], meta["dtype"]) for file in meta[split]["files"]]
     )
+
+
+def texts_of(block: Block) -> list[str]:
+    return ["".join(document) for document in block.documents()]
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -73,8 +80,17 @@ def test_blocks_of_documents_are_whole_lines_however_long(tmp_path_factory, leng
     file = tmp_path_factory.getbasetemp() / "lines.jsonl"
     file.write_text("".join(json.dumps({"text": "x" * length}) + "\n" for length in lengths))
     every = [*blocks(file, 0, 0, size, "text")]
-    assert [len(text) for block in every for text in block.texts()] == lengths
+    assert [len(text) for block in every for text in texts_of(block)] == lengths
     assert_a_function_of_the_start(file, every, size)
+
+
+def test_a_block_ends_behind_a_line_that_is_long_and_one_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes((b"x" * 1000 + b"\n") + b"y\n" * 2000)
+    assert len(next(blocks(file, 0, 0, 100, "text")).content) <= 1100
+    monkeypatch.setattr("data.blocks.LONGEST", 900)
+    with pytest.raises(DataError, match="a line of more than 900 bytes"):
+        [*blocks(file, 0, 0, 100, "text")]
 
 
 @pytest.mark.parametrize("ends", [".\n", ".\r\n", "\r\n"])
@@ -105,7 +121,7 @@ def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
         found = np.concatenate([encoder(GPT2)(block) for block in every])
         assert found.tolist() == wanted, name
         again = [*blocks(tmp_path / name, 0, every[1].start, 2000, "text")]
-        assert [block.texts() for block in again] == [block.texts() for block in every[1:]]
+        assert [*map(texts_of, again)] == [*map(texts_of, every[1:])]
 
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", "char", "bpe"])
@@ -139,31 +155,42 @@ if __name__ == "__main__":
 
 def started(cwd: Path, *arguments: str, shard: int = 1500) -> subprocess.Popen:
     """The program, which begins a new file after so many tokens."""
-    (cwd / "program.py").write_text(PROGRAM)
+    program = cwd / "program.py"
+    if not program.exists():
+        program.write_text(PROGRAM)
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "program.py", str(shard), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=cwd, env=environ, text=True, **pipes)
+    return subprocess.Popen(command, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
 
 
-def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
+def some_text(folder: Path) -> tuple[str, ...]:
+    """Arguments that make more than twenty files of it."""
     draw = random.Random(0)
     for name in ("a.txt", "b.jsonl"):
         words = [draw.choice(LETTERS.split(" ")) for _ in range(60_000)]
         lines = (" ".join(words[i : i + 50]) for i in range(0, len(words), 50))
         document = name.endswith(".jsonl")
         content = "".join((json.dumps({"text": line}) if document else line) + "\n" for line in lines)
-        (tmp_path / name).write_text(content)
-    arguments = ("a.txt", "b.jsonl", "--val-fraction", "0.05", "--processes", "2")
+        (folder / name).write_text(content)
+    return ("a.txt", "b.jsonl", "--val-fraction", "0.05", "--processes", "2")
+
+
+def wait_for_files(process: subprocess.Popen, work: Path, number: int) -> None:
+    progress = work / "progress.json"
+    while not progress.exists() or len(json.loads(progress.read_text())["shards"]) < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+
+
+def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
+    arguments = some_text(tmp_path)
     whole = started(tmp_path, *arguments, "--out", "whole")
     assert whole.communicate(timeout=60)[1] == ""
     assert len([*(tmp_path / "whole").glob("train-*")]) > 20
-    progress = tmp_path / "parts.part" / "progress.json"
     for number in (5, 12):  # files that are there when it is killed
         process = started(tmp_path, *arguments, "--out", "parts")
-        while not progress.exists() or len(json.loads(progress.read_text())["shards"]) < number:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.002)
+        wait_for_files(process, tmp_path / "parts.part", number)
         process.kill()
         process.communicate()
     last = started(tmp_path, *arguments, "--out", "parts")
@@ -171,19 +198,77 @@ def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_files(tmp_path):
     assert errors == ""
     assert "goes on" in output
     assert content_of(tmp_path / "parts") == content_of(tmp_path / "whole")
+    assert [*tmp_path.glob("*.part*")] == []
     again = started(tmp_path, *arguments, "--out", "parts").communicate(timeout=60)
     assert "is there already" in again[0]
 
 
-def test_a_second_process_does_not_make_the_same_folder(tmp_path, text_file):
-    import psutil
+def test_a_second_process_is_refused_and_the_first_goes_on(tmp_path):
+    arguments = some_text(tmp_path)
+    first = started(tmp_path, *arguments, "--out", "out")
+    wait_for_files(first, tmp_path / "out.part", 3)
+    first.send_signal(signal.SIGSTOP)
+    second = started(tmp_path, *arguments, "--out", "out")
+    refused = second.communicate(timeout=60)[1]
+    assert re.fullmatch(rf"error: out: process {first.pid} on \S+ is making it; .*\n", refused)
+    assert second.returncode == 1
+    first.send_signal(signal.SIGCONT)
+    assert first.communicate(timeout=60)[1] == ""
+    started(tmp_path, *arguments, "--out", "alone").communicate(timeout=60)
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "alone")
 
-    work = tmp_path / "out.part"
-    work.mkdir()
-    other = psutil.Process(os.getppid())
-    (work / "progress.json").write_text(json.dumps({"process": [other.pid, other.create_time()]}))
-    with pytest.raises(DataError, match=f"process {other.pid} is making it"):
-        made([text_file], tmp_path / "out")
+
+def test_begun_several_times_at_once_one_makes_it(tmp_path):
+    arguments = some_text(tmp_path)
+    every = [started(tmp_path, *arguments, "--out", "out") for _ in range(5)]
+    ends = [(*process.communicate(timeout=120), process.returncode) for process in every]
+    made_it = [said for said, _, code in ends if code == 0 and "already" not in said]
+    assert len(made_it) == 1
+    for said, errors, code in ends:
+        assert code == 0 or (code == 1 and "is making it" in errors and errors.count("\n") == 1), said
+    started(tmp_path, *arguments, "--out", "alone").communicate(timeout=60)
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "alone")
+
+
+def test_ctrl_c_ends_it_with_one_line_and_its_processes_with_it(tmp_path):
+    arguments = some_text(tmp_path)
+    whole = started(tmp_path, *arguments, "--out", "whole")
+    whole.communicate(timeout=60)
+    for number, later in ((0, 0), (0, 0.1), (0, 0.2), (0, 0.3), (10, 0)):  # while its processes start, too
+        process = started(tmp_path, *arguments, "--out", "out")
+        while not (tmp_path / "out.part.lock").exists():
+            time.sleep(0.002)
+        wait_for_files(process, tmp_path / "out.part", number)
+        time.sleep(later)
+        os.killpg(process.pid, signal.SIGINT)
+        assert "the same command goes on" in (
+            said := process.communicate(timeout=10)[1]
+        )  # none has its stderr
+        assert said.count("\n") == 1
+        assert process.returncode == 130
+    assert started(tmp_path, *arguments, "--out", "out").communicate(timeout=60)[1] == ""
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "whole")
+
+
+def test_it_goes_on_where_nobody_reads_what_it_says(tmp_path):
+    process = started(tmp_path, *some_text(tmp_path), "--out", "out")
+    process.stdout.close()
+    with process.stderr as errors:
+        assert errors.read() == ""
+    assert process.wait(60) == 0
+    assert (tmp_path / "out" / "meta.json").exists()
+
+
+def test_on_a_pipe_it_says_what_goes_on_also_while_nothing_changes(capsys, monkeypatch):
+    monkeypatch.setattr("data.prepare.SECONDS", 0.05)
+    with Bar(100) as bar:
+        bar.begin("making a tokenizer")
+        time.sleep(0.3)
+        bar.show(50, 1_000_000)
+        time.sleep(0.1)
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("making a tokenizer") >= 2
+    assert said[-1].startswith("50%  1.0 million tokens, ")
 
 
 def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
@@ -256,6 +341,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path, text_file):
         {"vocab_size": 10, "tokenizer": "bpe"},
         {"val_fraction": 0.9},
         {"files": [Path("none.txt")]},
+        {"files": [Path(".")]},
     ],
 )
 def test_a_wrong_argument_is_refused(tmp_path, text_file, wrong):

@@ -1,5 +1,5 @@
-"""What Linux has and others do not is asked for in training/system.py alone, and there is something in its
-place."""
+"""What Linux has and others do not is asked for in training/system.py and plain/lock.py alone, and there is
+something in its place."""
 
 import re
 import subprocess
@@ -15,6 +15,7 @@ PROGRAMS = (
     "sample",
     "compare",
     "data.prepared",
+    "data.prepare",
     "training.sweep",
     "training.wandb_sink",
     "bench.train",
@@ -54,20 +55,10 @@ def test_nothing_else_names_what_only_some_systems_have():
         str(file.relative_to(ROOT)): match[0]
         for part in ("model", "data", "training", "diagnostics", "comparison", "plain", "hydra_plugins", ".")
         for file in (ROOT / part).glob("*.py")
-        if file.name != "system.py" and (match := only.search(file.read_text(encoding="utf-8")))
+        if file.name not in ("system.py", "lock.py")
+        and (match := only.search(file.read_text(encoding="utf-8")))
     }
     assert found == {}
-
-
-def test_a_lock_is_one_processs_and_ends_with_it(tmp_path):
-    taken = "import sys, time; from training import system; f = open(sys.argv[1], 'a'); system.lock(f)"
-    with (tmp_path / "lock").open("a") as file:
-        system.lock(file)
-        other = subprocess.run(
-            [sys.executable, "-c", taken, tmp_path / "lock"], cwd=ROOT, capture_output=True, text=True
-        )
-        assert "BlockingIOError" in other.stderr
-    subprocess.run([sys.executable, "-c", taken, tmp_path / "lock"], cwd=ROOT, check=True)
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number():
@@ -84,6 +75,6 @@ def test_a_process_is_told_from_a_later_one_of_its_number():
     assert system.began(process.pid) is None
 
 
-@pytest.mark.skipif(system.fcntl is None, reason="Linux and macOS")
+@pytest.mark.skipif(system.resource is None, reason="Linux and macOS")
 def test_the_signals_are_three_where_there_are_three():
     assert [number.name for number in system.SIGNALS] == ["SIGINT", "SIGTERM", "SIGUSR1"]
