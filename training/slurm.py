@@ -54,13 +54,16 @@ def do(
     Raises:
         ConfigError: Slurm refuses them.
     """
-    known = states()
-    jobs = {job: folder for folder in folders if not is_over(known, job := records.cluster_job(folder))}
-    if jobs:
-        print(f"{len(jobs)} of them are in Slurm's queue already", flush=True)
-    new = [pair for pair in zip(arguments, folders, strict=True) if pair[1] not in jobs.values()]
+    jobs: dict[str, Path] = {}
     try:
         with interrupts.deferred():
+            known = states()
+            jobs = {
+                job: folder for folder in folders if not is_over(known, job := records.cluster_job(folder))
+            }
+            if jobs:
+                print(f"{len(jobs)} of them are in Slurm's queue already", flush=True)
+            new = [pair for pair in zip(arguments, folders, strict=True) if pair[1] not in jobs.values()]
             if new:
                 jobs |= submitted(call, settings, new)
         wait(jobs, Path(settings["submitit_folder"]))
