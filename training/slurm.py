@@ -6,7 +6,9 @@ of those that leave none, from squeue.
 """
 
 import io
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +38,28 @@ def check() -> None:
             "hydra/launcher: slurm: there is no sbatch here; start the sweep on a machine of the cluster, "
             "or with hydra/launcher=joblib on this one"
         )
+
+
+class Job:
+    """What submitit calls in a job, and begins again when Slurm's warning, SIGUSR2, has come."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        try:
+            return self.call(*arguments)
+        except interrupts.Interrupted as end:
+            # A cancelled job does not count as running any more. One that is pre-empted does, for a time of
+            # grace, and would have failed by ending before that is over.
+            number = os.environ["SLURM_JOB_ID"]
+            state = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
+            if end.number == signal.SIGTERM and subprocess.check_output(state, text=True) == "RUNNING\n":
+                subprocess.run(["scontrol", "requeue", number], check=False)
+            raise
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        return submitit.helpers.DelayedSubmission(self, *arguments)
 
 
 def do(
@@ -84,7 +108,7 @@ def submitted(
     executor.update_parameters(**others)
     try:
         with redirect_stderr(io.StringIO()):  # where submitit says the same
-            made = executor.map_array(call, *zip(*(arguments for arguments, _ in pairs), strict=True))
+            made = executor.map_array(Job(call), *zip(*(arguments for arguments, _ in pairs), strict=True))
     except FailedJobError as error:
         why = " ".join(str(error).split())
         raise ConfigError(f"hydra.launcher: {why}; give what your cluster asks for") from None

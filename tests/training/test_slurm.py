@@ -134,23 +134,24 @@ def job_of(folder: Path, number: int) -> str:
 
 
 @pytest.mark.faults
-def test_a_sweep_on_slurm_is_that_of_this_machine_also_where_a_run_is_taken_back(slurm, sweep, tmp_path):
+def test_a_sweep_on_slurm_is_that_of_this_machine_also_where_runs_are_taken_back(slurm, sweep, tmp_path):
     sweep = (*sweep, "norm=layernorm,batchnorm", "placement=pre,post", "seed=0,1", "train.steps=600")
     here = run("train.py", *sweep, "runs_dir=here", cwd=tmp_path)
     assert here.returncode == 0, here.stderr
     folder = tmp_path / "there"
     there = Program("train.py", *sweep, *CLUSTER, "runs_dir=there", cwd=tmp_path)
-    wait_for(lambda: saved(folder, "layernorm-pre-s0"))
-    first = job_of(folder, 0)
-    worker(first).send_signal(signal.SIGUSR2)  # as Slurm does before a job's end; scancel would then wait
-    wait_for(lambda: queue().get(first) == "PENDING")
+    for number, warning in enumerate([signal.SIGUSR2, signal.SIGTERM]):  # of a job's time, of pre-emption
+        wait_for(lambda number=number: saved(folder, f"layernorm-pre-s{number}"))
+        taken = job_of(folder, number)
+        worker(taken).send_signal(warning)
+        wait_for(lambda taken=taken: queue().get(taken) == "PENDING")
     output, errors = there.communicate(timeout=180)
     assert (there.returncode, errors) == (0, "")
     assert "8/8" in output
     assert "failed" not in output
     logs = [file.read_text() for file in folder.glob(".sweep/*/*/log.txt")]
     assert len(logs) == 8
-    assert sum("going on from step" in log for log in logs) == 1
+    assert sum("going on from step" in log for log in logs) == 2
     assert table(folder) == table(tmp_path / "here")
 
 
