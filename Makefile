@@ -2,6 +2,7 @@
 # make test                                           run the tests
 # make test-long                                      those that take too long for every day
 # make test-faults                                    kills, damage and bad input, with a table of figures
+# make test-slurm                                     sweeps on Slurm, where it is installed (two minutes)
 # make check                                          format, lint and types
 # Each makes .venv first, where there is none, and installs what it needs into it.
 
@@ -10,7 +11,7 @@ BIN := .venv/bin
 
 FAULTS := tests/faults tests/plain tests/data tests/test_resume.py tests/test_sample.py tests/training
 
-.PHONY: train test test-long test-faults check clean
+.PHONY: train test test-long test-faults test-slurm check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
@@ -22,6 +23,9 @@ test-long: .venv/dev.stamp
 
 test-faults: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --table .venv/faults.md $(FAULTS) $(ARGS)
+
+test-slurm: .venv/dev.stamp
+	$(BIN)/python -m pytest -m "not long" -rs tests/training/test_slurm.py $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

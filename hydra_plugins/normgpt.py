@@ -1,14 +1,20 @@
-"""Hydra looks for plugins in a package of this name: the sweeper that conf/hydra/sweeper/runs.yaml chooses.
+"""Hydra looks for plugins in a package of this name: the sweeper that conf/hydra/sweeper/runs.yaml chooses,
+and the launcher of conf/hydra/launcher/slurm.yaml.
 
-It does its work in training/sweep.py; here is only what Hydra asks for, as it is imported at every start.
+They do their work in training/sweep.py and training/slurm.py; here is only what Hydra asks for, as it is
+imported at every start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
@@ -40,3 +46,35 @@ class RunSweeper(Sweeper):
             self.tune,
             parser.parse_overrides([f"{key}={value}" for key, value in self.final.items()]),
         )
+
+
+class SlurmLauncher(Launcher):
+    """What a job does is hydra-submitit-launcher's."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as Submitit
+
+        from training import slurm
+
+        slurm.check()
+        self.job = Submitit(**self.settings)
+        self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from training import slurm
+
+        arguments = [
+            (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
+            for number, overrides in enumerate(job_overrides, initial_job_idx)
+        ]
+        slurm.do(self.job, self.job.params, arguments, [folder_of(overrides) for overrides in job_overrides])
+        return []
+
+
+def folder_of(overrides: Sequence[str]) -> Path:
+    """Where a job's record is, which a sweep says at the end of its overrides."""
+    folder, name = OverridesParser.create().parse_overrides(list(overrides[-2:]))
+    return Path(str(folder.value()), str(name.value()))

@@ -92,6 +92,10 @@ class Job(TypedDict, total=False):
     error: str
 
 
+class ClusterJob(TypedDict):
+    job: str
+
+
 def has_its_end(status: Status) -> Status:
     if status.get("state") == "finished" and status.get("final") is None:
         raise ValueError("it has finished, but has no loss")
@@ -113,6 +117,7 @@ KINDS: dict[str, TypeAdapter[Any]] = {
     "certificate.json": TypeAdapter(Annotated[Certificate, AfterValidator(has_its_numbers)]),
     "wandb.json": TypeAdapter(Wandb),
     "job.json": TypeAdapter(Job),
+    "slurm.json": TypeAdapter(ClusterJob),
 }
 # A line of metrics.jsonl.
 Row = TypedDict(

@@ -32,7 +32,7 @@ ROOMS = {
     "": {"training", "diagnostics", "data", "model", "plain"},
     "compare": {"comparison", "plain"},
     "bench": {"bench", "comparison", "training", "data", "model", "plain"},
-    "hydra_plugins": {"training"},
+    "hydra_plugins": {"training", "hydra_plugins"},  # others' plugins are in a package of that name, too
 }
 
 

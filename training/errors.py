@@ -22,6 +22,7 @@ from training.checkpoint import CheckpointError
 from training.ranks import LostRankError
 
 USERS = (ConfigError, DataError, CheckpointError, LostRankError)  # errors whose message is for the user
+SUBMITIT = "hydra/launcher/submitit_slurm"  # which conf/hydra/launcher/slurm.yaml takes from its package
 
 
 def explain(error: Exception, known: list[str]) -> str:
@@ -52,6 +53,8 @@ def in_one_line(error: Exception, known: list[str]) -> str:
     if isinstance(error, USERS):
         return str(error)
     text = " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == SUBMITIT:
+        return "hydra/launcher: slurm needs a package more; pip install -r requirements-slurm.txt"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"

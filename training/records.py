@@ -1,7 +1,8 @@
-"""A job of a sweep, for the process that launched it: a folder with two files.
+"""A job of a sweep, for the process that launched it: a folder with two files, on a cluster three.
 
     job.json    its arguments; then, by the process that does it, that it runs; then how it ended
     log.txt     what it printed
+    slurm.json  the cluster's number of it
 
 The launching process writes job.json before the job starts.
 """
@@ -43,7 +44,10 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
     if record["launcher"][0] == PARENT:
         guard()
     idle.clear()
-    record |= {"state": "running", "process": this_process(), "host": platform.node()}
+    record |= {"state": "running", "host": platform.node()}
+    on_cluster = "SUBMITIT_EXECUTOR" in os.environ
+    if not on_cluster:  # whose jobs are ended by their number there
+        record["process"] = this_process()
     with (
         (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
         redirect_stdout(log),
@@ -54,14 +58,23 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
         try:
             write(folder, record)  # from now on the launching process sends its signals on
             yield outcome
-        except SystemExit as end:
-            if not isinstance(end, interrupts.Interrupted):
-                state = "waiting"  # a cluster takes the job back, and will begin it again
+        except SystemExit:
+            if on_cluster:
+                state = "waiting"  # it may take the job back, and begin it again
             raise
         finally:
-            if read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's
+            if on_cluster or read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's
                 write(folder, record | {"state": state} | outcome)
             idle.set()
+
+
+def write_cluster_job(folder: Path, number: str) -> None:
+    write_atomically(folder / "slurm.json", json.dumps({"job": number}))
+
+
+def cluster_job(folder: Path) -> str:
+    """The number of the job that was last submitted for this record; "" for none."""
+    return str(read_json(folder / "slurm.json").get("job", ""))
 
 
 PARENT = os.getppid()  # of a launcher's worker: the launching process
@@ -86,8 +99,15 @@ def guard() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def is_anothers(record: dict[str, Any]) -> bool:
+    """Whether another process of this machine launched this job and waits for its end."""
+    if record.get("state") not in ("waiting", "running") or record["launcher"][0] == os.getpid():
+        return False
+    return system.exists(*record["launcher"])
+
+
 def alive(record: dict[str, Any]) -> bool:
-    """Whether the job of this record is being done by another process of this machine."""
+    """Whether the job of this record is being done by another process of this machine, no cluster's."""
     process = record.get("process")
     if not process or record.get("host") != platform.node() or process[0] == os.getpid():
         return False

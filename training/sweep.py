@@ -231,8 +231,8 @@ def wait_for_leftover(job: Job) -> None:
         ConfigError: the same sweep is being done by another process.
     """
     deadline = time.monotonic() + PATIENCE
-    while records.alive(record := records.read(job.folder)):
-        if system.exists(*record["launcher"]) or time.monotonic() > deadline:
+    while records.is_anothers(record := records.read(job.folder)) or records.alive(record):
+        if records.is_anothers(record) or time.monotonic() > deadline:
             who = f"process {record['launcher'][0]} is doing this very sweep"
             raise ConfigError(f"{job.folder.parent}: {who}; wait for it or end it")
         time.sleep(0.1)
