@@ -21,7 +21,7 @@ from data import DataError, tokenizers
 from plain import terminal
 from training import checkpoint, cli, runs
 from training.components import OURS, load_model
-from training.config import SampleConfig
+from training.sampling import SampleConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,6 @@ functions, as it takes a second: a typo, or a run that has already ended, is ans
 """
 
 import math
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ from training import checkpoint, cli, distributed, interrupts, runs, tracking
 from training.clock import Clock, is_due
 from training.config import RunConfig
 from training.divergence import Divergence, guessing
-from training.environment import changed_code, environment
+from training.environment import environment
+from training.outcome import report
 from training.progress import ProgressLine
 from training.ranks import Ranks, lost
 
@@ -218,24 +218,6 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
             if reason := divergence.missed(step + 1, missed) or divergence.reason({"step": step} | row):
                 run.write_status(state="diverged", reason=reason)
                 break
-
-
-def report(folder: Path, already: bool = False) -> float:
-    """Say how a run ended. Returns its val/full_loss, infinity where it diverged, as a sweeper expects it."""
-    status = runs.read_status(folder)
-    again = ""
-    if already:
-        again = "; nothing left to do (fresh=true starts over)"
-        if changed := changed_code(read_json(folder / "environment.json")):
-            again += f"; made by other code, changed since: {', '.join(changed)}"
-    if status["state"] == "diverged":
-        print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
-        return math.inf
-    note = "; it LEAKS: not all of its losses are a language model's" if runs.leaks(folder) else ""
-    print(f"{folder}: finished, val/full_loss {status['final']:.4f}{note}{again}")
-    if not already:
-        print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")
-    return float(status["final"])
 
 
 @cli.command("config", RunConfig, outlives_readers=True)

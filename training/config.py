@@ -227,31 +227,3 @@ class RunConfig(Checked):
                     f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
                 )
         return self
-
-
-class SampleConfig(Checked):
-    """Everything sample.py needs; conf/sample.yaml explains each key."""
-
-    run: str | None
-    checkpoint: str | None
-    which: Literal["best", "last"]
-    runs_dir: str
-    prompt: str | None
-    prompt_file: str | None
-    num_samples: Count
-    max_new_tokens: CountOr0
-    temperature: Annotated[Float, Field(ge=0)]
-    top_k: Count | None
-    top_p: Annotated[Float, Field(gt=0, le=1)] | None
-    seed: Seed
-    device: DeviceName
-    precision: Literal["auto", "fp32", "bf16"]
-    trust: str | None
-
-    @model_validator(mode="after")
-    def one_source_each(self) -> "SampleConfig":
-        if self.run is not None and self.checkpoint is not None:
-            raise ValueError("run: and checkpoint= both say what to load; give one of them")
-        if self.prompt is not None and self.prompt_file is not None:
-            raise ValueError("prompt: and prompt_file= both say how to begin; give one of them")
-        return self

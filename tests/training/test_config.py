@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from tests.conftest import CONF, configured
 from training.checking import Checked, ConfigError, checked
-from training.config import RunConfig, SampleConfig
+from training.config import RunConfig
+from training.sampling import SampleConfig
 
 CHOICES = [
     (group.name, file.stem)

@@ -1,0 +1,36 @@
+"""What drawing text needs: the config of sample.py, as training/config.py is that of train.py."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from training.checking import Checked
+from training.config import Count, CountOr0, DeviceName, Float, Seed
+
+
+class SampleConfig(Checked):
+    """Everything sample.py needs; conf/sample.yaml explains each key."""
+
+    run: str | None
+    checkpoint: str | None
+    which: Literal["best", "last"]
+    runs_dir: str
+    prompt: str | None
+    prompt_file: str | None
+    num_samples: Count
+    max_new_tokens: CountOr0
+    temperature: Annotated[Float, Field(ge=0)]
+    top_k: Count | None
+    top_p: Annotated[Float, Field(gt=0, le=1)] | None
+    seed: Seed
+    device: DeviceName
+    precision: Literal["auto", "fp32", "bf16"]
+    trust: str | None
+
+    @model_validator(mode="after")
+    def one_source_each(self) -> "SampleConfig":
+        if self.run is not None and self.checkpoint is not None:
+            raise ValueError("run: and checkpoint= both say what to load; give one of them")
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("prompt: and prompt_file= both say how to begin; give one of them")
+        return self
