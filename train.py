@@ -58,7 +58,8 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     vocab_size, lacking = data.tokenizer.vocab_size, training_sizes(config)
     feed = Feed(config, data, compute, ranks)
     with lacking_memory(lacking):
-        loss_of = partial(feed.loss, batch=next(feed.micro_batches(0)))
+        micro_batch = next(feed.micro_batches(0))
+        loss_of = partial(feed.loss, batch=micro_batch)
         view = rehearsed(config, vocab_size, compute, loss_of, ranks)
         model = view.model
         with view.whole():
@@ -68,7 +69,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     objective: Objective = cross_entropy
     if worth_compiling(config, vocab_size, compute.device.type):
         accumulates = config.train.grad_accum > 1
-        compiling = partial(loss_of, view.net)
+        compiling = partial(feed.loss, view.net, micro_batch)
         objective = compiled(view.trained, compute, compiling, accumulates, ranks)
     optimizers = new_optimizers(view.trained, config.optim)
     wanted = names.selection(config.stats.metrics, config.stats.sites)

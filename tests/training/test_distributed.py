@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from plain.files import read_json
 from tests import ranks
 from tests.conftest import TINY, daily
 from tests.programs import ROOT, run
@@ -232,4 +233,6 @@ def test_compiled_they_are_the_same(arguments, tmp_path, kind):
         settings = [*arguments, "norm=batchnorm", "train.grad_accum=2", f"compile={choice}"]
         settings.append(f"distributed={kind}")
         assert [status for status, *_ in ranks.trained(2, *settings, cwd=tmp_path / choice)] == [0, 0]
+        [run_folder] = (tmp_path / choice / "runs").glob("*-*")
+        assert read_json(run_folder / "environment.json")["compile"] is (choice == "true")
     assert_alike(rows_of(tmp_path / "true"), rows_of(tmp_path / "false"))
