@@ -47,14 +47,15 @@ def alone(ranks: Ranks, model: Steps) -> dict[str, float]:
     what FSDP sends of the parameters."""
     here = model.compute.device
     small = torch.zeros(2, NANO.n_embd, device=here)
+    every = [torch.zeros_like(small) for _ in range(ranks.count)]
     whole = torch.zeros(sum(p.numel() for p in model.view.model.parameters()), device=here)
     whole = whole[: len(whole) // ranks.count * ranks.count]
     share = whole[: len(whole) // ranks.count].clone()
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce_statistics_s": lambda: dist.all_reduce(small),
+        "all_gather_statistics_s": lambda: dist.all_gather(every, small),
         "all_reduce_gradients_s": lambda: dist.all_reduce(whole),
-        "all_gather_parameters_s": lambda: dist.all_gather_into_tensor(whole, share),
-        "reduce_scatter_gradients_s": lambda: dist.reduce_scatter_tensor(share, whole),
+        "all_gather_parameters_s": lambda: dist.all_gather_single(whole, share),
+        "reduce_scatter_gradients_s": lambda: dist.reduce_scatter_single(share, whole),
     }
     return {name: seconds_of(call, small) for name, call in calls.items()}
 

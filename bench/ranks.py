@@ -6,7 +6,7 @@ shards (fsdp), and BatchNorm with its statistics over all ranks and over each on
 
 The default run's size (4 layers of 128, context 64, batch 32) on made-up tokens, eager, a thread for each
 rank, in precision auto. Within a round the models take turns in the same processes, and what synchronising
-adds is the median of their differences. Besides, what is sent, alone: the sums of one BatchNorm (1 KB), and
+adds is the median of their differences. Besides, what is sent, alone: the statistics of one BatchNorm (1 KB a rank), and
 all gradients or parameters (3 MB). Several ranks on this one machine: a network is slower. No other program
 takes part: --peer and --data are not used."""
 
@@ -26,8 +26,8 @@ COLUMNS: list[Column] = [
     ("layernorm_in_shards_step_s", "fsdp, ms", 1e-3),
     ("batchnorm_step_s", "BatchNorm, ms", 1e-3),
     ("synchronising_adds_s", "synchronising adds, ms", 1e-3),
-    ("all_reduce_statistics_s", "of 1 KB, ms", 1e-3),
-    ("all_reduce_gradients_s", "of all gradients, ms", 1e-3),
+    ("all_gather_statistics_s", "all-gather of 1 KB, ms", 1e-3),
+    ("all_reduce_gradients_s", "all-reduce of all gradients, ms", 1e-3),
 ]
 
 
