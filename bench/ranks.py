@@ -6,9 +6,9 @@ shards (fsdp), and BatchNorm with its statistics over all ranks and over each on
 
 The default run's size (4 layers of 128, context 64, batch 32) on made-up tokens, eager, a thread for each
 rank, in precision auto. Within a round the models take turns in the same processes, and what synchronising
-adds is the median of their differences. Besides, what is sent, alone: the statistics of one BatchNorm (1 KB a rank), and
-all gradients or parameters (3 MB). Several ranks on this one machine: a network is slower. No other program
-takes part: --peer and --data are not used."""
+adds is the median of their differences. Besides, what is sent, alone: the statistics of one BatchNorm (1 KB
+of each rank), and all gradients or parameters (3 MB). Several ranks on this one machine: a network is slower.
+No other program takes part: --peer and --data are not used."""
 
 import argparse
 import json
