@@ -60,10 +60,11 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     with lacking_memory(lacking):
         micro_batch = next(feed.micro_batches(0))
         loss_of = partial(feed.loss, batch=micro_batch)
-        view = rehearsed(config, vocab_size, compute, loss_of, ranks)
+        evaluated = [[next(feed.windows(feed.large))]]
+        evaluate = partial(evaluation.evaluate, loss_of=feed.loss, turns=evaluated, ranks=Ranks())
+        view = rehearsed(config, vocab_size, compute, loss_of, evaluate, ranks)
         model = view.model
         with view.whole():
-            evaluation.evaluate(model, feed.loss, [[next(feed.windows(feed.large))]], Ranks())
             some = any(True for _ in feed.as_in_training())
             estimating = evaluation.with_running_estimates(model, loss_of) if some else []
     objective: Objective = cross_entropy
@@ -249,6 +250,7 @@ def one_run(config: RunConfig, ranks: Ranks) -> float:
     print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
     try:
         with runs.Run(folder) if ranks.first else runs.OthersRun(folder) as run:
+            ranks.told()  # the first one was not refused
             train(config, data, compute, run, ranks)
     finally:
         compute.forget()

@@ -37,24 +37,29 @@ ACTIVATIONS = 36  # bytes that a backward needs, for a token, layer and channel:
 LOSS = 12  # bytes for a token and each of V: logits in fp32, their logarithm of softmax, its gradient
 
 
+def around(size: Size) -> int:
+    """Of P, what is in no block: 2·C + (V + T)·C."""
+    return (2 + size.vocab_size + size.block_size) * size.n_embd
+
+
 def parameters(size: Size) -> int:
     """P = 12·L·C² + 13·L·C + 2·C + (V + T)·C: matrices and biases, two LayerNorms a layer and a final one,
     the tied embedding, positions."""
-    L, C, T, V = size.n_layer, size.n_embd, size.block_size, size.vocab_size
-    return 12 * L * C**2 + 13 * L * C + 2 * C + (V + T) * C
+    L, C = size.n_layer, size.n_embd
+    return 12 * L * C**2 + 13 * L * C + around(size)
 
 
 def state(size: Size, ranks: int, kind: str) -> float:
     """Bytes on each GPU besides activations: parameters, gradients and moments, and the copies in bf16.
 
-    ddp: 16·P + 2·P. fsdp: a step has 16·P/N, two blocks and the embedding whole, as parameters and as
-    gradients, and the copies, 2·P; an evaluation has 12·P/N, no gradients, and the whole model, 4·P, with its
-    copies.
+    ddp: 16·P + 2·P; gradients that accumulate over micro-batches are 4·P more. fsdp: a step has 16·P/N, two
+    blocks and the embedding whole, as parameters and as gradients, and the copies, 2·P; an evaluation has
+    12·P/N, no gradients, and the whole model, 4·P, with its copies.
     """
     p, C = parameters(size), size.n_embd
     if kind == "ddp" or ranks == 1:
         return (4 * FP32 + BF16) * p
-    gathered = 2 * 12 * C**2 + (size.vocab_size + size.block_size) * C
+    gathered = 2 * 12 * C**2 + around(size)
     step = 4 * FP32 * p / ranks + 2 * FP32 * gathered
     return BF16 * p + max(step, 3 * FP32 * p / ranks + FP32 * p)
 
@@ -67,11 +72,12 @@ def activations(size: Size, rows: int) -> float:
 def sent(size: Size, ranks: int, kind: str, micro_batches: int = 1) -> float:
     """Bytes that each rank sends in a step, by the ring algorithms that NCCL and gloo have for large tensors.
 
-    ddp: one all-reduce of the gradients, 2·(N−1)/N · 4·P. fsdp: an all-gather of the parameters for each
-    forward and one for each backward, and one reduce-scatter of the gradients, (N−1)/N · 4·P each.
+    ddp: one all-reduce of the gradients, 2·(N−1)/N · 4·P. fsdp: for each micro-batch an all-gather of the
+    parameters for the forward, again one of those in blocks for the backward, and a reduce-scatter of the
+    gradients, (N−1)/N · 4·(3·P − (2 + V + T)·C).
     """
-    once = (ranks - 1) / ranks * FP32 * parameters(size)
-    return 2 * once if kind == "ddp" else (2 * micro_batches + 1) * once
+    part, p = (ranks - 1) / ranks * FP32, parameters(size)
+    return part * (2 * p if kind == "ddp" else micro_batches * (3 * p - around(size)))
 
 
 @dataclass(frozen=True)

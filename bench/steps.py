@@ -61,7 +61,7 @@ class Steps:
         tokens = np.random.default_rng(ranks.rank).integers(size.vocab_size, size=shape)
         self.batch = tokens[:, :-1], tokens[:, 1:]
         self.objective: Objective = cross_entropy
-        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, ranks)
+        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, ranks=ranks)
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
                 self.objective = rehearsal.compiled(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -47,18 +48,19 @@ def document(content: bytes, start: int, end: int, field: str, file: Path) -> It
 
 
 def long_document(content: bytes, start: int, end: int, field: str) -> Iterable[str]:
-    """The same, where the text as a whole would take four times its bytes if one emoji is in it. Numbers take
-    the place of long strings, as [0]; what is left is parsed, and the string that ``field`` has in pieces."""
+    """The same, where the text as a whole would take four times its bytes if one emoji is in it. Marks, which
+    nobody can guess, take the place of long strings; what is left is parsed, and the string that ``field``
+    has in pieces."""
     long = [m.span() for m in STRING.finditer(content, start, end) if m.end() - m.start() > PIECE]
-    rest = b""
+    mark, rest = secrets.token_hex(), b""
     for number, (first, last) in enumerate(long):
-        rest += content[start:first] + b"[%d]" % number
+        rest += content[start:first] + f'"{mark}{number}"'.encode()
         start = last
     found = json.loads(rest + content[start:end])[field]
-    if isinstance(found, str):
+    if not found.startswith(mark):
         yield from pieces(found)
         return
-    first, last = long[found[0]]
+    first, last = long[int(found.removeprefix(mark))]
     first += 1  # its quotation mark
     while cut := RAW_SPACE.search(content, first + PIECE, last):
         yield json.loads(b'"%b"' % content[first : cut.start()])

@@ -24,9 +24,11 @@ def rehearsed(
     vocab_size: int,
     compute: Compute,
     loss_of: Callable[[Net], Tensor],
+    evaluate: Callable[[GPT], object] = lambda model: None,
     ranks: Ranks | None = None,
 ) -> View:
-    """The model of a config, on its device, and how it is to train; ``loss_of`` is one batch's loss.
+    """The model of a config, on its device, and how it is to train; ``loss_of`` is one batch's loss, and
+    ``evaluate`` an evaluation on one.
 
     Raises:
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
@@ -38,6 +40,8 @@ def rehearsed(
             view = view_of(config.distributed, ranks or Ranks(), model, compute.device)
             moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
             rehearse(view.trained, lambda: loss_of(view.net))
+            with view.whole():
+                evaluate(view.model)
             del moments
     except (ConfigError, LostRankError):
         raise
@@ -52,17 +56,21 @@ def rehearsed(
 def compiled(
     model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor], accumulates: bool, ranks: Ranks
 ) -> Objective:
-    """``cross_entropy`` compiled, the model in it; where that fails on any rank, as it is. ``loss_of`` is one
-    batch's loss by either.
+    """``cross_entropy`` compiled, the model in it; where that fails, as it is. ``loss_of`` is one batch's
+    loss by either.
 
     The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
     draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU forward
     and backward are a CUDA graph each where torch's compiler can make one, as small models wait for the
     launches of their kernels; not where gradients accumulate or a forward replaces buffers: these would lie
-    in memory that the graph's next run writes to.
+    in memory that the graph's next run writes to; and not where there are other ranks to wait for.
+
+    Raises:
+        ConfigError: it fails on one of several ranks, which must all do the same.
     """
     cpu, gpu = (compute.device.type == kind for kind in ("cpu", "cuda"))
-    graphs = gpu and not accumulates and not replaces_buffers(model, lambda: loss_of(cross_entropy))
+    alone = ranks.count == 1 and not accumulates
+    graphs = gpu and alone and not replaces_buffers(model, lambda: loss_of(cross_entropy))
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings are not for our user
@@ -78,7 +86,9 @@ def compiled(
         raise
     except Exception as error:  # whatever a compiler may raise
         why = type(error).__name__
-    if why := ranks.first_of(why):
+    if why and ranks.count > 1:
+        raise ConfigError(f"compile: failed ({why}); give compile=false")
+    if why:
         print(f"compile: failed, going on without ({why})", flush=True)
     return cross_entropy if why else fast
 

@@ -53,8 +53,9 @@ class Job:
             # A cancelled job does not count as running any more. One that is pre-empted does, for a time of
             # grace, and would have failed by ending before that is over.
             number = os.environ["SLURM_JOB_ID"]
-            state = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
-            if end.number == signal.SIGTERM and subprocess.check_output(state, text=True) == "RUNNING\n":
+            asked = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
+            state = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            if end.number == signal.SIGTERM and state == "RUNNING\n":
                 subprocess.run(["scontrol", "requeue", number], check=False)
             raise
 

@@ -31,7 +31,7 @@ class View:
         self.net: Any = model
 
     def averages(self, does: bool) -> None:
-        """Whether the next backward averages over ranks: not before the last micro-batch of a step."""
+        """Whether the next backward has to average over ranks: not before a step's last micro-batch."""
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -70,11 +70,12 @@ class Replicas(View):
 class Shards(View):
     """Each rank keeps some rows of every parameter, of its gradient and of its moments, and has all of a
     block's parameters while that computes (FSDP, Zhao et al. 2023, arXiv 2304.11277; torch's second).
+    Gradients are averaged after every micro-batch: a rank would else have to keep them whole.
 
     ``model`` has memory inside ``whole`` only. What is gathered is for the first rank; others get nothing.
 
     Args:
-        model: on the CPU. It becomes ``trained``: no device ever has to have room for more than one of it.
+        model: on the CPU. It becomes ``trained``: no device has to have room for a second whole one.
     """
 
     def __init__(self, model: GPT, device: torch.device, ranks: Ranks) -> None:
@@ -92,10 +93,6 @@ class Shards(View):
         mesh = init_device_mesh(device.type, (ranks.count,))
         for part in (*model.blocks, model):  # moves each to the device and leaves a rank's shard of it there
             fully_shard(part, mesh=mesh)
-
-    def averages(self, does: bool) -> None:
-        trained: Any = self.trained
-        trained.set_requires_gradient_sync(does)
 
     @contextmanager
     def whole(self) -> Iterator[None]:

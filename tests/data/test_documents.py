@@ -78,6 +78,7 @@ def test_a_long_text_is_in_many_pieces(small):
     [
         b'{"text": ["long enough to be in pieces"]}',
         b'{"text": 5, "other": "long enough to be in pieces"}',
+        b'{"text": [0], "other": "long enough to be in pieces"}',
         b'{"other": "long enough to be in pieces"}',
         b'{"text": "long enough to be in pieces"',
         b'{"text": "long enough to be \\q in pieces"}',

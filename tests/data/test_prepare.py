@@ -231,7 +231,7 @@ def test_begun_several_times_at_once_one_makes_it(tmp_path):
 
 
 def test_ctrl_c_ends_it_with_one_line_and_its_processes_with_it(tmp_path):
-    arguments = some_text(tmp_path)
+    arguments = ("a.txt", "b.jsonl") * 4 + some_text(tmp_path)  # so that it is not done before it is ended
     whole = started(tmp_path, *arguments, "--out", "whole")
     whole.communicate(timeout=60)
     for number, later in ((0, 0), (0, 0.1), (0, 0.2), (0, 0.3), (10, 0)):  # while its processes start, too
@@ -241,9 +241,8 @@ def test_ctrl_c_ends_it_with_one_line_and_its_processes_with_it(tmp_path):
         wait_for_files(process, tmp_path / "out.part", number)
         time.sleep(later)
         os.killpg(process.pid, signal.SIGINT)
-        assert "the same command goes on" in (
-            said := process.communicate(timeout=10)[1]
-        )  # none has its stderr
+        said = process.communicate(timeout=10)[1]  # none has its stderr
+        assert "the same command goes on" in said, (number, later, process.returncode)
         assert said.count("\n") == 1
         assert process.returncode == 130
     assert started(tmp_path, *arguments, "--out", "out").communicate(timeout=60)[1] == ""

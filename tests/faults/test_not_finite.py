@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-import train as program
+from data import batches
 from tests.test_train import rows, run
 from training import checkpoint, rehearsal, runs, state
 
@@ -26,7 +26,7 @@ CASES = [
 def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None:
     """From that step on, one number of what ``place`` puts out, or of the gradient there, is ``value``."""
     at = []  # the step that the last batch was drawn for
-    draw, seed_of = program.batches.training_batch, {}
+    draw, seed_of = batches.training_batch, {}
 
     def drawn(tokens, block_size, rows, seed, *part):
         at.append(seed_of.setdefault(seed, len(seed_of)))
@@ -49,12 +49,12 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
     real = rehearsal.rehearsed
 
     def rehearsed(*arguments):
-        model = real(*arguments)
+        view = real(*arguments)
         if place != "the loss":
-            model.get_submodule(place).register_forward_hook(hook)
-        return model
+            view.model.get_submodule(place).register_forward_hook(hook)
+        return view
 
-    monkeypatch.setattr(program.batches, "training_batch", drawn)
+    monkeypatch.setattr(batches, "training_batch", drawn)
     monkeypatch.setattr(rehearsal, "rehearsed", rehearsed)
     if place == "the loss":
         loss = torch.nn.functional.cross_entropy

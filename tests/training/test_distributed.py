@@ -68,7 +68,7 @@ EVERY_DAY = {0, len(REPLICAS)}
     ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
 )
 def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, count, kind):
-    arguments = [*arguments, norm, placement]
+    arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
     for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
         folder.mkdir()
     assert run("train.py", *arguments, cwd=alone).returncode == 0
