@@ -29,6 +29,9 @@ class Workers:
     """So many processes. However this one ends, they do."""
 
     def __init__(self, processes: int, spec: dict[str, Any]) -> None:
+        # One that ends at once leaves semaphores to the process that Python has for that, which says so.
+        asked = os.environ.get("PYTHONWARNINGS")
+        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (asked, "ignore:resource_tracker")))
         self.processes = processes
         self.blocks, self.bytes = 2 * processes, AHEAD * processes  # that are in memory at most
         self.pool = ProcessPoolExecutor(
@@ -66,8 +69,8 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error:  # nobody waits for what they are at
             for process in multiprocessing.active_children():
-                process.terminate()
-        self.pool.shutdown(cancel_futures=True)
+                process.kill()
+        self.pool.shutdown(wait=not error, cancel_futures=True)
 
 
 @contextlib.contextmanager
