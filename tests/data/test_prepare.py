@@ -144,8 +144,11 @@ def test_what_is_prepared_trains_and_says_how_it_was_made(tmp_path, text_file, t
 
 
 PROGRAM = """
+import signal
 import sys
 if __name__ == "__main__":
+    # as on a terminal: where the tests run in a shell's background, Ctrl-C is ignored from the start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     import data.making
     data.making.SHARD = int(sys.argv.pop(1))
     from data.prepare import main
