@@ -5,8 +5,7 @@ from typing import Any
 
 from bench.measure import BenchError
 from bench.report import Bench
-from comparison.figures import COLORS, Spec, filled, spec
-from comparison.files import svg
+from comparison.figures import COLORS, Spec, filled, spec, svg
 
 TITLES = {"depth": "layers", "width": "channels", "context": "context, tokens", "batch": "rows of a batch"}
 PROGRAMS = ("ours", "nanoGPT")

@@ -6,12 +6,14 @@ dicts, which ``filled`` puts in. Lines and text are ``currentColor``: black in a
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from comparison.curves import Band, Map
 from comparison.rates import Sensitivity
 
 Spec = dict[str, Any]
+FORMATS = (".svg", ".png", ".pdf")  # that a figure is saved in
 Rows = list[dict[str, Any]]
 COLORS = (  # Tableau's ten, told apart also by most who are colour-blind; then the same, dashed
     *("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#ff9da7", "#9c755f"),
@@ -186,6 +188,24 @@ def spec(**parts: Any) -> Spec:
 
 def filled(description: Spec, rows: Rows) -> Spec:
     return description | {"data": {"name": "rows", "values": rows}}
+
+
+def svg(description: Spec) -> str:
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(description))
+
+
+def save(description: Spec, out: Path) -> None:
+    """Draw it into a file, by whose ending: one of FORMATS. Raises OSError where it cannot be written."""
+    import vl_convert
+
+    if out.suffix == ".svg":
+        out.write_text(svg(description), encoding="utf-8")
+    elif out.suffix == ".png":
+        out.write_bytes(vl_convert.vegalite_to_png(description, scale=2))
+    else:
+        out.write_bytes(vl_convert.vegalite_to_pdf(description))
 
 
 def plain(value: float) -> float | None:

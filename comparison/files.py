@@ -53,7 +53,7 @@ def write(report: Report, out: Path) -> Iterator[str]:
     count = 0
     for name, spec in drawn(report):
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
-        (out / "figures" / f"{file}.svg").write_text(svg(spec), encoding="utf-8")
+        (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
         count += 1
     many = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
     yield f"{out / 'figures'}/: {count} figures as SVG" + many * (len(report.rows) > figures.MANY)
@@ -119,9 +119,3 @@ def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:
         yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
     for one in curves.maps(shown) if len(shown) <= figures.MANY else ():
         yield f"map-{one.name}", figures.filled(figures.heat(one), figures.heat_rows(titles, one))
-
-
-def svg(spec: figures.Spec) -> str:
-    import vl_convert
-
-    return str(vl_convert.vegalite_to_svg(spec))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from comparison.figures import Spec, spec
+from comparison.figures import FORMATS, Spec, save, spec
 from comparison.folders import read_metrics
 
 METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
@@ -111,15 +111,7 @@ def colors(count: int) -> list[str]:
 
 def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
     """Draw the picture into the file ``out``."""
-    import vl_convert
-
-    drawn = picture(runs, metrics)
-    if out.suffix == ".svg":
-        out.write_text(vl_convert.vegalite_to_svg(drawn), encoding="utf-8")
-    elif out.suffix == ".png":
-        out.write_bytes(vl_convert.vegalite_to_png(drawn, scale=2))
-    else:
-        out.write_bytes(vl_convert.vegalite_to_pdf(drawn))
+    save(picture(runs, metrics), out)
 
 
 def main() -> None:
@@ -133,7 +125,7 @@ def main() -> None:
         for pattern in asked.metrics:
             if not any(fnmatchcase(name, pattern) for run in found.values() for name in run):
                 raise ValueError(f"--metrics: no run has {pattern!r}; stats=all logs everything there is")
-        if asked.out.suffix not in (".svg", ".png", ".pdf"):
+        if asked.out.suffix not in FORMATS:
             raise ValueError(f"--out: {asked.out} should end in .svg, .png or .pdf")
         draw(found, asked.metrics, asked.out)
     except OSError as error:

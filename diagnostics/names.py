@@ -21,7 +21,7 @@ MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
 STATISTICS = (
     *(f"act.{moment}" for moment in MOMENTS),
     *("act.ratio", "act.cosine", "attn.entropy", "attn.max_logit", "mlp.dead"),
-    *("norm.gain", "norm.mean_gap", "norm.std_gap", "norm.saturation"),
+    *("norm.gain", "norm.alpha", "norm.mean_gap", "norm.std_gap", "norm.saturation"),
     *("grad.rms", "grad.norm", "weight.norm", "update.ratio"),
 )
 

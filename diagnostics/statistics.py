@@ -130,6 +130,12 @@ def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
     return None if weight is None else weight.abs().mean()
 
 
+def alpha(norm: nn.Module, x: Tensor) -> Tensor | None:
+    """Mean |α|, of DyT's tanh(αx) say."""
+    found = of_channels(norm, "alpha", x)
+    return None if found is None else found.abs().mean()
+
+
 def mean_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
     """(batch mean − running mean) / running standard deviation, of each channel; the root mean square."""
     running, var = (of_channels(norm, name, x) for name in ("running_mean", "running_var"))
@@ -147,12 +153,13 @@ def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
 
 def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
     """Share of inputs with |αx| > 2, where the norm has an α, as DyT's tanh(αx)."""
-    alpha = of_channels(norm, "alpha", x)
-    return None if alpha is None else mean(((alpha * x).abs() > SATURATED).float())
+    found = of_channels(norm, "alpha", x)
+    return None if found is None else mean(((found * x).abs() > SATURATED).float())
 
 
 INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
     "gain": gain,
+    "alpha": alpha,
     "mean_gap": mean_gap,
     "std_gap": std_gap,
     "saturation": saturation,

@@ -21,8 +21,14 @@ from omegaconf import DictConfig
 
 
 class RunSweeper(Sweeper):
-    def __init__(self, params: Mapping[str, Any], tune: str | None, final: Mapping[str, Any]) -> None:
-        self.params, self.tune, self.final = dict(params), tune, dict(final)
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        arms: Sequence[Sequence[str]],
+        tune: str | None,
+        final: Mapping[str, Any],
+    ) -> None:
+        self.params, self.arms, self.tune, self.final = dict(params), arms, tune, dict(final)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -43,6 +49,7 @@ class RunSweeper(Sweeper):
             Sweep(partial(loader.load_sweep_config, self.config), self.launcher.launch, self.config.hydra),
             parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
             parser.parse_overrides(arguments),
+            [[*arm] for arm in self.arms],
             self.tune,
             parser.parse_overrides([f"{key}={value}" for key, value in self.final.items()]),
         )

@@ -19,6 +19,14 @@ class Init:
     table: Callable[[int], float]
     depth_scaled: bool
 
+    def scaled(self, scale: float) -> "Init":
+        """The same with every std multiplied by ``scale``."""
+        return Init(
+            matrix=lambda n_in, n_out: scale * self.matrix(n_in, n_out),
+            table=lambda n_embd: scale * self.table(n_embd),
+            depth_scaled=self.depth_scaled,
+        )
+
 
 # Radford et al. 2019: the stream is a sum of 2·n_layer branches (§2.3), hence the scale by depth.
 GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=True)

@@ -27,7 +27,7 @@ from training.config import RunConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT: Literal[5] = 5
+FORMAT: Literal[6] = 6
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
 HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 CONFIG_LIMIT = 2**18  # characters of a config; ours have some thousand
@@ -41,7 +41,7 @@ class CheckpointError(ValueError):
 class Meta(Checked):
     """What a checkpoint says besides its tensors: all that is needed to use them."""
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
     tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it

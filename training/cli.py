@@ -104,16 +104,23 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     if options.config_dir:
         os.stat(options.config_dir)  # raises what Hydra would only warn of
         overrides.append(f"hydra.searchpath=[file://{Path(options.config_dir).resolve()}]")
-    configs = {}
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         parsed = OverridesParser.create(loader).parse_overrides([quoted(override) for override in overrides])
-        values = alternatives(parsed)
-        for job in itertools.product(*values.values()):
-            composed = hydra.compose(config_name, list(job), return_hydra_config=True)
-            chosen = [override for override in job if len(values[key_of(override)]) > 1]
-            configs[" ".join(chosen)] = checked(kind, composed_job(composed))
-    return configs
+    values = alternatives(parsed)
+    jobs = [list(job) for job in itertools.product(*values.values())]
+    names = [" ".join(one for one in job if len(values[key_of(one)]) > 1) for job in jobs]
+    return dict(zip(names, composed_all(config_name, kind, jobs), strict=True))
+
+
+def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
+    """The config that each list of overrides makes, in a program that is not itself one of Hydra's. Raises as
+    ``choices``."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return [
+            checked(kind, composed_job(hydra.compose(config_name, job, return_hydra_config=True)))
+            for job in jobs
+        ]
 
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:

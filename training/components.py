@@ -171,7 +171,7 @@ def build_model(
             embedding_scale=auto.get("model.embedding_scale", options.embedding_scale),
             rotary=options.positions == "rotary",
             mlp=mlps[options.activation],
-            init=INITS[options.init],
+            init=INITS[options.init].scaled(options.init_scale),
             depth_scaled_init=auto.get("model.depth_scaled_init", options.depth_scaled_init),
             attend=attend or Attend,
             seed=config.seed,

@@ -25,6 +25,7 @@ Float = Annotated[float, BeforeValidator(no_bool)]
 Count = Annotated[Int, Field(ge=1, le=2**40)]
 CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
 Seed = Annotated[Int, Field(ge=0, lt=2**63)]
+Positive = Annotated[Float, Field(gt=0)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
 Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
@@ -52,6 +53,7 @@ class ModelConfig(Checked):
     activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"]
     positions: Literal["learned", "rotary"]
     init: Literal["gpt2", "xavier"]
+    init_scale: Positive
     tie: bool
     final_norm: Component | Literal["auto"]
     embedding_norm: Component
@@ -98,11 +100,11 @@ class DataConfig(Checked):
 
 
 class OptimConfig(Checked):
-    learning_rate: Annotated[Float, Field(gt=0)]
+    learning_rate: Positive
     weight_decay: Annotated[Float, Field(ge=0)]
     beta1: Annotated[Float, Field(ge=0, lt=1)]
     beta2: Annotated[Float, Field(ge=0, lt=1)]
-    eps: Annotated[Float, Field(gt=0)]
+    eps: Positive
 
 
 class AdamWConfig(OptimConfig):

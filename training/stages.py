@@ -16,11 +16,17 @@ from training.watch import ENDS, summary
 
 
 def sweep(
-    sweep: Sweep, preset: list[Override], given: list[Override], tune: str | None, final: list[Override]
+    sweep: Sweep,
+    preset: list[Override],
+    given: list[Override],
+    arms: list[list[str]],
+    tune: str | None,
+    final: list[Override],
 ) -> None:
-    """Do the jobs of a preset and a command line, and with ``tune`` those of a second sweep: for each
-    combination of the other values, at the value of ``tune`` that had the lowest mean loss in the first, the
-    runs of ``final``. What is given goes before both; its seeds are the first sweep's.
+    """Do the jobs of a preset and a command line, all of them for each of ``arms``, overrides that go
+    together; and with ``tune`` those of a second sweep: for each combination of the other values, at the
+    value of ``tune`` that had the lowest mean loss in the first, the runs of ``final``. What is given goes
+    before both; its seeds are the first sweep's.
 
     Raises:
         ConfigError: the second sweep would not be one on other seeds.
@@ -35,7 +41,8 @@ def sweep(
     if tune and (same := {*values.get("seed", ["seed=0"])} & {*second.get("seed", [])}):
         words = f"{', '.join(sorted(same))} is among the seeds that are compared in the end"
         raise ConfigError(f"seed: {words}; choose the rates on others")
-    jobs = sweep.do(list(product(*values.values())))
+    combinations = list(product(*values.values()))
+    jobs = sweep.do([(*chosen, *arm) for arm in arms or [[]] for chosen in combinations])
     if tune and not any(job.outcome()[0] not in ENDS for job in jobs):
         print(f"\neach at its own best {tune}, on seeds of their own:")
         jobs += sweep.do(tuned(jobs, tune, second))

@@ -159,6 +159,7 @@ def by_hand(model: GPT) -> dict[str, float]:
         if getattr(module, "alpha", None) is not None:
             alpha = module.alpha.detach().double().item()
             found[f"norm.saturation/{site}"] = (np.abs(alpha * x) > 2).mean()
+            found[f"norm.alpha/{site}"] = abs(alpha)
         if getattr(module, "running_mean", torch.zeros(0)).shape == (C,):  # by position there are more
             mean, var = module.running_mean.double().numpy(), module.running_var.double().numpy()
             gaps = (x.reshape(-1, C).mean(0) - mean) / np.sqrt(var)

@@ -1,0 +1,155 @@
+"""What a trained model's blocks and norms do: a table by depth, and a picture of its norms' maps.
+
+    python -m diagnostics.checkpoint runs/NAME                      the newest checkpoint of a run
+    python -m diagnostics.checkpoint FILE.safetensors --out maps.png
+
+For each block, on windows of the run's validation split, in fp32: the loss without the block less the loss
+with it; how far it turns the stream (the angular distance, from 0 to 1); and the variance of the stream
+behind it. The picture has what goes into each norm against what comes out, before its gain and bias.
+
+A program, as train.py is one, so it may import what these may, and comparison, which draws.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from comparison.figures import FORMATS, Spec, save, spec
+from data import batches
+from data.prepared import prepare
+from plain import terminal
+from training import checkpoint, errors
+from training.checking import ConfigError
+from training.components import OURS, load_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+POINTS = 400  # of a map that are drawn
+Maps = dict[str, tuple["Tensor", "Tensor"]]
+
+
+def newest(path: Path) -> Path:
+    """The file of a checkpoint, or the newest of a run's. Raises CheckpointError where there is none."""
+    if path.is_file():
+        return path
+    steps = checkpoint.saved_steps(path / "checkpoints")
+    if not steps:
+        raise checkpoint.CheckpointError(
+            f"{path}: no checkpoint there; name a run's folder that has one, or a file"
+        )
+    return checkpoint.path_of(path / "checkpoints", steps[-1])
+
+
+def look(path: Path, windows: int, trust: str | None) -> tuple[str, list[dict[str, float]], Maps]:
+    """What was looked at, in words; the numbers of each block, the embedding's first; the maps.
+
+    Raises:
+        CheckpointError, ConfigError: as training.components.load_model.
+        DataError: the run's text is not there.
+    """
+    import torch
+
+    from diagnostics import depth, maps
+    from training.evaluation import cross_entropy
+
+    loaded = checkpoint.load(newest(path))
+    config = loaded.meta.config
+    data = prepare(**config.data.model_dump())
+    if data.fingerprint != loaded.meta.fingerprint:
+        raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
+    model = load_model(loaded, data.tokenizer.vocab_size, OURS + ((trust,) if trust else ())).eval()
+    [batch] = batches.fixed_windows(data.val, config.model.block_size, windows, windows)
+    idx, targets = map(torch.from_numpy, batch)
+
+    def loss_of(net: Any) -> float:
+        return float(cross_entropy(net, idx, targets))
+
+    with torch.no_grad():
+        whole, streams = loss_of(model), depth.stream(model, idx)
+        costs, distances = depth.skip_costs(model, loss_of), depth.angular_distances(streams)
+        rows = [{"variance": float(x.var())} for x in streams]
+        for row, cost, distance in zip(rows[1:], costs, distances, strict=True):
+            row |= {"cost": cost, "distance": distance}
+        said = f"{config.chosen()}, step {loaded.meta.step:,}: loss {whole:.4f} on {len(idx)} windows"
+        return said, rows, maps.maps(model, idx)
+
+
+def table(title: str, rows: list[dict[str, float]]) -> Table:
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn.add_column("")
+    for name in ("loss without it − with it", "angular distance", "variance behind it"):
+        drawn.add_column(name, justify="right")
+    for i, row in enumerate(rows):
+        cells = (
+            f"{row[key]:{form}}" if key in row else ""
+            for key, form in (("cost", "+.4f"), ("distance", ".4f"), ("variance", ".3g"))
+        )
+        drawn.add_row(f"{i - 1:02d}" if i else "embed", *cells)
+    return drawn
+
+
+def picture(found: Maps, columns: int = 4) -> Spec:
+    """A panel for each norm, some of its numbers a point each."""
+    rows = [
+        {"norm": site, "x": a, "y": b}
+        for site, (x, y) in found.items()
+        for a, b in zip(some(x), some(y), strict=True)
+    ]
+    axes = {
+        axis: {"field": axis, "type": "quantitative", "title": title}
+        for axis, title in (("x", "in"), ("y", "out"))
+    }
+    return spec(
+        data={"values": rows},
+        facet={"field": "norm", "title": None, "sort": list(found)},
+        columns=columns,
+        resolve={"scale": {"x": "independent"}},
+        spec={
+            "width": 130,
+            "height": 110,
+            "mark": {"type": "point", "filled": True, "size": 5, "opacity": 0.5},
+            "encoding": axes,
+        },
+    )
+
+
+def some(x: "Tensor") -> list[float]:
+    """Numbers from all over it, the same places for every tensor of its size."""
+    flat = x.flatten()
+    return flat[:: max(1, flat.numel() // POINTS)].tolist()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m diagnostics.checkpoint",
+        description=__doc__.split("\n")[0],
+        epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="a run's folder, or a checkpoint")
+    parser.add_argument("--out", type=Path, default=Path("maps.svg"), help="the picture; .svg, .png or .pdf")
+    parser.add_argument("--windows", type=int, default=64, metavar="N", help="of the validation split; 64")
+    parser.add_argument("--trust", metavar="PACKAGE", help="run this code where the checkpoint names it")
+    asked = parser.parse_args()
+    if asked.out.suffix not in FORMATS:
+        parser.error(f"--out: {asked.out} should end in .svg, .png or .pdf")
+    if asked.windows < 1:
+        parser.error("--windows: at least 1")
+    try:
+        said, rows, maps = look(asked.run, asked.windows, asked.trust)
+        Console(highlight=False).print(table(terminal.escaped(said), rows))
+        save(picture(maps), asked.out)
+    except Exception as error:
+        errors.explain(error, [])
+        sys.exit(1)
+    print(asked.out)
+
+
+if __name__ == "__main__":
+    main()

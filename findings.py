@@ -1,0 +1,124 @@
+"""Published claims about normalization, each measured again by one command, with a verdict.
+
+    python findings.py                              list them: the claim, the time it takes, what was found
+    python findings.py warm_up removable_blocks     measure these: PASS, FAIL or INCONCLUSIVE
+    python findings.py --under 1                    all that take less than so many minutes
+    python findings.py warm_up model.n_embd=96      under other conditions: any key of train.py
+    python findings.py warm_up --control            where the claim should not come true
+    python findings.py --docs                       docs/findings.md, of all that is measured
+
+What is done is not done again: findings/runs has the runs, findings/results the numbers, findings/index.html
+is the page. A finding is a YAML in conf/finding; yours may be in the folder finding of a --config-dir.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from comparison.figures import save
+from reproduction import finding as findings
+from reproduction import pages, running
+from reproduction.finding import Finding
+from reproduction.judging import judge
+from reproduction.pictures import picture
+from training import cli, errors
+from training.checking import ConfigError
+from training.config import RunConfig
+from training.environment import ROOT
+
+RESULTS = ROOT / "results" / "findings"  # that docs/findings.md is made of
+MARK = "<!-- Below is what python findings.py --docs writes. -->\n\n"
+
+
+def chosen(asked: argparse.Namespace, every: dict[str, Finding]) -> dict[str, Finding]:
+    """The findings that are asked for, under the conditions that are. Raises ConfigError."""
+    names = [word for word in asked.what if "=" not in word]
+    overrides = dict(word.split("=", 1) for word in asked.what if "=" in word)
+    if overrides and not names:
+        raise ConfigError(f"{next(iter(overrides))}: of which finding? Name one before it")
+    if asked.seeds is not None and asked.seeds < 3:
+        raise ConfigError(
+            f"--seeds: {asked.seeds} give no interval that a verdict could rest on; give 3 or more"
+        )
+    found = {name: findings.named(name, every) for name in names} or every
+    if asked.under is not None:
+        found = {name: one for name, one in found.items() if one.minutes < asked.under}
+    seeds = list(range(asked.seeds)) if asked.seeds else None
+    found = {name: one.under(overrides, seeds) for name, one in found.items()}
+    return {f"{n}-control": one.as_control() for n, one in found.items()} if asked.control else found
+
+
+def measure(found: dict[str, Finding], out: Path, console: Console) -> bool:
+    """Measure them one after another and say what comes out; one that cannot be is named, the others go on.
+    Returns whether all could be."""
+    complete = True
+    for number, (name, one) in enumerate(found.items(), start=1):
+        print(f"[{number}/{len(found)}] {name}, at most about {one.minutes:g} min", flush=True)
+        try:
+            result = running.obtain(name, one, out)
+        except errors.USERS as error:
+            errors.say(f"{name}: {error}")
+            complete = False
+            continue
+        console.print(pages.in_terminal(name, one, judge(one, result.by_seed)))
+    return complete
+
+
+def write_docs(every: list[pages.Entry], folder: Path) -> None:
+    """docs/findings.md below its introduction, its pictures, and the results that it is made of, from
+    ``folder``."""
+    pictures = ROOT / "docs" / "findings"
+    for made in (pictures, RESULTS):
+        made.mkdir(exist_ok=True)
+    for entry in every:
+        for name, one in ((entry.name, entry.finding), (f"{entry.name}-control", entry.finding.as_control())):
+            if file := running.newest(name, one, folder):
+                shutil.copyfile(file, RESULTS / f"{name}.json")
+        if entry.result:
+            save(picture(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
+    document = ROOT / "docs" / "findings.md"
+    introduction, mark, _ = document.read_text(encoding="utf-8").partition(MARK)
+    document.write_text(introduction + mark + pages.document(every), encoding="utf-8")
+    print(document)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0],
+        epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="*", help="names of findings, and overrides as model.n_embd=96")
+    parser.add_argument("--under", type=float, metavar="MINUTES", help="those that take less")
+    parser.add_argument("--control", action="store_true", help="their controls, which must not PASS")
+    parser.add_argument("--seeds", type=int, metavar="N", help="on seeds 0 to N − 1 instead")
+    parser.add_argument("--docs", action="store_true", help="write docs/findings.md, and results/findings")
+    parser.add_argument("--config-dir", help="a folder whose folder finding has more of them")
+    parser.add_argument("--out", type=Path, default=Path("findings"), help="runs, results and page; findings")
+    asked = parser.parse_args()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        every = findings.every(asked.config_dir)
+        wants = asked.what or asked.under is not None
+        complete = measure(chosen(asked, every), asked.out, console) if wants else True
+        known = pages.entries(every, asked.out / "results")
+        if not wants:
+            console.print(pages.listing(known))
+        if asked.docs:
+            write_docs(known, asked.out / "results")
+        if any(entry.result for entry in known):
+            (asked.out / "index.html").write_text(pages.page(known), encoding="utf-8")
+            print(f"{asked.out / 'index.html'}: open it in a browser")
+    except Exception as error:
+        errors.explain(error, cli.known_keys(RunConfig))
+        sys.exit(1)
+    sys.exit(0 if complete else 1)
+
+
+if __name__ == "__main__":
+    main()

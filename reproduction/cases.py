@@ -1,0 +1,178 @@
+"""The models that a finding is about: of each seed, one for every arm and every value of what is varied."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from comparison import folders
+from data import batches
+from data.prepared import Prepared, prepare
+from plain.files import write_atomically
+from reproduction.finding import Finding, Scalar
+from training import checkpoint, cli
+from training.checking import ConfigError
+from training.config import RunConfig
+from training.sweep import folder_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from model import GPT
+
+# Of every model that is trained: where and how it is watched, no part of its conditions.
+TRAINING = ("wandb.mode=disabled", "train.threads=1")
+EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of data=shakespeare
+
+
+@dataclass
+class Case:
+    """One model.
+
+    Attributes:
+        arm, value: which it is: its arm, and the value of what is varied, None where nothing is.
+        overrides: train.py's, that make it.
+        folder: of its run, where it is trained; else None, and the model is as it begins.
+    """
+
+    arm: str
+    value: Scalar
+    overrides: list[str]
+    config: RunConfig
+    data: Prepared = field(repr=False)
+    folder: Path | None
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    def model(self) -> "GPT":
+        """A new copy of it, in fp32 on the CPU: with its last weights, or those it begins with; in training
+        mode."""
+        from training.components import OURS, build_model, load_model
+
+        vocab_size = self.data.tokenizer.vocab_size
+        if self.folder is None:
+            return build_model(self.config, vocab_size)
+        steps = checkpoint.saved_steps(self.folder / "checkpoints")
+        if not steps:
+            raise ConfigError(f"{self.folder}: its checkpoints are gone; delete the folder, and run it again")
+        loaded = checkpoint.load(checkpoint.path_of(self.folder / "checkpoints", steps[-1]))
+        return load_model(loaded, vocab_size, OURS)
+
+    def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
+        """Tokens and targets, (rows, block_size) int64 both: the training batch of a step."""
+        import torch
+
+        from model.streams import stream_seed
+
+        rows = rows or self.config.train.batch_size
+        seed = stream_seed(self.seed, "data", step)
+        x, y = batches.training_batch(self.data.train, self.config.model.block_size, rows, seed)
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    def windows(self, count: int) -> tuple["Tensor", "Tensor"]:
+        """The same of the validation split: so many windows, evenly spread."""
+        import torch
+
+        T = self.config.model.block_size
+        [(x, y)] = batches.fixed_windows(self.data.val, T, count, count)
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    @cached_property
+    def run(self) -> folders.Run:
+        """Its run, read back."""
+        assert self.folder
+        return folders.load(self.folder)[0]
+
+    def loss(self) -> float:
+        """val/full_loss at the end, of a run that diverged at most the first val/loss, as Wortsman et al.
+        2023 (arXiv 2309.14322, §2.2) count it; nats per token."""
+        first = float(self.run.curve("val/loss")[1][0])
+        return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
+
+
+@dataclass
+class Cases:
+    """All models of one seed.
+
+    ``cases["pre"]`` is that of the arm where nothing is varied, ``cases.over("pre")`` each by its value.
+    """
+
+    seed: int
+    every: list[Case]
+    others: list["Cases"] = field(default_factory=list, repr=False)  # of the other seeds
+
+    @property
+    def arms(self) -> list[str]:
+        return list(dict.fromkeys(case.arm for case in self.every))
+
+    def __getitem__(self, arm: str) -> Case:
+        [case] = self.over(arm).values()
+        return case
+
+    def over(self, arm: str) -> dict[Any, Case]:
+        return {case.value: case for case in self.every if case.arm == arm}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured of one seed.
+
+    Attributes:
+        values: by quantity.
+        rows: points for the picture: (arm, x, y).
+    """
+
+    values: Mapping[str, float]
+    rows: list[tuple[str, Any, float]]
+
+
+def excerpt(characters: int, folder: Path) -> Path:
+    """A file with so many of data=shakespeare's first characters, made where it is not there."""
+    from data.corpora import shakespeare
+
+    file = folder / f"shakespeare-{characters}.txt"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, shakespeare()[:characters])
+    return file.resolve()
+
+
+def override(key: str, value: Scalar) -> str:
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def all_cases(finding: Finding, out: Path) -> list[Cases]:
+    """The models of a finding, seed by seed. Raises ConfigError, and DataError where there is no such
+    text."""
+    key, values = next(iter(finding.over.items()), ("", [None]))
+    made: list[tuple[int, str, Scalar, list[str]]] = []
+    for seed, (arm, own), value in product(finding.seeds, finding.arms.items(), values):
+        overrides = {"runs_dir": str(out / "runs")} | finding.all | own | {"seed": seed}
+        if key:
+            overrides[key] = value
+        if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
+            overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
+        made.append((seed, arm, value, [override(*pair) for pair in overrides.items()]))
+    typed = [[cli.quoted(one) for one in words] for *_, words in made]
+    configs = cli.composed_all("config", RunConfig, typed)
+    texts: dict[str, Prepared] = {}
+    by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
+    for (seed, arm, value, words), config in zip(made, configs, strict=True):
+        text = config.data.model_dump_json()
+        data = texts.get(text) or texts.setdefault(text, prepare(**config.data.model_dump()))
+        data.check_length(config.model.block_size)
+        folder = folder_of(config, data.fingerprint) if finding.trains else None
+        by_seed[seed].every.append(Case(arm, value, words, config, data, folder))
+    for one in by_seed.values():
+        one.others = [other for other in by_seed.values() if other is not one]
+    return [*by_seed.values()]
+
+
+def each(cases: list[Cases]) -> Iterator[Case]:
+    return (case for one in cases for case in one.every)

@@ -1,0 +1,147 @@
+"""Measured of trained models, from their last weights, in fp32."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from diagnostics import depth, maps
+from diagnostics.activations import Activations, without_effects
+from reproduction.at_init import slope
+from reproduction.cases import Case, Cases, Found
+from training.evaluation import cross_entropy
+
+WINDOWS = 64  # of the validation split that a model is looked at with
+
+
+def variances(case: Case) -> list[float]:
+    """Var of the stream, over everything, behind each block."""
+    return [
+        float(x.double().var(correction=0))
+        for x in depth.stream(case.model().eval(), case.windows(WINDOWS)[0])
+    ][1:]
+
+
+def fit(x: np.ndarray, y: np.ndarray) -> float:
+    """R² of the least-squares line."""
+    return float(np.corrcoef(x, y)[0, 1] ** 2)
+
+
+def variance_trained(cases: Cases) -> Found:
+    """How the variance of the stream grows from block to block: by how much an exponential fits it better
+    than a line, R² of ln Var less R² of Var; and the factor from the first block to the last."""
+    found = {arm: np.array(variances(cases[arm])) for arm in cases.arms}
+    blocks = {arm: np.arange(1, len(y) + 1) for arm, y in found.items()}
+    values = {}
+    for arm, y in found.items():
+        values[f"{arm}: R², exponential − linear"] = fit(blocks[arm], np.log(y)) - fit(blocks[arm], y)
+        values[f"{arm}: last / first variance"] = float(y[-1] / y[0])
+        values[f"{arm}: largest / smallest variance"] = float(y.max() / y.min())
+    return Found(
+        values,
+        [(arm, int(i), float(v)) for arm, y in found.items() for i, v in zip(blocks[arm], y, strict=True)],
+    )
+
+
+def removable_blocks(cases: Cases) -> Found:
+    """What leaving out one block costs, in nats per token: the mean of the deeper half less that of the
+    shallower, and the mean of the deeper half."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        model, (idx, targets) = case.model().eval(), case.windows(WINDOWS)
+        loss_of = partial(cross_entropy, idx=idx, targets=targets)
+        costs = depth.skip_costs(model, loss_of)
+        half = len(costs) // 2
+        values[f"{arm}: deeper − shallower"] = float(np.mean(costs[half:]) - np.mean(costs[:half]))
+        values[f"{arm}: deeper half"] = float(np.mean(costs[half:]))
+        rows += [(arm, i, cost) for i, cost in enumerate(costs, start=1)]
+    return Found(values, rows)
+
+
+def angles_trained(cases: Cases) -> Found:
+    """The angular distance over each block: its slope against the block, the last one aside, which Gromov et
+    al. 2024 (arXiv 2403.17887) find to turn the stream more again."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        found = depth.angular_distances(depth.stream(case.model().eval(), case.windows(WINDOWS)[0]))
+        values[f"{arm}: slope"] = slope([*range(len(found) - 1)], found[:-1])
+        rows += [(arm, i, distance) for i, distance in enumerate(found, start=1)]
+    return Found(values, rows)
+
+
+@torch.no_grad()
+def evaluation_gap(cases: Cases) -> Found:
+    """Loss in evaluation mode less loss in training mode, of the same tokens: 0 for what does not look at the
+    batch."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        model = case.model()
+        found: dict[str, list[float]] = {"training": [], "evaluation": []}
+        for step in range(16):
+            x, y = case.batch(1_000_000 + step)  # it was not trained on, but for what these windows share
+            found["training"].append(float(cross_entropy(without_effects(model.train()), x, y)))
+            found["evaluation"].append(float(cross_entropy(model.eval(), x, y)))
+        values[f"{arm}: evaluation − training"] = float(
+            np.mean(found["evaluation"]) - np.mean(found["training"])
+        )
+        rows += [(arm, mode, float(np.mean(y))) for mode, y in found.items()]
+    return Found(values, rows)
+
+
+def attention_logits(cases: Cases) -> dict[str, float]:
+    """The largest attention logit of each arm, at the highest rate whose run did not diverge in any arm."""
+    rates = [rate for rate, case in cases.over(cases.arms[0]).items() if not case.run.diverged]
+    rate = max(rate for rate in rates if not any(cases.over(arm)[rate].run.diverged for arm in cases.arms))
+    found = {}
+    for arm in cases.arms:
+        case = cases.over(arm)[rate]
+        model = case.model().eval()
+        with Activations(model, lambda name: name.startswith("attn.max_logit")) as seen:
+            model(case.windows(WINDOWS)[0])
+        found[arm] = max(float(value) for value in seen.values())
+    return found
+
+
+def alpha_and_std(cases: Cases) -> Found:
+    """Correlation of DyT's α with 1 / std of its input: over training, of each norm, the mean over norms; and
+    over the norms of the trained model."""
+    case = cases["dyt"]
+    sites = [name.partition("/")[2] for name in case.run.metrics if name.startswith("norm.alpha/")]
+    over_time, rows, last = [], [], []
+    for site in sites:
+        where = "final.in" if site == "final" else f"{site}.in"
+        if f"act.std/{where}" not in case.run.metrics:
+            continue
+        alpha, std = (case.run.curve(name)[1] for name in (f"norm.alpha/{site}", f"act.std/{where}"))
+        over_time.append(float(np.corrcoef(alpha, 1 / std)[0, 1]))
+        last.append((float(alpha[-1]), float(1 / std[-1])))
+        rows += [(site, float(1 / s), float(a)) for a, s in zip(alpha, std, strict=True)]
+    across = float(np.corrcoef(np.array(last).T)[0, 1])
+    return Found(
+        {"over training: correlation": float(np.mean(over_time)), "over the norms: correlation": across}, rows
+    )
+
+
+def s_shaped_maps(cases: Cases) -> Found:
+    """How much of a norm's map a tanh explains that a straight line does not, R² less R²: of the last block's
+    and of the first block's norms."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        found = maps.maps(case.model().eval(), case.windows(WINDOWS)[0])
+        gains = {site: maps.s_shaped(x, y)[0] - maps.straight(x, y) for site, (x, y) in found.items()}
+        blocks = sorted({site[:2] for site in gains if site != "final"})
+        by_block = {b: float(np.mean([g for site, g in gains.items() if site.startswith(b)])) for b in blocks}
+        values[f"{arm}: last block"] = by_block[blocks[-1]]
+        values[f"{arm}: last − first block"] = by_block[blocks[-1]] - by_block[blocks[0]]
+        for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
+            if site in found:
+                x, y = (t.flatten()[:: max(1, t.numel() // 150)] for t in found[site])
+                rows += [
+                    (f"{arm}, {site}", round(a, 3), round(b, 3))
+                    for a, b in zip(x.tolist(), y.tolist(), strict=True)
+                ]
+    return Found(values, rows)
