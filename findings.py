@@ -52,14 +52,14 @@ def chosen(asked: argparse.Namespace, every: dict[str, Finding]) -> dict[str, Fi
     return {f"{n}-control": one.as_control() for n, one in found.items()} if asked.control else found
 
 
-def measure(found: dict[str, Finding], out: Path, console: Console) -> bool:
+def measure(found: dict[str, Finding], asked: argparse.Namespace, console: Console) -> bool:
     """Measure them one after another and say what comes out; one that cannot be is named, the others go on.
     Returns whether all could be."""
     complete = True
     for number, (name, one) in enumerate(found.items(), start=1):
         print(f"[{number}/{len(found)}] {name}, at most about {one.minutes:g} min", flush=True)
         try:
-            result = running.obtain(name, one, out)
+            result = running.obtain(name, one, asked.out, asked.config_dir)
         except errors.USERS as error:
             errors.say(f"{name}: {error}")
             complete = False
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="their controls, which must not PASS")
     parser.add_argument("--seeds", type=int, metavar="N", help="on seeds 0 to N − 1 instead")
     parser.add_argument("--docs", action="store_true", help="write docs/findings.md, and results/findings")
-    parser.add_argument("--config-dir", help="a folder whose folder finding has more of them")
+    parser.add_argument("--config-dir", help="a folder with more of conf/: finding, norm, …")
     parser.add_argument("--out", type=Path, default=Path("findings"), help="runs, results and page; findings")
     asked = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -105,7 +105,7 @@ def main() -> None:
     try:
         every = findings.every(asked.config_dir)
         wants = asked.what or asked.under is not None
-        complete = measure(chosen(asked, every), asked.out, console) if wants else True
+        complete = measure(chosen(asked, every), asked, console) if wants else True
         known = pages.entries(every, asked.out / "results")
         if not wants:
             console.print(pages.listing(known))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Of every model that is trained: where and how it is watched, no part of its conditions.
 TRAINING = ("wandb.mode=disabled", "train.threads=1")
+UNSEEN = 1_000_000  # steps from here on no run has made, so their batches are new
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of data=shakespeare
 
 
@@ -62,7 +63,8 @@ class Case:
         if not steps:
             raise ConfigError(f"{self.folder}: its checkpoints are gone; delete the folder, and run it again")
         loaded = checkpoint.load(checkpoint.path_of(self.folder / "checkpoints", steps[-1]))
-        return load_model(loaded, vocab_size, OURS)
+        asked = (component.target.split(".")[0] for component in self.config.components().values())
+        return load_model(loaded, vocab_size, (*OURS, *asked))
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
         """Tokens and targets, (rows, block_size) int64 both: the training batch of a step."""
@@ -147,28 +149,30 @@ def override(key: str, value: Scalar) -> str:
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
-def all_cases(finding: Finding, out: Path) -> list[Cases]:
+def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
     """The models of a finding, seed by seed. Raises ConfigError, and DataError where there is no such
     text."""
     key, values = next(iter(finding.over.items()), ("", [None]))
-    made: list[tuple[int, str, Scalar, list[str]]] = []
-    for seed, (arm, own), value in product(finding.seeds, finding.arms.items(), values):
-        overrides = {"runs_dir": str(out / "runs")} | finding.all | own | {"seed": seed}
+    made: list[tuple[str, Scalar, list[str]]] = []
+    for (arm, own), value in product(finding.arms.items(), values):
+        overrides = {"runs_dir": str(out / "runs")} | finding.all | own
         if key:
             overrides[key] = value
         if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
             overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
-        made.append((seed, arm, value, [override(*pair) for pair in overrides.items()]))
-    typed = [[cli.quoted(one) for one in words] for *_, words in made]
-    configs = cli.composed_all("config", RunConfig, typed)
+        made.append((arm, value, [override(*pair) for pair in overrides.items()]))
+    typed = [[*map(cli.quoted, words), *cli.searching(config_dir)] for *_, words in made]
+    composed = cli.composed_all("config", RunConfig, typed)
     texts: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
-    for (seed, arm, value, words), config in zip(made, configs, strict=True):
+    for (arm, value, words), config in zip(made, composed, strict=True):
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, prepare(**config.data.model_dump()))
         data.check_length(config.model.block_size)
-        folder = folder_of(config, data.fingerprint) if finding.trains else None
-        by_seed[seed].every.append(Case(arm, value, words, config, data, folder))
+        for seed, models in by_seed.items():
+            seeded = config.model_copy(update={"seed": seed})
+            folder = folder_of(seeded, data.fingerprint) if finding.trains else None
+            models.every.append(Case(arm, value, [*words, f"seed={seed}"], seeded, data, folder))
     for one in by_seed.values():
         one.others = [other for other in by_seed.values() if other is not one]
     return [*by_seed.values()]

@@ -52,8 +52,11 @@ class Judgement:
 
 def judged(quantity: str, expected: Expected, values: Sequence[float], among: int) -> Judged:
     """One quantity, of each seed, among so many."""
+    if not all(map(math.isfinite, values)):
+        unknown = Interval(len(values), math.nan, math.nan, math.nan)
+        return Judged(quantity, expected, unknown, Verdict.INCONCLUSIVE)
     found = interval(values)
-    if len(values) < FEWEST or not all(map(math.isfinite, values)):
+    if len(values) < FEWEST:
         return Judged(quantity, expected, found, Verdict.INCONCLUSIVE)
     if expected.low <= found.low and found.high <= expected.high:
         return Judged(quantity, expected, found, Verdict.PASS)

@@ -1,15 +1,17 @@
 """Measured of norms in models as they begin: what they depend on, and how exactly they compute."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from data.batches import windows
 from diagnostics import maps
 from reproduction.at_init import log_slope
-from reproduction.cases import Case, Cases, Found
+from reproduction.cases import UNSEEN, Case, Cases, Found
 
 BATCHES = 32  # that a spread is taken over
 
@@ -86,70 +88,79 @@ def cancellation(cases: Cases, offsets: list[float]) -> Found:
     )
 
 
+class Spread:
+    """How the batch means of a norm's inputs fluctuate; ``look`` is a hook for the norm."""
+
+    def __init__(self) -> None:
+        self.means: list[Tensor] = []  # of each batch, (C,)
+        self.squares: list[Tensor] = []
+
+    def look(self, norm: Any, args: tuple[Tensor], output: Tensor) -> None:
+        x = args[0].flatten(0, -2)  # (B·T, C)
+        self.means.append(x.mean(0))
+        self.squares.append(x.square().mean(0))
+
+    def fluctuation(self) -> float:
+        """Standard deviation of a channel's batch mean over batches, in standard deviations of the channel;
+        the root mean square over channels. Of n independent values a batch it is 1/√n."""
+        means = torch.stack(self.means)
+        variances = torch.stack(self.squares).mean(0) - means.mean(0).square()
+        return float((means.var(0) / variances).mean().sqrt())
+
+
 @torch.no_grad()
-def inputs(case: Case, site: str, rows: int, length: int) -> list[Tensor]:
-    """What goes into the norm at ``site``, (rows, T, C), in training mode, of several batches of so many rows
-    and time steps. The model's buffers move, and are looked at by nothing."""
+def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
+    """Of each norm, by its site, over batches of tokens (B, T), in training mode."""
     model = case.model()
-    found: list[Tensor] = []
-    hook = maps.norms(model)[site].register_forward_hook(lambda _, args, y: found.append(args[0]))
-    for step in range(BATCHES):
-        model(case.batch(step, rows)[0][:, :length])
-    hook.remove()
-    return found
-
-
-def fluctuation(batches: list[Tensor]) -> float:
-    """Standard deviation of a channel's batch mean over batches, in standard deviations of the channel; the
-    root mean square over channels. Of n independent values a batch it is 1/√n."""
-    means = torch.stack([x.mean((0, 1)) for x in batches])  # (batches, C)
-    variances = torch.cat([x.flatten(0, 1) for x in batches]).var(0)
-    return float((means.var(0) / variances).mean().sqrt())
+    spreads = {site: Spread() for site in maps.norms(model)}
+    for site, norm in maps.norms(model).items():
+        norm.register_forward_hook(spreads[site].look)
+    for idx in batches:
+        model(idx)
+    return {site: spread.fluctuation() for site, spread in spreads.items()}
 
 
 def batch_spread(cases: Cases, site: str, rows: list[int], lengths: list[int]) -> Found:
-    """How BatchNorm's batch means fluctuate, against the rows and against the time steps of a batch."""
+    """How BatchNorm's batch means at one norm fluctuate, against the rows and against the time steps of a
+    batch."""
     case = cases["batchnorm"]
-    by_rows = {B: fluctuation(inputs(case, site, B, lengths[-1])) for B in rows}
-    by_length = {T: fluctuation(inputs(case, site, rows[-1], T)) for T in lengths}
+
+    def at(B: int, T: int) -> float:  # noqa: N803
+        return fluctuations(case, (case.batch(step, B)[0][:, :T] for step in range(BATCHES)))[site]
+
+    by_rows = {B: at(B, lengths[-1]) for B in rows}
+    by_length = {T: at(rows[-1], T) for T in lengths}
     points = [(f"rows, of {lengths[-1]} time steps", B, y) for B, y in by_rows.items()]
     points += [(f"time steps, of {rows[-1]} rows", T, y) for T, y in by_length.items()]
-    return Found(
-        {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}, points
-    )
+    slopes = {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}
+    return Found(slopes, points)
 
 
-@torch.no_grad()
-def batch_fluctuation(cases: Cases, shuffled: bool = False) -> Found:
-    """The fluctuation of BatchNorm's batch means at each norm of a model, over that of as many independent
-    values.
-
-    Args:
-        shuffled: the tokens of a batch are exchanged at random, over rows and time steps: then those that a
-            norm sees before any attention are independent.
-    """
-    case = cases["batchnorm"]
-    model = case.model()
-    sites = maps.norms(model)
-    found: dict[str, list[Tensor]] = {site: [] for site in sites}
-    hooks = [
-        norm.register_forward_hook(lambda _, args, y, site=site: found[site].append(args[0]))
-        for site, norm in sites.items()
-    ]
-    generator = torch.Generator().manual_seed(cases.seed)
+def text_batches(case: Case, way: str) -> Iterator[Tensor]:
+    """Tokens (B, T) of the training split: ``anywhere``, as in training; ``shuffled``, the same, exchanged at
+    random over rows and time steps; or ``in a row``, windows that follow one another from anywhere on."""
+    B, T = case.config.train.batch_size, case.config.model.block_size
+    random = torch.Generator().manual_seed(case.seed)
     for step in range(BATCHES):
-        idx, _ = case.batch(1_000_000 + step)  # it was not trained on
-        if shuffled:
-            idx = idx.flatten()[torch.randperm(idx.numel(), generator=generator)].view_as(idx)
-        model(idx)
-    for hook in hooks:
-        hook.remove()
-    values = {site: fluctuation(inputs) * math.sqrt(idx.numel()) for site, inputs in found.items()}
-    own = [value for site, value in values.items() if site != "final"]
-    return Found(
-        {
-            "fluctuation / that of independent values": float(np.mean(own)),
-            "the same, at its largest": max(own),
-        },
-        [("shuffled" if shuffled else "text", site, value) for site, value in values.items()],
-    )
+        idx, _ = case.batch(UNSEEN + step)
+        if way == "shuffled":
+            idx = idx.flatten()[torch.randperm(idx.numel(), generator=random)].view_as(idx)
+        if way == "in a row":
+            start = int(torch.randint(len(case.data.train) - B * T, (), generator=random))
+            idx = torch.from_numpy(windows(case.data.train, start + np.arange(B) * T, T)[0])
+        yield idx
+
+
+def batch_fluctuation(cases: Cases, way: str) -> Found:
+    """The fluctuation of BatchNorm's batch means over that of as many independent values, the mean over the
+    norms of the blocks: of batches as ``way`` says, and of windows in a row."""
+    case = cases["batchnorm"]
+    independent = (case.config.train.batch_size * case.config.model.block_size) ** -0.5
+    values, rows = {}, []
+    for name, kind in (("fluctuation", way), ("fluctuation of windows in a row", "in a row")):
+        found = {site: y / independent for site, y in fluctuations(case, text_batches(case, kind)).items()}
+        values[f"{name} / that of independent values"] = float(
+            np.mean([found[s] for s in found if s != "final"])
+        )
+        rows += [(kind, site, y) for site, y in found.items()]
+    return Found(values, rows)

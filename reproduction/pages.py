@@ -249,7 +249,7 @@ def html_section(entry: Entry) -> str:
     name, verdict = html.escape(entry.name), judgement.verdict
     return "\n".join(
         (
-            f'<section aria-labelledby="{name}"><h2 id="{name}">{name}: <span class="{verdict}">{verdict}</span></h2>',
+            f'<section><h2 id="{name}">{name}: <span class="{verdict}">{verdict}</span></h2>',
             f"<p>{html.escape(finding.claim)}</p>",
             f"<p>Why there is no verdict: {html.escape(judgement.why)}.</p>" if judgement.why else "",
             f"<figure>{figures.svg(picture(finding, result.rows))}</figure>",

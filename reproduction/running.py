@@ -61,19 +61,19 @@ def read(file: Path) -> Result | None:
         return None
 
 
-def obtain(name: str, finding: Finding, out: Path) -> Result:
+def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
     """The result of a finding, as it is kept, or else measured now.
 
     Raises:
         ConfigError: conditions that cannot be; a run that failed.
         DataError: as data.prepared.prepare.
     """
-    cases = all_cases(finding, out.resolve())
+    cases = all_cases(finding, out.resolve(), config_dir)
     file = out / "results" / f"{name}-{content(finding, cases)}.json"
     if found := read(file):
         return found
     if finding.trains:
-        train(cases)
+        train(cases, config_dir)
     result = measured(name, finding, cases)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, result.model_dump_json())
@@ -109,7 +109,7 @@ def content(finding: Finding, cases: list[Cases]) -> str:
     return runs.short_hash({"models": models, "measure": source(finding.measure), "options": finding.options})
 
 
-def train(cases: list[Cases]) -> None:
+def train(cases: list[Cases], config_dir: str | None = None) -> None:
     """Do the runs that have not ended, by one sweep. Raises ConfigError where one fails."""
     todo = {
         str(case.folder): case for case in each(cases) if not (case.folder and runs.has_ended(case.folder))
@@ -125,7 +125,8 @@ def train(cases: list[Cases]) -> None:
         f"hydra.sweeper.arms={arms}",
     ]
     sys.stdout.flush()
-    with subprocess.Popen([*command, *TRAINING]) as sweep, passing_on(sweep):
+    command += [*TRAINING, *([f"--config-dir={config_dir}"] if config_dir else [])]
+    with subprocess.Popen(command) as sweep, passing_on(sweep):
         status = sweep.wait()
     if status:
         raise ConfigError("some of its runs failed, as said above; the same command tries them again")

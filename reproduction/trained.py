@@ -8,7 +8,7 @@ import torch
 from diagnostics import depth, maps
 from diagnostics.activations import Activations, without_effects
 from reproduction.at_init import slope
-from reproduction.cases import Case, Cases, Found
+from reproduction.cases import UNSEEN, Case, Cases, Found
 from training.evaluation import cross_entropy
 
 WINDOWS = 64  # of the validation split that a model is looked at with
@@ -72,23 +72,22 @@ def angles_trained(cases: Cases) -> Found:
 
 
 @torch.no_grad()
-def evaluation_gap(cases: Cases) -> Found:
-    """Loss in evaluation mode less loss in training mode, of the same tokens: 0 for what does not look at the
+def gap(case: Case, rows: int) -> float:
+    """Loss in training mode less loss in evaluation mode, of the same batches of so many rows, in nats."""
+    model, differences = case.model(), []
+    for step in range(256 // rows):
+        x, y = case.batch(UNSEEN + step, rows)
+        on_batch = cross_entropy(without_effects(model.train()), x, y)
+        differences.append(float(on_batch - cross_entropy(model.eval(), x, y)))
+    return float(np.mean(differences))
+
+
+def evaluation_gap(cases: Cases, sizes: list[int]) -> Found:
+    """What a model loses on the statistics of batches of so many rows: 0 for what does not look at the
     batch."""
-    values, rows = {}, []
-    for arm in cases.arms:
-        case = cases[arm]
-        model = case.model()
-        found: dict[str, list[float]] = {"training": [], "evaluation": []}
-        for step in range(16):
-            x, y = case.batch(1_000_000 + step)  # it was not trained on, but for what these windows share
-            found["training"].append(float(cross_entropy(without_effects(model.train()), x, y)))
-            found["evaluation"].append(float(cross_entropy(model.eval(), x, y)))
-        values[f"{arm}: evaluation − training"] = float(
-            np.mean(found["evaluation"]) - np.mean(found["training"])
-        )
-        rows += [(arm, mode, float(np.mean(y))) for mode, y in found.items()]
-    return Found(values, rows)
+    found = {(arm, rows): gap(cases[arm], rows) for arm in cases.arms for rows in sizes}
+    values = {f"{arm}, {rows} rows: training − evaluation": loss for (arm, rows), loss in found.items()}
+    return Found(values, [(arm, rows, loss) for (arm, rows), loss in found.items()])
 
 
 def attention_logits(cases: Cases) -> dict[str, float]:

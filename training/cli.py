@@ -101,9 +101,7 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir")
     options, overrides = parser.parse_known_args([argument for argument in arguments if argument != "-m"])
-    if options.config_dir:
-        os.stat(options.config_dir)  # raises what Hydra would only warn of
-        overrides.append(f"hydra.searchpath=[file://{Path(options.config_dir).resolve()}]")
+    overrides += searching(options.config_dir)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         parsed = OverridesParser.create(loader).parse_overrides([quoted(override) for override in overrides])
@@ -111,6 +109,14 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     jobs = [list(job) for job in itertools.product(*values.values())]
     names = [" ".join(one for one in job if len(values[key_of(one)]) > 1) for job in jobs]
     return dict(zip(names, composed_all(config_name, kind, jobs), strict=True))
+
+
+def searching(config_dir: str | None) -> list[str]:
+    """What --config-dir is as an override. Raises OSError where there is no such folder."""
+    if config_dir is None:
+        return []
+    os.stat(config_dir)  # raises what Hydra would only warn of
+    return [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
