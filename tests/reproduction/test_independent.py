@@ -1,5 +1,4 @@
-"""Three findings give the numbers of an implementation that is not ours, tests/reproduction/independent.py."""
-tests/reproduction/independent.py."""
+"""Three findings have the numbers of an implementation that is not ours: independent.py."""
 
 import math
 from collections.abc import Mapping
