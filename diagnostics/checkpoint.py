@@ -144,11 +144,12 @@ def main() -> None:
     try:
         said, rows, maps = look(asked.run, asked.windows, asked.trust)
         Console(highlight=False).print(table(terminal.escaped(said), rows))
-        save(picture(maps), asked.out)
+        if maps:
+            save(picture(maps), asked.out)
     except Exception as error:
         errors.explain(error, [])
         sys.exit(1)
-    print(asked.out)
+    print(asked.out if maps else "no norm, so no picture")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ IMPORTED = (
     "train",
     "sample",
     "compare",
+    "findings",
     "training.device",
     "training.rehearsal",
 )

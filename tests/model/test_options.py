@@ -239,6 +239,13 @@ def test_what_is_left_open_is_settled_as_the_norm_and_the_placement_need_it(over
         assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(std, rel=0.1)
 
 
+def test_the_scale_of_the_initialization_is_a_factor_on_every_weight_that_is_drawn():
+    sizes = ("model.n_embd=128", "model.n_layer=2", "model.n_head=2")
+    plain, scaled = (build_model(configured(*sizes, *more), 65) for more in ((), ("model.init_scale=3",)))
+    for (name, p), q in zip(plain.named_parameters(), scaled.parameters(), strict=True):
+        torch.testing.assert_close(q, p if "weight" in name and p.ndim == 1 else 3 * p, msg=name)
+
+
 def test_what_is_said_goes_before_what_would_be_settled():
     model = built(
         "norm=dyt",

@@ -54,6 +54,18 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(command, swee
         assert {line[1]: float(line[2]) for line in lines} == pytest.approx(one_by_one, abs=1e-4)
 
 
+def test_overrides_that_go_together_are_arms_and_each_has_all_of_the_values(command, sweep, tmp_path):
+    arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'
+    done = command("train.py", *sweep, arms, "seed=0,1")
+    assert done.returncode == 0, done.stderr
+    assert "4 runs: 4 to do" in done.stdout
+    found = {}
+    for folder in tmp_path.glob("runs/*/config.yaml"):
+        text = folder.read_text()
+        found[folder.parent.name.rpartition("-")[0]] = re.search(r"steps: (\d+)", text)[1]
+    assert found == {"none-pre-s0": "2", "none-pre-s1": "2", "dyt-pre-s0": "6", "dyt-pre-s1": "6"}
+
+
 def test_it_says_what_there_is_to_do_and_does_only_that(command, sweep, tmp_path):
     first = command("train.py", *sweep, "seed=0,1")
     assert re.match(r"2 runs: 2 to do, 1 at once, about \d+ s\n", first.stdout)
