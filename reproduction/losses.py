@@ -55,21 +55,31 @@ def best_rate(cases: Cases, arm: str) -> float:
     return min(tables[0], key=lambda rate: float(np.mean([table[rate] for table in tables])))
 
 
+def val_loss(case: Case, part: float) -> float:
+    """After a part of the steps, between evaluations along a straight line."""
+    steps, losses = case.run.curve("val/loss")
+    return float(np.interp(part * case.config.train.steps, steps, losses))
+
+
 def at_best_rate(cases: Cases) -> Found:
-    """Each arm's loss at its own best rate, and relative to the first arm's; ln of the best rate over the
-    first arm's; and ln of the highest rate at which its loss is within 10 % of its best, over the first
-    arm's."""
+    """Each arm's loss at its own best rate, and relative to the first arm's; how much larger that ratio is
+    (of val/loss) at the end than after half of the steps; ln of the best rate over the first arm's; and ln of
+    the highest rate at which its loss is within 10 % of its best, over the first arm's."""
     best = {arm: best_rate(cases, arm) for arm in cases.arms}
     tables = {arm: by_rate(cases, arm) for arm in cases.arms}
     found = {arm: tables[arm][best[arm]] for arm in cases.arms}
     highest = {
         arm: max(r for r, loss in table.items() if loss <= 1.1 * found[arm]) for arm, table in tables.items()
     }
+    halfway = {arm: val_loss(cases.over(arm)[best[arm]], 0.5) for arm in cases.arms}
+    at_end = {arm: val_loss(cases.over(arm)[best[arm]], 1.0) for arm in cases.arms}
     first, *others = cases.arms
     values = {f"loss of {arm}": loss for arm, loss in found.items()}
     for arm in others:
         values |= {
             f"{arm} / {first} − 1": found[arm] / found[first] - 1,
+            f"{arm} / {first}, at the end − halfway": at_end[arm] / at_end[first]
+            - halfway[arm] / halfway[first],
             f"log10 of {arm}'s best rate / {first}'s": math.log10(best[arm] / best[first]),
             f"log10 of {arm}'s highest rate / {first}'s": math.log10(highest[arm] / highest[first]),
         }

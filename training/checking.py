@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+ELSEWHERE = {"finding": "a finding is measured by python findings.py NAME"}  # groups of another program
 LONGEST = 100  # characters of a key that is shown
 KINDS = ("adamw", "muon")  # pydantic names the kind in the place of an error; it is no key of ours
 
@@ -83,4 +84,4 @@ def unknown_key(key: str, known: list[str]) -> str:
         k for k in known if k.split(".")[-1] == key.split(".")[-1]
     ]
     advice = f"did you mean {near[0]}?" if near else "the option --cfg job prints all keys"
-    return f"{key}: unknown key; {advice}"
+    return f"{key}: unknown key; {ELSEWHERE.get(key, advice)}"

@@ -50,6 +50,7 @@ BAD = [
     ("model.qk_norm.eps=1", "model.qk_norm.eps: unknown key; did you mean model.qk_norm?"),
     ("norm.epss=3", "norm.epss: unknown key; did you mean norm.eps?"),
     ("+foo=1", "foo: unknown key"),
+    ("finding=warm_up", "finding: unknown key; a finding is measured by python findings.py NAME"),
     ("train.steps=abc", "train.steps: 'abc' is not possible; it should be a valid integer"),
     ("~train.steps", "train.steps: the key is missing"),
     ("model.n_embd=130", "model.n_embd: 130 is not divisible by n_head=4"),
