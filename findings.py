@@ -24,6 +24,7 @@ from reproduction import finding as findings
 from reproduction import pages, running
 from reproduction.finding import Finding
 from reproduction.judging import judge
+from reproduction.page import page
 from reproduction.pictures import picture
 from training import cli, errors
 from training.checking import ConfigError
@@ -112,7 +113,7 @@ def main() -> None:
         if asked.docs:
             write_docs(known, asked.out / "results")
         if any(entry.result for entry in known):
-            (asked.out / "index.html").write_text(pages.page(known), encoding="utf-8")
+            (asked.out / "index.html").write_text(page(known), encoding="utf-8")
             print(f"{asked.out / 'index.html'}: open it in a browser")
     except Exception as error:
         errors.explain(error, cli.known_keys(RunConfig))

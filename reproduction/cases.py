@@ -1,6 +1,5 @@
 """The models that a finding is about: of each seed, one for every arm and every value of what is varied."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from comparison import folders
 from data import batches
 from data.prepared import Prepared, prepare
 from plain.files import write_atomically
-from reproduction.finding import Finding, Scalar
+from reproduction.finding import Finding, Scalar, override
 from training import checkpoint, cli
 from training.checking import ConfigError
 from training.config import RunConfig
@@ -143,10 +142,6 @@ def excerpt(characters: int, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(file, shakespeare()[:characters])
     return file.resolve()
-
-
-def override(key: str, value: Scalar) -> str:
-    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:

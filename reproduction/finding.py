@@ -5,6 +5,7 @@ here. Torch is not imported for reading them.
 """
 
 import difflib
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +18,11 @@ from training.cli import CONF
 Scalar = bool | int | float | str | None
 Overrides = dict[str, Scalar]  # key of train.py's -> value
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3)]
+
+
+def override(key: str, value: Scalar) -> str:
+    """As it is typed."""
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 class Expected(Checked):

@@ -153,7 +153,7 @@ def data_regimes(cases: Cases) -> Found:
     """Each norm's loss relative to LayerNorm's, where data are few and where they are many: arms are called
     ``dyt, starved`` and ``dyt, rich``."""
     found = losses(cases)
-    values = {}
+    values = {f"loss of {arm}": loss for arm, loss in found.items()}
     for arm, loss in found.items():
         norm, regime = arm.split(", ")
         values[f"{norm} / layernorm − 1, {regime}"] = loss / found[f"layernorm, {regime}"] - 1

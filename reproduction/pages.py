@@ -1,8 +1,6 @@
-"""What was found, for people: in the terminal, as one page, as docs/findings.md with its pictures."""
+"""What was found, in words: in the terminal, and as docs/findings.md."""
 
-import html
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from comparison import figures
 from comparison.cells import markdown
-from comparison.page import table as as_html
-from reproduction.finding import Expected, Finding, Overrides
+from reproduction.finding import Expected, Finding, Overrides, override
 from reproduction.judging import Judged, Judgement, Verdict, judge
-from reproduction.pictures import picture
 from reproduction.running import Result, kept
 
 COLORS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
 PROVENANCE = {
     "here": "the source was read for this project",
-    "second hand": "the numbers are second hand: from notes or a copied table, not read in the source",
-    "memory": "from memory: the source was not read again for this project",
-    "ours": "no published number: from a formula, or first measured here",
+    "second hand": "second hand: from notes or a copied table",
+    "memory": "from memory: the source was not read again",
+    "ours": "first measured here, or from a formula",
 }
 
 
@@ -83,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 def settings(overrides: Overrides) -> str:
-    return " ".join(f"{key}={'null' if value is None else value}" for key, value in overrides.items())
+    return " ".join(override(*pair) for pair in overrides.items())
 
 
 def verdict_of(judgement: Judgement | None) -> str:
@@ -171,7 +166,7 @@ def facts(entry: Entry) -> list[tuple[str, str]]:
     """What it was measured on."""
     finding = entry.finding
     found = [
-        ("Source", f"{finding.source}; {finding.numbers} ({PROVENANCE[finding.read]})"),
+        ("Source", f"{finding.source}. Its numbers: {finding.numbers} ({PROVENANCE[finding.read]})"),
         ("Models", finding.size),
         ("Settings", f"`{settings(finding.all)}`" if finding.all else "the defaults"),
         (
@@ -208,53 +203,3 @@ def section(entry: Entry) -> str:
     lines += [f"- {name}: {text}" for name, text in facts(entry)]
     lines.append(f"\n```sh\npython findings.py {entry.name}\n```\n")
     return "\n".join(lines)
-
-
-# as a page
-
-
-def page(every: Sequence[Entry]) -> str:
-    """One file that needs nothing else: those that were measured, below a table of all."""
-    parts = {
-        "css": (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8"),
-        "table": overview(every),
-        "sections": "\n".join(map(html_section, (entry for entry in every if entry.result))),
-    }
-    template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\[\[(\w+)\]\]", lambda found: parts[found[1]], template)
-
-
-def overview(every: Sequence[Entry]) -> str:
-    lines = []
-    for entry in every:
-        name, claim = html.escape(entry.name), html.escape(entry.finding.claim)
-        named = f'<a href="#{name}">{name}</a>' if entry.result else name
-        verdicts = (verdict_of(entry.judgement), verdict_of(entry.of_control))
-        cells = "".join(f'<td class="{verdict}">{verdict}</td>' for verdict in verdicts)
-        lines.append(f'<tr><td>{named}</td><td class="words">{claim}</td>{cells}</tr>')
-    heads = ("finding", "what is claimed", "verdict", "its control")
-    head = "".join(f"<th scope=col>{name}</th>" for name in heads)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-
-
-def html_section(entry: Entry) -> str:
-    finding, judgement, result = entry.finding, entry.judgement, entry.result
-    assert result
-    assert judgement
-    words = {"measured", "mean (95 % interval)", "expected", "as", "verdict"}
-    listed = (
-        f"<li>{html.escape(name)}: {html.escape(re.sub('[*`]', '', text))}</li>"
-        for name, text in facts(entry)
-    )
-    name, verdict = html.escape(entry.name), judgement.verdict
-    return "\n".join(
-        (
-            f'<section><h2 id="{name}">{name}: <span class="{verdict}">{verdict}</span></h2>',
-            f"<p>{html.escape(finding.claim)}</p>",
-            f"<p>Why there is no verdict: {html.escape(judgement.why)}.</p>" if judgement.why else "",
-            f"<figure>{figures.svg(picture(finding, result.rows))}</figure>",
-            f'<div class="wide">{as_html(rows(judgement), words)}</div>',
-            f"<p>{html.escape(finding.remark)}</p>",
-            f'<ul class="note">{"".join(listed)}</ul></section>',
-        )
-    )

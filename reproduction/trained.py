@@ -1,9 +1,11 @@
 """Measured of trained models, from their last weights, in fp32."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from diagnostics import depth, maps
 from diagnostics.activations import Activations, without_effects
@@ -11,6 +13,7 @@ from reproduction.at_init import slope
 from reproduction.cases import UNSEEN, Case, Cases, Found
 from training.evaluation import cross_entropy
 
+Numbers = NDArray[Any]
 WINDOWS = 64  # of the validation split that a model is looked at with
 
 
@@ -22,11 +25,6 @@ def variances(case: Case) -> list[float]:
     ][1:]
 
 
-def fit(x: np.ndarray, y: np.ndarray) -> float:
-    """R² of the least-squares line."""
-    return float(np.corrcoef(x, y)[0, 1] ** 2)
-
-
 def variance_trained(cases: Cases) -> Found:
     """How the variance of the stream grows from block to block: by how much an exponential fits it better
     than a line, R² of ln Var less R² of Var; and the factor from the first block to the last."""
@@ -34,7 +32,8 @@ def variance_trained(cases: Cases) -> Found:
     blocks = {arm: np.arange(1, len(y) + 1) for arm, y in found.items()}
     values = {}
     for arm, y in found.items():
-        values[f"{arm}: R², exponential − linear"] = fit(blocks[arm], np.log(y)) - fit(blocks[arm], y)
+        exponential, linear = (correlation(blocks[arm], z) ** 2 for z in (np.log(y), y))
+        values[f"{arm}: R², exponential − linear"] = exponential - linear
         values[f"{arm}: last / first variance"] = float(y[-1] / y[0])
         values[f"{arm}: largest / smallest variance"] = float(y.max() / y.min())
     return Found(
@@ -104,24 +103,38 @@ def attention_logits(cases: Cases) -> dict[str, float]:
     return found
 
 
-def alpha_and_std(cases: Cases) -> Found:
+def alpha_and_std(cases: Cases, shuffled: bool) -> Found:
     """Correlation of DyT's α with 1 / std of its input: over training, of each norm, the mean over norms; and
-    over the norms of the trained model."""
-    case = cases["dyt"]
-    sites = [name.partition("/")[2] for name in case.run.metrics if name.startswith("norm.alpha/")]
+    at the end, over the norms.
+
+    Args:
+        shuffled: exchange the αs at random, each norm's over time and the last ones over the norms.
+    """
+    case, random = cases["dyt"], np.random.default_rng(cases.seed)
+    sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
     over_time, rows, last = [], [], []
     for site in sites:
-        where = "final.in" if site == "final" else f"{site}.in"
-        if f"act.std/{where}" not in case.run.metrics:
-            continue
-        alpha, std = (case.run.curve(name)[1] for name in (f"norm.alpha/{site}", f"act.std/{where}"))
-        over_time.append(float(np.corrcoef(alpha, 1 / std)[0, 1]))
-        last.append((float(alpha[-1]), float(1 / std[-1])))
-        rows += [(site, float(1 / s), float(a)) for a, s in zip(alpha, std, strict=True)]
-    across = float(np.corrcoef(np.array(last).T)[0, 1])
+        alpha = case.run.curve(f"norm.alpha/{site}")[1]
+        inverse = 1 / case.run.curve(f"act.std/{site}.in")[1]
+        alpha = random.permutation(alpha) if shuffled else alpha
+        over_time.append(correlation(alpha, inverse))
+        last.append((alpha[-1], inverse[-1]))
+        rows += [(site, float(x), float(y)) for x, y in zip(inverse, alpha, strict=True)]
+    alphas, inverses = np.array(last).T
+    alphas = random.permutation(alphas) if shuffled else alphas
     return Found(
-        {"over training: correlation": float(np.mean(over_time)), "over the norms: correlation": across}, rows
+        {
+            "over training: correlation": float(np.mean(over_time)),
+            "over the norms: correlation": correlation(alphas, inverses),
+            "loss of dyt": case.loss(),
+        },
+        rows,
     )
+
+
+def correlation(x: Numbers, y: Numbers) -> float:
+    """Pearson's."""
+    return float(np.corrcoef(x, y)[0, 1])
 
 
 def s_shaped_maps(cases: Cases) -> Found:
@@ -138,7 +151,8 @@ def s_shaped_maps(cases: Cases) -> Found:
         values[f"{arm}: last − first block"] = by_block[blocks[-1]] - by_block[blocks[0]]
         for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
             if site in found:
-                x, y = (t.flatten()[:: max(1, t.numel() // 150)] for t in found[site])
+                x, y = found[site]
+                x, y = (t.flatten()[:: t.numel() // 150] for t in (x / x.square().mean().sqrt(), y))
                 rows += [
                     (f"{arm}, {site}", round(a, 3), round(b, 3))
                     for a, b in zip(x.tolist(), y.tolist(), strict=True)
