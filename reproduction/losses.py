@@ -150,13 +150,14 @@ def batch_sizes(cases: Cases) -> Found:
 
 
 def data_regimes(cases: Cases) -> Found:
-    """Each norm's loss relative to LayerNorm's, where data are few and where they are many: arms are called
-    ``dyt, starved`` and ``dyt, rich``."""
+    """Each norm's loss relative to LayerNorm's and to DyT's, where data are few and where they are many: arms are
+    called ``dyt, starved`` and ``dyt, rich``."""
     found = losses(cases)
     values = {f"loss of {arm}": loss for arm, loss in found.items()}
     for arm, loss in found.items():
         norm, regime = arm.split(", ")
-        values[f"{norm} / layernorm − 1, {regime}"] = loss / found[f"layernorm, {regime}"] - 1
+        for other in ("layernorm", "dyt"):
+            values[f"{norm} / {other} − 1, {regime}"] = loss / found[f"{other}, {regime}"] - 1
     starved = cases["layernorm, starved"]
     values["layernorm, starved: validation − training loss"] = starved.loss() - starved.run.last("train/loss")
     return Found(values, against_steps(cases))
