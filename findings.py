@@ -23,10 +23,10 @@ from comparison.figures import save
 from reproduction import finding as findings
 from reproduction import pages, running
 from reproduction.finding import Finding
-from reproduction.judging import judge
+from reproduction.judging import FEWEST, judge
 from reproduction.page import page
 from reproduction.pictures import picture
-from training import cli, errors
+from training import cli, errors, interrupts
 from training.checking import ConfigError
 from training.config import RunConfig
 from training.environment import ROOT
@@ -39,51 +39,60 @@ def chosen(asked: argparse.Namespace, every: dict[str, Finding]) -> dict[str, Fi
     """The findings that are asked for, under the conditions that are. Raises ConfigError."""
     names = [word for word in asked.what if "=" not in word]
     overrides = dict(word.split("=", 1) for word in asked.what if "=" in word)
-    if overrides and not names:
-        raise ConfigError(f"{next(iter(overrides))}: of which finding? Name one before it")
-    if asked.seeds is not None and asked.seeds < 3:
+    if not names and asked.under is None:
+        raise ConfigError("of which finding? Name one, or give --under MINUTES")
+    if asked.seeds is not None and asked.seeds < FEWEST:
         raise ConfigError(
             f"--seeds: {asked.seeds} give no interval that a verdict could rest on; give 3 or more"
         )
     found = {name: findings.named(name, every) for name in names} or every
     if asked.under is not None:
-        found = {name: one for name, one in found.items() if one.minutes < asked.under}
+        found = {name: one for name, one in found.items() if one.minutes <= asked.under}
+    if not found:
+        raise ConfigError(f"--under: none of them takes {asked.under:g} minutes or less")
     seeds = list(range(asked.seeds)) if asked.seeds else None
-    found = {name: one.under(overrides, seeds) for name, one in found.items()}
-    return {f"{n}-control": one.as_control() for n, one in found.items()} if asked.control else found
+    return {name: one.under(overrides, seeds) for name, one in found.items()}
 
 
 def measure(found: dict[str, Finding], asked: argparse.Namespace, console: Console) -> bool:
     """Measure them one after another and say what comes out; one that cannot be is named, the others go on.
     Returns whether all could be."""
     complete = True
-    for number, (name, one) in enumerate(found.items(), start=1):
+    for number, (name, plain) in enumerate(found.items(), start=1):
+        one = plain.as_control() if asked.control else plain
         print(f"[{number}/{len(found)}] {name}, at most about {one.minutes:g} min", flush=True)
         try:
-            result = running.obtain(name, one, asked.out, asked.config_dir)
-        except errors.USERS as error:
-            errors.say(f"{name}: {error}")
+            result = running.obtain(
+                f"{name}-control" * asked.control or name, one, asked.out, asked.config_dir
+            )
+        except Exception as error:
+            errors.explain(error, cli.known_keys(RunConfig), of=name)
             complete = False
             continue
+        if asked.control:
+            print(f"control of {name}, which should not PASS: {one.control.what}")
         console.print(pages.in_terminal(name, one, judge(one, result.by_seed)))
     return complete
 
 
-def write_docs(every: list[pages.Entry], folder: Path) -> None:
-    """docs/findings.md below its introduction, its pictures, and the results that it is made of, from
-    ``folder``."""
+def write_docs(folder: Path) -> None:
+    """docs/findings.md below its introduction, its pictures, and the results that it is made of: those in
+    ``folder``, and those that were there before."""
     pictures = ROOT / "docs" / "findings"
     for made in (pictures, RESULTS):
         made.mkdir(exist_ok=True)
-    for entry in every:
-        for name, one in ((entry.name, entry.finding), (f"{entry.name}-control", entry.finding.as_control())):
-            if file := running.newest(name, one, folder):
-                shutil.copyfile(file, RESULTS / f"{name}.json")
+    every = findings.every()
+    for name, one in every.items():
+        for of, its in ((name, one), (f"{name}-control", one.as_control())):
+            if file := running.newest(of, its, folder):
+                shutil.copyfile(file, RESULTS / f"{of}.json")
+    known = pages.entries(every, [RESULTS])
+    for entry in known:
         if entry.result:
             save(picture(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
     document = ROOT / "docs" / "findings.md"
     introduction, mark, _ = document.read_text(encoding="utf-8").partition(MARK)
-    document.write_text(introduction + mark + pages.document(every), encoding="utf-8")
+    document.write_text(introduction + mark + pages.document(known), encoding="utf-8")
     print(document)
 
 
@@ -104,21 +113,32 @@ def main() -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        every = findings.every(asked.config_dir)
-        wants = asked.what or asked.under is not None
-        complete = measure(chosen(asked, every), asked, console) if wants else True
-        known = pages.entries(every, asked.out / "results")
-        if not wants:
-            console.print(pages.listing(known))
-        if asked.docs:
-            write_docs(known, asked.out / "results")
-        if any(entry.result for entry in known):
-            (asked.out / "index.html").write_text(page(known), encoding="utf-8")
-            print(f"{asked.out / 'index.html'}: open it in a browser")
+        with interrupts.ending():
+            complete = work(asked, console)
+    except BrokenPipeError:
+        errors.leave_quietly()
     except Exception as error:
         errors.explain(error, cli.known_keys(RunConfig))
         sys.exit(1)
     sys.exit(0 if complete else 1)
+
+
+def work(asked: argparse.Namespace, console: Console) -> bool:
+    """Do what is asked. Returns whether all of it could be."""
+    every, results = findings.every(asked.config_dir), asked.out / "results"
+    complete = True
+    if asked.what or asked.under is not None or asked.control or asked.seeds is not None:
+        complete = measure(chosen(asked, every), asked, console)
+    elif not asked.docs:
+        console.print(pages.listing(pages.entries(every, [results, RESULTS])))
+        print("Where nothing was measured here the verdicts are those of docs/findings.md.")
+    if asked.docs:
+        write_docs(results)
+    known = pages.entries(every, [results])
+    if any(entry.result for entry in known):
+        (asked.out / "index.html").write_text(page(known), encoding="utf-8")
+        print(f"{asked.out / 'index.html'}: open it in a browser")
+    return complete
 
 
 if __name__ == "__main__":

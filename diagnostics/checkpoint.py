@@ -1,7 +1,8 @@
 """What a trained model's blocks and norms do: a table by depth, and a picture of its norms' maps.
 
-    python -m diagnostics.checkpoint runs/NAME                      the newest checkpoint of a run
-    python -m diagnostics.checkpoint FILE.safetensors --out maps.png
+    python -m diagnostics.checkpoint runs/NAME                      the newest checkpoint of a run python -m
+    diagnostics.checkpoint FILE.safetensors --out maps.png python -m diagnostics.checkpoint runs/NAME --data
+    my.txt        of one that was trained on data.path=my.txt
 
 For each block, on windows of the run's validation split, in fp32: the loss without the block less the loss
 with it; how far it turns the stream (the angular distance, from 0 to 1); and the variance of the stream
@@ -26,10 +27,12 @@ from plain import terminal
 from training import checkpoint, errors
 from training.checking import ConfigError
 from training.components import OURS, load_model
+from training.config import DataConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+CACHE = "data/cache"  # where prepared tokens are kept
 POINTS = 400  # of a map that are drawn
 Maps = dict[str, tuple["Tensor", "Tensor"]]
 
@@ -46,7 +49,22 @@ def newest(path: Path) -> Path:
     return checkpoint.path_of(path / "checkpoints", steps[-1])
 
 
-def look(path: Path, windows: int, trust: str | None) -> tuple[str, list[dict[str, float]], Maps]:
+def text_of(config: DataConfig, path: str | None) -> DataConfig:
+    """What to read the text by. A checkpoint may be a stranger's: which file is read, and where tokens are
+    kept, it does not say.
+
+    Raises:
+        ConfigError: it was trained on a text that has to be named.
+    """
+    if config.corpus != "shakespeare" and path is None:
+        named = f"{config.corpus} {config.path or ''}".strip()
+        raise ConfigError(f"--data: it was trained on data={named}; if you know that, give --data PATH")
+    return config.model_copy(update={"path": path, "cache": CACHE})
+
+
+def look(
+    path: Path, windows: int, data_path: str | None = None, trust: str | None = None
+) -> tuple[str, list[dict[str, float]], Maps]:
     """What was looked at, in words; the numbers of each block, the embedding's first; the maps.
 
     Raises:
@@ -60,7 +78,7 @@ def look(path: Path, windows: int, trust: str | None) -> tuple[str, list[dict[st
 
     loaded = checkpoint.load(newest(path))
     config = loaded.meta.config
-    data = prepare(**config.data.model_dump())
+    data = prepare(**text_of(config.data, data_path).model_dump())
     if data.fingerprint != loaded.meta.fingerprint:
         raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
     model = load_model(loaded, data.tokenizer.vocab_size, OURS + ((trust,) if trust else ())).eval()
@@ -135,6 +153,9 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run's folder, or a checkpoint")
     parser.add_argument("--out", type=Path, default=Path("maps.svg"), help="the picture; .svg, .png or .pdf")
     parser.add_argument("--windows", type=int, default=64, metavar="N", help="of the validation split; 64")
+    parser.add_argument(
+        "--data", metavar="PATH", help="the text it was trained on, where that is not data=shakespeare"
+    )
     parser.add_argument("--trust", metavar="PACKAGE", help="run this code where the checkpoint names it")
     asked = parser.parse_args()
     if asked.out.suffix not in FORMATS:
@@ -142,7 +163,7 @@ def main() -> None:
     if asked.windows < 1:
         parser.error("--windows: at least 1")
     try:
-        said, rows, maps = look(asked.run, asked.windows, asked.trust)
+        said, rows, maps = look(asked.run, asked.windows, asked.data, asked.trust)
         Console(highlight=False).print(table(terminal.escaped(said), rows))
         if maps:
             save(picture(maps), asked.out)

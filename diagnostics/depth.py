@@ -1,6 +1,6 @@
 """What each block of a model is good for: what leaving it out costs, and how far it turns the stream.
 
-python -m diagnostics.checkpoint run=runs/NAME prints both of a trained model.
+python -m diagnostics.checkpoint runs/NAME prints both of a trained model.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """What a norm makes of the numbers that go into it, one by one: the maps of Zhu et al. 2025 (arXiv
 2503.10622, figure 2), which in LayerNorm are S-shaped although it is linear for each token.
 
-python -m diagnostics.checkpoint run=runs/NAME draws those of a trained model.
+python -m diagnostics.checkpoint runs/NAME draws those of a trained model.
 """
 
 from collections.abc import Callable

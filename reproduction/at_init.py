@@ -35,8 +35,8 @@ def last_gradients(cases: Cases, arm: str) -> dict[float, float]:
 
 
 def gradient_slopes(cases: Cases) -> Found:
-    """Xiong et al. 2020, theorem 1: ‖∂loss/∂W₂‖ of the last block is O(√(ln d / L)) in pre-norm, O(√ln d) in
-    post-norm: slopes −½ and 0 against L in logarithms."""
+    """Xiong et al. 2020, theorem 1: ‖∂loss/∂W₂‖ of the last block is O(d√(ln d / L)) in pre-norm, O(d√ln d)
+    in post-norm: slopes −½ and 0 against L in logarithms."""
     found = {arm: last_gradients(cases, arm) for arm in cases.arms}
     rows = [(arm, x, y) for arm, points in found.items() for x, y in points.items()]
     return Found({f"slope of {arm}": log_slope(points) for arm, points in found.items()}, rows)
@@ -71,21 +71,24 @@ def stream_variances(case: Case) -> list[float]:
 
 
 def variance_at_init(cases: Cases) -> Found:
-    """How the stream's variance grows: (Var₁₆ − Var₈) / (Var₈ − Var₄) behind so many blocks is 2 where it
-    grows linearly, as in pre-norm, and 1 where it grows as ln ℓ, as with LayerNorm-Scaling. In peri a block
-    adds 2, one for each branch; in post the variance is 1."""
+    """How the stream's variance grows: what the second half of the blocks adds over what the quarter before
+    it does is 2 where it grows linearly, as in pre-norm, and 1 where it grows as ln ℓ, as with
+    LayerNorm-Scaling. In peri a branch adds 1; in post the variance is 1."""
     found = {arm: stream_variances(cases[arm]) for arm in cases.arms}
     rows = [(arm, i, y) for arm, values in found.items() for i, y in enumerate(values)]
 
     def doubling(arm: str) -> float:
-        behind = found[arm]
-        return (behind[16] - behind[8]) / (behind[8] - behind[4])
+        behind, L = found[arm], len(found[arm]) - 1
+        return (behind[L] - behind[L // 2]) / (behind[L // 2] - behind[L // 4])
 
     return Found(
         {
-            "pre: what 8 blocks add / the 4 before": doubling("pre"),
-            "layernorm_scaling: what 8 blocks add / the 4 before": doubling("layernorm_scaling"),
-            "peri: variance that a branch adds": (found["peri"][-1] - found["peri"][0]) / 32,
+            "pre: what the second half adds / the quarter before": doubling("pre"),
+            "layernorm_scaling: what the second half adds / the quarter before": doubling(
+                "layernorm_scaling"
+            ),
+            "peri: variance that a branch adds": (found["peri"][-1] - found["peri"][0])
+            / (2 * (len(found["peri"]) - 1)),
             "post: largest |variance − 1|": float(np.abs(np.array(found["post"][1:]) - 1).max()),
         },
         rows,

@@ -13,9 +13,10 @@ from data import batches
 from data.prepared import Prepared, prepare
 from plain.files import write_atomically
 from reproduction.finding import Finding, Scalar, override
-from training import checkpoint, cli
+from training import checkpoint, cli, device
 from training.checking import ConfigError
 from training.config import RunConfig
+from training.runs import short_hash
 from training.sweep import folder_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from model import GPT
 
 # Of every model that is trained: where and how it is watched, no part of its conditions.
-TRAINING = ("wandb.mode=disabled", "train.threads=1")
+TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
 UNSEEN = 1_000_000  # steps from here on no run has made, so their batches are new
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of data=shakespeare
 
@@ -35,13 +36,13 @@ class Case:
 
     Attributes:
         arm, value: which it is: its arm, and the value of what is varied, None where nothing is.
-        overrides: train.py's, that make it.
+        typed: train.py's arguments that make it.
         folder: of its run, where it is trained; else None, and the model is as it begins.
     """
 
     arm: str
     value: Scalar
-    overrides: list[str]
+    typed: list[str]
     config: RunConfig
     data: Prepared = field(repr=False)
     folder: Path | None
@@ -49,6 +50,11 @@ class Case:
     @property
     def seed(self) -> int:
         return self.config.seed
+
+    @property
+    def precision(self) -> str:
+        """That it was trained in; it is looked at in fp32."""
+        return device.choose(self.config.device, self.config.precision).precision if self.folder else "fp32"
 
     def model(self) -> "GPT":
         """A new copy of it, in fp32 on the CPU: with its last weights, or those it begins with; in training
@@ -59,6 +65,8 @@ class Case:
         if self.folder is None:
             return build_model(self.config, vocab_size)
         steps = checkpoint.saved_steps(self.folder / "checkpoints")
+        if self.run.diverged:
+            raise ConfigError(f"{self.folder}: it diverged, so it has no last weights to look at")
         if not steps:
             raise ConfigError(f"{self.folder}: its checkpoints are gone; delete the folder, and run it again")
         loaded = checkpoint.load(checkpoint.path_of(self.folder / "checkpoints", steps[-1]))
@@ -86,9 +94,12 @@ class Case:
 
     @cached_property
     def run(self) -> folders.Run:
-        """Its run, read back."""
+        """Its run, read back. Raises ConfigError where that cannot be."""
         assert self.folder
-        return folders.load(self.folder)[0]
+        try:
+            return folders.load(self.folder)[0]
+        except folders.UnreadableError as error:
+            raise ConfigError(f"{self.folder}: {error}; delete the folder, and run it again") from None
 
     def loss(self) -> float:
         """val/full_loss at the end, of a run that diverged at most the first val/loss, as Wortsman et al.
@@ -144,30 +155,39 @@ def excerpt(characters: int, folder: Path) -> Path:
     return file.resolve()
 
 
+def watched(config: RunConfig) -> str:
+    """A name for how runs are watched, which is no part of what they are: a finding finds those of another
+    only if they were watched as it needs."""
+    how = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
+    return short_hash(how)
+
+
 def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
     """The models of a finding, seed by seed. Raises ConfigError, and DataError where there is no such
     text."""
     key, values = next(iter(finding.over.items()), ("", [None]))
     made: list[tuple[str, Scalar, list[str]]] = []
     for (arm, own), value in product(finding.arms.items(), values):
-        overrides = {"runs_dir": str(out / "runs")} | finding.all | own
+        overrides = finding.all | own
         if key:
             overrides[key] = value
         if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
             overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
-        made.append((arm, value, [override(*pair) for pair in overrides.items()]))
-    typed = [[*map(cli.quoted, words), *cli.searching(config_dir)] for *_, words in made]
-    composed = cli.composed_all("config", RunConfig, typed)
+        made.append((arm, value, [cli.quoted(override(*pair)) for pair in overrides.items()]))
+    searching = cli.searching(config_dir)
+    composed = cli.composed_all("config", RunConfig, [[*typed, *searching] for *_, typed in made])
     texts: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
-    for (arm, value, words), config in zip(made, composed, strict=True):
+    for (arm, value, typed), config in zip(made, composed, strict=True):
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, prepare(**config.data.model_dump()))
         data.check_length(config.model.block_size)
+        runs_dir = str(out / "runs" / watched(config))
         for seed, models in by_seed.items():
-            seeded = config.model_copy(update={"seed": seed})
+            seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
-            models.every.append(Case(arm, value, [*words, f"seed={seed}"], seeded, data, folder))
+            whole = [*typed, f"seed={seed}", cli.quoted(f"runs_dir={runs_dir}")]
+            models.every.append(Case(arm, value, whole, seeded, data, folder))
     for one in by_seed.values():
         one.others = [other for other in by_seed.values() if other is not one]
     return [*by_seed.values()]

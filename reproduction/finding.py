@@ -6,12 +6,14 @@ here. Torch is not imported for reading them.
 
 import difflib
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
 
+from comparison.verdicts import Interval
 from training.checking import Checked, ConfigError, checked
 from training.cli import CONF
 
@@ -29,7 +31,8 @@ class Expected(Checked):
     """Where the mean of a quantity should lie; an end that is not given is open.
 
     Attributes:
-        above, below: the ends, both included: a difference that must be 0 is from 0 to 0.
+        above, below: the ends. One by itself is not included: a tie confirms no direction. Two are: what must
+            be 0 is from 0 to 0.
         why: where these numbers come from, or, of a condition, what it means if it is not fulfilled.
     """
 
@@ -47,11 +50,25 @@ class Expected(Checked):
 
     @property
     def low(self) -> float:
-        return float("-inf") if self.above is None else self.above
+        return -math.inf if self.above is None else self.above
 
     @property
     def high(self) -> float:
-        return float("inf") if self.below is None else self.below
+        return math.inf if self.below is None else self.below
+
+    @property
+    def closed(self) -> bool:
+        return self.above is not None and self.below is not None
+
+    def holds(self, found: Interval) -> bool:
+        """Whether all of it lies there."""
+        inside = self.low < found.low and found.high < self.high
+        return inside or (self.closed and self.low <= found.low and found.high <= self.high)
+
+    def excludes(self, found: Interval) -> bool:
+        """Whether none of it does."""
+        outside = found.high < self.low or self.high < found.low
+        return outside or (not self.closed and (found.high == self.low or self.high == found.low))
 
 
 class Control(Checked):
@@ -141,8 +158,15 @@ class Finding(Checked):
             mode="json", include={"trains", "all", "arms", "over", "seeds", "measure", "options"}
         )
 
+    def quantities(self) -> list[str]:
+        """All that its function must give."""
+        return [*self.expected, *self.inconclusive, *self.because]
+
     def under(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
-        """The finding under other conditions."""
+        """The finding under other conditions. Raises ConfigError where its arms differ in these."""
+        own = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
+        if taken := overrides.keys() & own:
+            raise ConfigError(f"{min(taken)}: is what its models differ in; change another key, or --seeds")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
 
 

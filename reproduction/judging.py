@@ -1,13 +1,13 @@
 """From the numbers of each seed to a verdict.
 
-A quantity's mean has a 95 % t-interval over seeds (Student 1908). It is
+A quantity's mean has a 95 % t-interval over seeds (Student 1908). The quantity
 
-    PASS           if the interval lies where the mean should FAIL           if the interval, made wider where
-    a finding has several quantities, lies outside INCONCLUSIVE   if neither: it reaches over an end, there
-    are fewer than three seeds, or a number is not finite
+- passes if the interval lies where the mean should; - fails if it lies outside, made wider where a finding
+has several quantities; - is inconclusive if neither: it reaches over an end, there are fewer than three
+seeds, or a number is not finite.
 
-and a finding passes where all of its quantities do, fails where one does. That all must pass makes a false
-PASS of the whole no likelier than of one (Berger 1982); that one failure is enough would make a false FAIL
+A finding passes where all of its quantities do, fails where one does. That all must pass makes a false PASS
+of the whole no likelier than of one (Berger 1982); that one failure is enough would make a false FAIL
 likelier, so for that the k intervals are simultaneous ones (Bonferroni, 1 − 5 %/k). Conditions come first:
 where one of ``inconclusive`` is not fulfilled the finding is INCONCLUSIVE whatever else.
 """
@@ -58,10 +58,9 @@ def judged(quantity: str, expected: Expected, values: Sequence[float], among: in
     found = interval(values)
     if len(values) < FEWEST:
         return Judged(quantity, expected, found, Verdict.INCONCLUSIVE)
-    if expected.low <= found.low and found.high <= expected.high:
+    if expected.holds(found):
         return Judged(quantity, expected, found, Verdict.PASS)
-    wide = interval(values, 1 - (1 - CONFIDENCE) / among)
-    outside = wide.high < expected.low or wide.low > expected.high
+    outside = expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / among))
     return Judged(quantity, expected, found, Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
 
 

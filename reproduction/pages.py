@@ -42,12 +42,13 @@ class Entry:
         return judge(self.finding.as_control(), self.control.by_seed) if self.control else None
 
 
-def entries(found: Mapping[str, Finding], folder: Path) -> list[Entry]:
-    """All of them, with the results in ``folder``."""
-    return [
-        Entry(name, one, kept(name, one, folder), kept(f"{name}-control", one.as_control(), folder))
-        for name, one in found.items()
-    ]
+def entries(found: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
+    """All of them, each with its results in the first of the folders that has one."""
+
+    def first(name: str, one: Finding) -> Result | None:
+        return next((result for folder in folders if (result := kept(name, one, folder))), None)
+
+    return [Entry(n, one, first(n, one), first(f"{n}-control", one.as_control())) for n, one in found.items()]
 
 
 # in words
@@ -60,9 +61,9 @@ def number(value: float) -> str:
 def should(expected: Expected) -> str:
     """Where a quantity should lie."""
     if expected.above is None:
-        return f"at most {expected.below:g}"
+        return f"below {expected.below:g}"
     if expected.below is None:
-        return f"at least {expected.above:g}"
+        return f"above {expected.above:g}"
     if expected.above == expected.below:
         return f"{expected.above:g}"
     return f"{expected.above:g} to {expected.below:g}"
@@ -177,14 +178,10 @@ def facts(entry: Entry) -> list[tuple[str, str]]:
     found += [("For each", f"`{key}={','.join(map(str, values))}`") for key, values in finding.over.items()]
     if entry.result:
         seconds, where = entry.result.seconds, entry.result.where
-        runs = f"{where['runs']} runs, {duration(seconds['training'])} one after another; " * bool(
-            where["runs"]
-        )
-        machine = f"{where['processor']}, {where['precision']}, torch {where['packages']['torch']}"
+        runs = f"{where.runs} runs, {duration(seconds.training)} one after another; " * bool(where.runs)
+        machine = f"{where.processor}, {where.precision}, torch {where.packages['torch']}"
         seeds = ", ".join(map(str, entry.result.by_seed))
-        found.append(
-            ("Measured", f"seeds {seeds}; {runs}measuring {duration(seconds['measuring'])}; {machine}")
-        )
+        found.append(("Measured", f"seeds {seeds}; {runs}measuring {duration(seconds.measuring)}; {machine}"))
     if entry.of_control:
         found.append(("Control", f"{finding.control.what}: **{entry.of_control.verdict}**"))
     return found

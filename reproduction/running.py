@@ -8,13 +8,10 @@ The same command again does what is missing: runs go on where they ended, and wh
 
 import importlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +22,30 @@ from rich.progress import track
 from plain.files import small_text, write_atomically
 from reproduction.cases import TRAINING, Cases, Found, all_cases, each
 from reproduction.finding import Finding
-from training import runs
+from training import cli, interrupts, runs
 from training.checking import ConfigError
 from training.environment import PACKAGES, ROOT, processor
 from training.source import source
 
 Measure = Callable[..., Found]
 LARGEST = 2**24  # bytes of a result
+PARTS = ("model", "data", "diagnostics", "reproduction")  # whose code makes and measures models
+
+
+class Where(BaseModel):
+    """Where a result was measured: as in environment.json, and how many runs it is of."""
+
+    processor: str
+    precision: str
+    packages: dict[str, str]
+    runs: int
+
+
+class Seconds(BaseModel):
+    """That a result took: its runs, one after another, and measuring them."""
+
+    training: float
+    measuring: float
 
 
 class Result(BaseModel):
@@ -41,16 +55,14 @@ class Result(BaseModel):
         conditions: of the finding, all but the code.
         by_seed: seed -> quantity -> value.
         rows: the picture's points: (arm, x, y), of all seeds.
-        seconds: that it took, of training, one run after another, and of measuring.
-        where: processor, precision, versions, and how many runs.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
     conditions: dict[str, Any]
     by_seed: dict[int, dict[str, float]]
     rows: list[tuple[str, float | str, float]]
-    seconds: dict[str, float]
-    where: dict[str, Any]
+    seconds: Seconds
+    where: Where
 
 
 def read(file: Path) -> Result | None:
@@ -68,12 +80,13 @@ def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None
         ConfigError: conditions that cannot be; a run that failed.
         DataError: as data.prepared.prepare.
     """
-    cases = all_cases(finding, out.resolve(), config_dir)
+    out = out.resolve()
+    cases = all_cases(finding, out, config_dir)
     file = out / "results" / f"{name}-{content(finding, cases)}.json"
     if found := read(file):
         return found
     if finding.trains:
-        train(cases, config_dir)
+        train(cases, out / "runs", config_dir)
     result = measured(name, finding, cases)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, result.model_dump_json())
@@ -96,67 +109,56 @@ def kept(name: str, finding: Finding, folder: Path) -> Result | None:
 
 
 def content(finding: Finding, cases: list[Cases]) -> str:
-    """Eight digits that stand for all that a result depends on: the models and their texts, the code that
-    measures them, and where they are not trained the code that makes them. Not what is expected of it."""
+    """Eight digits that stand for all that a result depends on: the models, their texts, and the code that
+    makes and measures them; how runs are trained is in their own names. Not what is expected of it."""
     models = [
-        [
-            case.arm,
-            case.value,
-            str(case.folder) if case.folder else runs.identity(case.config, "fp32", case.data.fingerprint),
-        ]
+        [case.arm, case.value, runs.identity(case.config, case.precision, case.data.fingerprint)]
         for case in each(cases)
     ]
-    return runs.short_hash({"models": models, "measure": source(finding.measure), "options": finding.options})
+    code = [file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).glob("*.py"))]
+    own = source(finding.measure)  # which may be elsewhere
+    return runs.short_hash({"conditions": finding.conditions(), "models": models, "code": [*code, own]})
 
 
-def train(cases: list[Cases], config_dir: str | None = None) -> None:
-    """Do the runs that have not ended, by one sweep. Raises ConfigError where one fails."""
-    todo = {
-        str(case.folder): case for case in each(cases) if not (case.folder and runs.has_ended(case.folder))
-    }
-    if not todo:
+def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:
+    """Do the runs that have not ended, by one sweep.
+
+    Raises:
+        ConfigError: one of them fails.
+        Interrupted: a signal came; the sweep was told, and saved what it had.
+    """
+    folders = {case.folder: case for case in each(cases) if case.folder and not runs.has_ended(case.folder)}
+    if not folders:
         return
-    arms = json.dumps([case.overrides for case in todo.values()])
-    command = [
-        sys.executable,
-        str(ROOT / "train.py"),
-        "-m",
-        "hydra/launcher=joblib",
-        f"hydra.sweeper.arms={arms}",
-    ]
+    arms = json.dumps([case.typed for case in folders.values()], ensure_ascii=False)
+    command = [sys.executable, str(ROOT / "train.py"), "-m", cli.quoted(f"runs_dir={runs_dir}")]
+    command += [f"hydra.sweeper.arms={arms}", *TRAINING]
+    command += [f"--config-dir={config_dir}"] if config_dir else []
+    told: list[int] = []
+
+    def tell(number: int, frame: Any) -> None:  # it waits below: here it would wait for itself
+        told.append(number)
+        sweep.send_signal(number)
+
     sys.stdout.flush()
-    command += [*TRAINING, *([f"--config-dir={config_dir}"] if config_dir else [])]
-    with subprocess.Popen(command) as sweep, passing_on(sweep):
+    with subprocess.Popen(command) as sweep, interrupts.handled(tell):
         status = sweep.wait()
+    if told:
+        raise interrupts.Interrupted(told[0])
     if status:
         raise ConfigError("some of its runs failed, as said above; the same command tries them again")
 
 
-@contextmanager
-def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """SIGTERM and SIGINT go to the process, which saves and ends, and so does this one then. (Ctrl-C reaches
-    both by itself.)"""
-
-    def tell(number: int, frame: Any) -> None:
-        if number == signal.SIGTERM:
-            process.send_signal(number)
-        process.wait()
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def measured(name: str, finding: Finding, cases: list[Cases]) -> Result:
-    """Measure each seed's models. Raises ConfigError where there is no such function."""
+    """Measure each seed's models.
+
+    Raises:
+        ConfigError: there is no such function, or it does not give what is expected; a model cannot be looked
+        at.
+    """
     import torch
 
     measure = function(finding.measure)
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
     torch.use_deterministic_algorithms(True)
     found: dict[int, Found] = {}
     console = Console(stderr=True)
@@ -165,7 +167,11 @@ def measured(name: str, finding: Finding, cases: list[Cases]) -> Result:
         cases, f"measuring {name}", console=console, disable=not console.is_terminal, transient=True
     ):
         found[one.seed] = measure(one, **finding.options)
-    seconds = {"training": spent(cases), "measuring": time.perf_counter() - began}
+        given = found[one.seed].values
+        if lacking := [q for q in finding.quantities() if q not in given]:
+            there = ", ".join(map(repr, given))
+            raise ConfigError(f"{finding.measure} gives no {lacking[0]!r}; it gives {there}")
+    seconds = Seconds(training=spent(cases), measuring=time.perf_counter() - began)
     return Result(
         conditions=finding.conditions(),
         by_seed={seed: dict(one.values) for seed, one in found.items()},
@@ -190,15 +196,15 @@ def spent(cases: list[Cases]) -> float:
     return sum(float(case.run.axes["seconds"][-1]) for case in by_folder.values())
 
 
-def where(cases: list[Cases]) -> dict[str, Any]:
+def where(cases: list[Cases]) -> Where:
     from importlib.metadata import version
 
-    trained = [case.run.environment for case in each(cases) if case.folder]
+    trained = {case.folder: case.run.environment for case in each(cases) if case.folder}
     here = {
         "processor": processor(),
         "precision": "fp32",
         "packages": {name: version(name) for name in PACKAGES},
     }
-    if trained:
-        here |= {key: trained[0][key] for key in here}
-    return here | {"runs": len({case.folder for case in each(cases) if case.folder})}
+    for environment in trained.values():
+        here = {key: environment[key] for key in here}
+    return Where(**here, runs=len(trained))

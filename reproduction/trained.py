@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from diagnostics import depth, maps
-from diagnostics.activations import Activations, without_effects
+from diagnostics.activations import without_effects
 from reproduction.at_init import slope
 from reproduction.cases import UNSEEN, Case, Cases, Found
 from training.evaluation import cross_entropy
@@ -18,28 +18,22 @@ WINDOWS = 64  # of the validation split that a model is looked at with
 
 
 def variances(case: Case) -> list[float]:
-    """Var of the stream, over everything, behind each block."""
-    return [
-        float(x.double().var(correction=0))
-        for x in depth.stream(case.model().eval(), case.windows(WINDOWS)[0])
-    ][1:]
+    """Var of the stream, over everything, behind the embedding and behind each block."""
+    streams = depth.stream(case.model().eval(), case.windows(WINDOWS)[0])
+    return [float(x.double().var(correction=0)) for x in streams]
 
 
 def variance_trained(cases: Cases) -> Found:
-    """How the variance of the stream grows from block to block: by how much an exponential fits it better
-    than a line, R² of ln Var less R² of Var; and the factor from the first block to the last."""
-    found = {arm: np.array(variances(cases[arm])) for arm in cases.arms}
-    blocks = {arm: np.arange(1, len(y) + 1) for arm, y in found.items()}
+    """How the variance of the stream grows: what the second half of the blocks adds over what the first half
+    adds, 1 where it grows linearly, above where exponentially; and its largest over its smallest behind a
+    block."""
+    found = {arm: variances(cases[arm]) for arm in cases.arms}
     values = {}
     for arm, y in found.items():
-        exponential, linear = (correlation(blocks[arm], z) ** 2 for z in (np.log(y), y))
-        values[f"{arm}: R², exponential − linear"] = exponential - linear
-        values[f"{arm}: last / first variance"] = float(y[-1] / y[0])
-        values[f"{arm}: largest / smallest variance"] = float(y.max() / y.min())
-    return Found(
-        values,
-        [(arm, int(i), float(v)) for arm, y in found.items() for i, v in zip(blocks[arm], y, strict=True)],
-    )
+        half = len(y) // 2
+        values[f"{arm}: second half adds / first half"] = (y[-1] - y[half]) / (y[half] - y[0])
+        values[f"{arm}: largest / smallest variance"] = max(y[1:]) / min(y[1:])
+    return Found(values, [(arm, i, v) for arm, y in found.items() for i, v in enumerate(y)])
 
 
 def removable_blocks(cases: Cases) -> Found:
@@ -89,20 +83,6 @@ def evaluation_gap(cases: Cases, sizes: list[int]) -> Found:
     return Found(values, [(arm, rows, loss) for (arm, rows), loss in found.items()])
 
 
-def attention_logits(cases: Cases) -> dict[str, float]:
-    """The largest attention logit of each arm, at the highest rate whose run did not diverge in any arm."""
-    rates = [rate for rate, case in cases.over(cases.arms[0]).items() if not case.run.diverged]
-    rate = max(rate for rate in rates if not any(cases.over(arm)[rate].run.diverged for arm in cases.arms))
-    found = {}
-    for arm in cases.arms:
-        case = cases.over(arm)[rate]
-        model = case.model().eval()
-        with Activations(model, lambda name: name.startswith("attn.max_logit")) as seen:
-            model(case.windows(WINDOWS)[0])
-        found[arm] = max(float(value) for value in seen.values())
-    return found
-
-
 def alpha_and_std(cases: Cases, shuffled: bool) -> Found:
     """Correlation of DyT's α with 1 / std of its input: over training, of each norm, the mean over norms; and
     at the end, over the norms.
@@ -114,8 +94,9 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Found:
     sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
     over_time, rows, last = [], [], []
     for site in sites:
-        alpha = case.run.curve(f"norm.alpha/{site}")[1]
-        inverse = 1 / case.run.curve(f"act.std/{site}.in")[1]
+        steps, alpha = case.run.curve(f"norm.alpha/{site}")
+        evenly = steps % case.config.stats.every == 0  # at the start there are more
+        alpha, inverse = alpha[evenly], 1 / case.run.curve(f"act.std/{site}.in")[1][evenly]
         alpha = random.permutation(alpha) if shuffled else alpha
         over_time.append(correlation(alpha, inverse))
         last.append((alpha[-1], inverse[-1]))
@@ -152,7 +133,7 @@ def s_shaped_maps(cases: Cases) -> Found:
         for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
             if site in found:
                 x, y = found[site]
-                x, y = (t.flatten()[:: t.numel() // 150] for t in (x / x.square().mean().sqrt(), y))
+                x, y = (t.flatten()[:: max(1, t.numel() // 150)] for t in (x / x.square().mean().sqrt(), y))
                 rows += [
                     (f"{arm}, {site}", round(a, 3), round(b, 3))
                     for a, b in zip(x.tolist(), y.tolist(), strict=True)

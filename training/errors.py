@@ -25,8 +25,9 @@ USERS = (ConfigError, DataError, CheckpointError, LostRankError)  # errors whose
 SUBMITIT = "hydra/launcher/submitit_slurm"  # which conf/hydra/launcher/slurm.yaml takes from its package
 
 
-def explain(error: Exception, known: list[str]) -> str:
-    """Say in one line what a user can do about an error, and return it. One of ours shows its place, too."""
+def explain(error: Exception, known: list[str], of: str | None = None) -> str:
+    """Say in one line what a user can do about an error, and before it of what it is; return it. One of ours
+    shows its place, too."""
     if isinstance(error, BrokenPipeError):
         leave_quietly()
     if isinstance(error, (*USERS, OmegaConfBaseException, HydraException)):
@@ -37,7 +38,7 @@ def explain(error: Exception, known: list[str]) -> str:
     else:
         traceback.print_exception(error)
         return f"{type(error).__name__}: {error}"
-    say(line)
+    say(f"{of}: {line}" if of else line)
     return line
 
 

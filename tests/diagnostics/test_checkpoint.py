@@ -1,27 +1,42 @@
 """python -m diagnostics.checkpoint looks at any run's checkpoint, or at a file."""
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from diagnostics import checkpoint
 from tests.conftest import ROOT
 from tests.test_train import run
 
-
-def started(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "diagnostics.checkpoint", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+Started = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, tmp_path):
+@pytest.fixture
+def started(tmp_path: Path, text_file: Path) -> Started:
+    """The program, in an empty folder, given the text of ``tiny``."""
+
+    def start(*arguments: object, data: Path | None = text_file) -> subprocess.CompletedProcess[str]:
+        named = ["--data", data] if data else []
+        return subprocess.run(
+            [sys.executable, "-m", "diagnostics.checkpoint", *map(str, (*arguments, *named))],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path):
     folder = run(tiny("norm=dyt", "placement=peri"))
-    done = started(folder, "--windows", 5, "--out", tmp_path / "maps.svg")
+    done = started(folder, "--windows", 5)
     assert done.returncode == 0, done.stderr
     assert re.search(r"norm=dyt placement=peri, step 6: loss \d\.\d{4} on 5 windows", done.stdout)
     assert re.search(r"^ +00 +[+-]0\.\d{4} +0\.\d{4} +\d", done.stdout, re.M)
@@ -30,16 +45,14 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, tmp_path):
     for site in ("00.attn.pre", "01.mlp.out", "final"):
         assert f">{site}<" in drawn
     [newest] = folder.glob("checkpoints/step-*6.safetensors")
-    assert (
-        started(newest, "--windows", 5, "--out", tmp_path / "other.png").stdout.splitlines()[:6]
-        == (done.stdout.splitlines()[:6])
-    )
+    of_file = started(newest, "--windows", 5, "--out", "other.png")
+    assert of_file.stdout.splitlines()[:6] == done.stdout.splitlines()[:6]
     assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_its_numbers_are_those_of_the_diagnostics(tiny):
-    folder = run(tiny())
-    said, rows, maps = checkpoint.look(folder, windows=6, trust=None)
+def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said, rows, maps = checkpoint.look(run(tiny()), windows=6, data_path=str(text_file))
     assert len(rows) == 3
     assert "cost" not in rows[0]
     assert set(maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
@@ -47,7 +60,7 @@ def test_its_numbers_are_those_of_the_diagnostics(tiny):
     assert float(re.search(r"loss (\S+)", said)[1]) > 0
 
 
-def test_what_is_wrong_is_one_line(tiny, tmp_path, text_file):
+def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     folder = run(tiny())
     for arguments, said in (
         ((tmp_path,), "no checkpoint there"),
@@ -59,14 +72,25 @@ def test_what_is_wrong_is_one_line(tiny, tmp_path, text_file):
         assert said in done.stderr
         assert "Traceback" not in done.stderr
     text_file.write_text(text_file.read_text() + "more")
-    done = started(folder, "--out", tmp_path / "maps.svg")
-    assert "its text is not the one it was trained on" in done.stderr
+    assert "its text is not the one it was trained on" in started(folder).stderr
     assert not (tmp_path / "maps.svg").exists()
 
 
-def test_a_model_without_norms_has_no_picture_but_a_table(tiny, tmp_path):
-    folder = run(tiny("norm=none"))
-    done = started(folder, "--out", tmp_path / "maps.svg")
+def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(tiny, started, tmp_path):
+    folder = run(tiny(f"data.cache={tmp_path}/theirs"))
+    (tmp_path / "theirs").rename(tmp_path / "away")
+    done = started(folder, data=None)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: --data: it was trained on data=text \S+; if you know that, .*\n", done.stderr
+    )
+    assert started(folder).returncode == 0
+    assert not (tmp_path / "theirs").exists()
+    assert [*(tmp_path / "data" / "cache").iterdir()]
+
+
+def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_path):
+    done = started(run(tiny("norm=none")))
     assert done.returncode == 0, done.stderr
     assert "angular distance" in done.stdout
     assert "no norm, so no picture" in done.stdout

@@ -33,7 +33,7 @@ def test_its_verdict_rests_on_three_seeds_at_least_and_on_all_that_it_expects(na
     asked = {*finding.expected, *finding.inconclusive, *finding.because}
     assert all(asked <= values.keys() for values in result.by_seed.values())
     assert result.rows, "there is nothing to draw"
-    assert (result.where["runs"] > 0) == finding.trains
+    assert (result.where.runs > 0) == finding.trains
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -48,13 +48,13 @@ def test_its_control_did_not_pass(name):
 def test_it_takes_no_longer_than_it_says_and_at_most_twenty_minutes(name):
     """By what it took when it was measured: two runs at once, after one another."""
     finding, seconds = FINDINGS[name], committed(name, FINDINGS[name]).seconds
-    assert (seconds["training"] / 2 + seconds["measuring"]) / 60 <= finding.minutes <= 20
+    assert (seconds.training / 2 + seconds.measuring) / 60 <= finding.minutes <= 20
 
 
 def test_the_document_is_made_of_the_results_and_its_pictures_are_there():
     document = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     below = document.partition("<!-- Below is what python findings.py --docs writes. -->\n\n")[2]
-    assert below == pages.document(pages.entries(FINDINGS, RESULTS))
+    assert below == pages.document(pages.entries(FINDINGS, [RESULTS]))
     for name in FINDINGS:
         assert f"](findings/{name}.svg)" in document
         assert (ROOT / "docs" / "findings" / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")

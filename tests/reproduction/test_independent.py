@@ -13,7 +13,7 @@ from reproduction.cases import Cases, all_cases
 from reproduction.finding import every
 from tests.reproduction.independent import Transformer
 
-SEEDS = range(5)
+SEEDS = range(8)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_the_slope_of_the_last_blocks_gradient_is(cases, arm, length):
             model.loss(idx, targets).backward()
             norms[n_layer] = float(model.layers[-1]["w2"].grad.norm())
         theirs.append(slope(norms))
-    agree(found, theirs, within=0.35)
+    agree(found, theirs, within=0.25)
 
 
 @pytest.mark.parametrize("arm", ["pre", "peri", "layernorm_scaling", "post"])
@@ -67,7 +67,7 @@ def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
         theirs.append([float(x.var(correction=0)) for x in streams])
     for block in (1, 4, 16):
         mine, others = ([values[block] for values in some] for some in (ours, theirs))
-        agree(mine, others, within=0.6 * float(np.mean(mine)))
+        agree(mine, others, within=0.35 * float(np.mean(mine)))
 
 
 @pytest.mark.parametrize("arm", ["pre", "post"])
@@ -82,4 +82,4 @@ def test_how_far_each_block_turns_the_stream_is(cases, arm):
         cosines = [torch.cosine_similarity(x, y, dim=-1) for x, y in pairwise(streams)]
         theirs.append(slope_of([float(1 - cosine.mean()) for cosine in cosines]))
         ours.append(at_init.angles_at_init(one).values[f"slope of {arm}"])
-    agree(ours, theirs, within=0.4)
+    agree(ours, theirs, within=0.25)

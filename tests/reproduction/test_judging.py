@@ -53,6 +53,19 @@ def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outsid
     assert found.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
 
 
+@given(NUMBERS, st.floats(-10, 10))
+def test_of_a_direction_what_is_above_passes_and_what_is_not_below_fails_it(values, end):
+    above, below = (judged("x", one, values, 1).verdict for one in (expected(low=end), expected(high=end)))
+    opposite = {Verdict.PASS: Verdict.FAIL, Verdict.FAIL: Verdict.PASS}
+    if interval(values).low != interval(values).high or end != values[0]:
+        assert above == opposite.get(below, Verdict.INCONCLUSIVE)
+
+
+def test_a_tie_confirms_no_direction():
+    assert judged("x", expected(low=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
+    assert judged("x", expected(high=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
+
+
 @given(NUMBERS, ENDS, st.integers(2, 6))
 def test_among_several_it_fails_only_where_a_wider_interval_lies_outside(values, ends, among):
     low, high = ends
