@@ -81,6 +81,7 @@ def look(
     data = prepare(**text_of(config.data, data_path).model_dump())
     if data.fingerprint != loaded.meta.fingerprint:
         raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
+    data.check_length(config.model.block_size)
     model = load_model(loaded, data.tokenizer.vocab_size, OURS + ((trust,) if trust else ())).eval()
     [batch] = batches.fixed_windows(data.val, config.model.block_size, windows, windows)
     idx, targets = map(torch.from_numpy, batch)
