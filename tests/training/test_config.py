@@ -13,7 +13,7 @@ from training.sampling import SampleConfig
 CHOICES = [
     (group.name, file.stem)
     for group in sorted(CONF.iterdir())
-    if group.is_dir()
+    if group.is_dir() and group.name != "finding"  # which are findings.py's
     for file in sorted(group.glob("*.yaml"))
 ]
 
