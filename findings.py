@@ -58,20 +58,20 @@ def measure(found: dict[str, Finding], asked: argparse.Namespace, console: Conso
     """Measure them one after another and say what comes out; one that cannot be is named, the others go on.
     Returns whether all could be."""
     complete = True
+    other = " ".join(word for word in asked.what if "=" in word)
     for number, (name, plain) in enumerate(found.items(), start=1):
-        one = plain.as_control() if asked.control else plain
-        print(f"[{number}/{len(found)}] {name}, at most about {one.minutes:g} min", flush=True)
+        one, kept_as = (plain.as_control(), f"{name}-control") if asked.control else (plain, name)
+        title = f"{name} with {other}" if other else name
+        print(f"[{number}/{len(found)}] {title}, at most about {one.minutes:g} min", flush=True)
         try:
-            result = running.obtain(
-                f"{name}-control" * asked.control or name, one, asked.out, asked.config_dir
-            )
+            result = running.obtain(kept_as, one, asked.out, asked.config_dir)
         except Exception as error:
             errors.explain(error, cli.known_keys(RunConfig), of=name)
             complete = False
             continue
         if asked.control:
             print(f"control of {name}, which should not PASS: {one.control.what}")
-        console.print(pages.in_terminal(name, one, judge(one, result.by_seed)))
+        console.print(pages.in_terminal(title, one, judge(one, result.by_seed)))
     return complete
 
 
