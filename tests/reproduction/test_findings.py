@@ -41,7 +41,7 @@ def test_its_control_did_not_pass(name):
     control = FINDINGS[name].as_control()
     assert control.conditions() != FINDINGS[name].conditions()
     judgement = judge(control, committed(f"{name}-control", control).by_seed)
-    assert judgement.verdict != Verdict.PASS
+    assert judgement.verdict == Verdict.FAIL or (control.trains and judgement.verdict != Verdict.PASS)
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -71,10 +71,10 @@ def test_what_needs_no_training_gives_the_same_numbers_again(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", UNTRAINED)
-def test_its_control_fails_when_it_is_run(name, tmp_path):
+def test_its_control_does_not_pass_when_it_is_run(name, tmp_path):
     control = FINDINGS[name].as_control()
-    control = control.under({}, control.seeds[:3])
-    assert judge(control, running.obtain(name, control, tmp_path).by_seed).verdict == Verdict.FAIL
+    control = control.under({}, control.seeds[:4])
+    assert judge(control, running.obtain(name, control, tmp_path).by_seed).verdict != Verdict.PASS
 
 
 @pytest.mark.long
