@@ -146,19 +146,19 @@ def summary(entry: Entry) -> dict[str, str]:
 def rows(judgement: Judgement) -> list[dict[str, str]]:
     """A line a quantity."""
     parts = (
-        ("", judgement.quantities),
-        ("condition: ", judgement.conditions),
-        ("the reason: ", judgement.because),
+        ("", "", judgement.quantities),
+        ("condition: ", "or else ", judgement.conditions),
+        ("the reason: ", "", judgement.because),
     )
     return [
         {
             "measured": kind + one.quantity,
             "mean (95 % interval)": interval(one),
             "expected": should(one.expected),
-            "as": one.expected.why,
+            "as": before + one.expected.why,
             "verdict": str(one.verdict),
         }
-        for kind, some in parts
+        for kind, before, some in parts
         for one in some
     ]
 
