@@ -110,16 +110,14 @@ def in_terminal(name: str, finding: Finding, judgement: Judgement) -> Renderable
 def listing(every: Sequence[Entry]) -> RenderableType:
     """All findings, and what is known of them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("finding", "what is claimed", "minutes", "verdict", "its control"):
-        table.add_column(
-            column, justify="right" if column == "minutes" else "left", no_wrap=column != "what is claimed"
-        )
+    table.add_column("finding", no_wrap=True)
+    table.add_column("what is claimed")
+    table.add_column("minutes", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for entry in every:
-        verdicts = [
-            Text(verdict_of(one), COLORS[one.verdict] if one else "")
-            for one in (entry.judgement, entry.of_control)
-        ]
-        table.add_row(entry.name, Text(entry.finding.claim), f"{entry.finding.minutes:g}", *verdicts)
+        judgement = entry.judgement
+        verdict = Text(verdict_of(judgement), COLORS[judgement.verdict] if judgement else "")
+        table.add_row(entry.name, Text(entry.finding.claim), f"{entry.finding.minutes:g}", verdict)
     return table
 
 

@@ -111,7 +111,7 @@ def test_under_other_conditions_it_is_another_result(command, mine, tmp_path):
     config = next((tmp_path / "findings" / "runs").glob("*/*/config.yaml")).read_text()
     assert "steps: 3" in config
     listed = command("findings.py", "--config-dir", str(tmp_path / "mine")).stdout
-    assert re.search(r"tiny +A norm keeps the stream. +1 +— +—", listed)  # that is of its own conditions
+    assert re.search(r"tiny +A norm keeps the stream. +1 +—", listed)  # that is of its own conditions
 
 
 @pytest.mark.parametrize(
