@@ -2,6 +2,7 @@
 
     python sample.py                                          from the newest run's best checkpoint
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another, with a beginning
+    python sample.py init_from=gpt2                           from OpenAI's, or a folder of Hugging Face's
     python sample.py num_samples=3 temperature=0.5            several; tamer (0: the likeliest), or wilder
 
 It needs only the checkpoint: the tokenizer and the config are inside. Samples are drawn side by side; the
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from data import DataError, tokenizers
 from plain import terminal
-from training import checkpoint, cli, runs
+from training import checkpoint, chosen, cli
 from training.components import OURS, load_model
 from training.sampling import SampleConfig
 
@@ -62,20 +63,6 @@ def draw(
         total = summed.gather(-1, enough)
     rank = torch.searchsorted(summed[:, :-1].contiguous(), uniform * total, right=True)
     return (rank if tokens is None else tokens.gather(-1, rank))[:, 0]
-
-
-def find_checkpoint(config: SampleConfig) -> Path:
-    """The file to sample from. Raises ConfigError or CheckpointError where there is none."""
-    if config.checkpoint is not None:
-        return Path(config.checkpoint)
-    folder = Path(config.run) if config.run is not None else runs.newest_run(config.runs_dir)
-    steps = checkpoint.saved_steps(folder / "checkpoints")
-    if not steps:
-        raise checkpoint.CheckpointError(f"{folder}: no checkpoint there; name a run's folder that has one")
-    best = (runs.read_status(folder).get("best") or {}).get("step")
-    return checkpoint.path_of(
-        folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]
-    )
 
 
 def beginning(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
@@ -130,13 +117,12 @@ def load(
 
 @cli.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
-    path = find_checkpoint(config)  # before torch, which takes seconds
+    loaded = chosen.load(config)
     import torch
 
     from model.decoding import generate
     from model.streams import stream_seed
 
-    loaded = checkpoint.load(path)
     try:
         tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
     except DataError as error:

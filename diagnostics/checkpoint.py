@@ -1,12 +1,14 @@
 """What a trained model's blocks and norms do: a table by depth, and a picture of its norms' maps.
 
-    python -m diagnostics.checkpoint runs/NAME                      the newest checkpoint of a run python -m
-    diagnostics.checkpoint FILE.safetensors --out maps.png python -m diagnostics.checkpoint runs/NAME --data
-    my.txt        of one that was trained on data.path=my.txt
+    python -m diagnostics.checkpoint runs/NAME                  the newest checkpoint of a run
+    python -m diagnostics.checkpoint FILE.safetensors --out maps.png
+    python -m diagnostics.checkpoint runs/NAME --data my.txt    of one that was trained on data.path=my.txt
+    python -m diagnostics.checkpoint gpt2 --data my.txt         OpenAI's, or a folder in Hugging Face's layout
 
 For each block, on windows of the run's validation split, in fp32: the loss without the block less the loss
 with it; how far it turns the stream (the angular distance, from 0 to 1); and the variance of the stream
-behind it. The picture has what goes into each norm against what comes out, before its gain and bias.
+behind it. Below that, whether it keeps to the past. The picture has what goes into each norm against what
+comes out, before its gain and bias.
 
 A program, as train.py is one, so it may import what these may, and comparison, which draws.
 """
@@ -18,23 +20,33 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from comparison.figures import FORMATS, Spec, save, spec
 from data import batches
 from data.prepared import prepare
 from plain import terminal
-from training import checkpoint, errors
+from training import checkpoint, chosen, errors
 from training.checking import ConfigError
 from training.components import OURS, load_model
 from training.config import DataConfig
+from training.hub import HUB
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CACHE = "data/cache"  # where prepared tokens are kept
+TOKENS = 4096  # that make the windows, where nobody says how many
 POINTS = 400  # of a map that are drawn
 Maps = dict[str, tuple["Tensor", "Tensor"]]
+
+
+def load(path: Path) -> checkpoint.Checkpoint:
+    """A checkpoint, the newest of a run's, or others' weights. Raises as training.chosen.load."""
+    if str(path) in HUB or (path / "config.json").exists():
+        return chosen.from_elsewhere(str(path))
+    return checkpoint.load(newest(path))
 
 
 def newest(path: Path) -> Path:
@@ -49,13 +61,15 @@ def newest(path: Path) -> Path:
     return checkpoint.path_of(path / "checkpoints", steps[-1])
 
 
-def text_of(config: DataConfig, path: str | None) -> DataConfig:
+def text_of(config: DataConfig, path: str | None, elsewhere: bool) -> DataConfig:
     """What to read the text by. A checkpoint may be a stranger's: which file is read, and where tokens are
-    kept, it does not say.
+    kept, it does not say. One from ``elsewhere`` looks at any text.
 
     Raises:
         ConfigError: it was trained on a text that has to be named.
     """
+    if elsewhere and path is not None:
+        config = config.model_copy(update={"corpus": "text"})
     if config.corpus != "shakespeare" and path is None:
         named = f"{config.corpus} {config.path or ''}".strip()
         raise ConfigError(f"--data: it was trained on data={named}; if you know that, give --data PATH")
@@ -63,9 +77,10 @@ def text_of(config: DataConfig, path: str | None) -> DataConfig:
 
 
 def look(
-    path: Path, windows: int, data_path: str | None = None, trust: str | None = None
-) -> tuple[str, list[dict[str, float]], Maps]:
-    """What was looked at, in words; the numbers of each block, the embedding's first; the maps.
+    path: Path, windows: int | None = None, data_path: str | None = None, trust: str | None = None
+) -> tuple[str, list[dict[str, float]], Maps, str]:
+    """What was looked at, in words; the numbers of each block, the embedding's first; the maps; and whether
+    it keeps to the past.
 
     Raises:
         CheckpointError, ConfigError: as training.components.load_model.
@@ -73,15 +88,21 @@ def look(
     """
     import torch
 
-    from diagnostics import depth, maps
+    from diagnostics import causality, depth, maps
     from training.evaluation import cross_entropy
 
-    loaded = checkpoint.load(newest(path))
+    loaded = load(path)
     config = loaded.meta.config
-    data = prepare(**text_of(config.data, data_path).model_dump())
-    if data.fingerprint != loaded.meta.fingerprint:
+    elsewhere = config.init_from is not None and loaded.meta.step == 0
+    data = prepare(**text_of(config.data, data_path, elsewhere).model_dump())
+    if not elsewhere and data.fingerprint != loaded.meta.fingerprint:
         raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
+    if data.tokenizer.spec != loaded.meta.tokenizer:
+        raise ConfigError(
+            f"--data: the tokenizer of {path} is another than that of this text; give its own text"
+        )
     data.check_length(config.model.block_size)
+    windows = windows or max(1, TOKENS // config.model.block_size)
     model = load_model(loaded, data.tokenizer.vocab_size, OURS + ((trust,) if trust else ())).eval()
     [batch] = batches.fixed_windows(data.val, config.model.block_size, windows, windows)
     idx, targets = map(torch.from_numpy, batch)
@@ -91,12 +112,22 @@ def look(
 
     with torch.no_grad():
         whole, streams = loss_of(model), depth.stream(model, idx)
-        costs, distances = depth.skip_costs(model, loss_of), depth.angular_distances(streams)
+        skipped = track(
+            depth.skip_costs(model, loss_of),
+            "without each block",
+            total=config.model.n_layer,
+            console=(console := Console(stderr=True)),
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        costs, distances = [*skipped], depth.angular_distances(streams)
         rows = [{"variance": float(x.var())} for x in streams]
         for row, cost, distance in zip(rows[1:], costs, distances, strict=True):
             row |= {"cost": cost, "distance": distance}
         said = f"{config.chosen()}, step {loaded.meta.step:,}: loss {whole:.4f} on {len(idx)} windows"
-        return said, rows, maps.maps(model, idx)
+        found = maps.maps(model, idx)
+    certificate = causality.certificate(model, data.tokenizer.vocab_size)
+    return said, rows, found, causality.in_words(certificate, config.chosen())
 
 
 def table(title: str, rows: list[dict[str, float]]) -> Table:
@@ -153,7 +184,9 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, help="a run's folder, or a checkpoint")
     parser.add_argument("--out", type=Path, default=Path("maps.svg"), help="the picture; .svg, .png or .pdf")
-    parser.add_argument("--windows", type=int, default=64, metavar="N", help="of the validation split; 64")
+    parser.add_argument(
+        "--windows", type=int, metavar="N", help=f"of the validation split; else {TOKENS:,} tokens of it"
+    )
     parser.add_argument(
         "--data", metavar="PATH", help="the text it was trained on, where that is not data=shakespeare"
     )
@@ -161,11 +194,12 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.out.suffix not in FORMATS:
         parser.error(f"--out: {asked.out} should end in .svg, .png or .pdf")
-    if asked.windows < 1:
+    if asked.windows is not None and asked.windows < 1:
         parser.error("--windows: at least 1")
     try:
-        said, rows, maps = look(asked.run, asked.windows, asked.data, asked.trust)
+        said, rows, maps, certificate = look(asked.run, asked.windows, asked.data, asked.trust)
         Console(highlight=False).print(table(terminal.escaped(said), rows))
+        print(certificate)
         if maps:
             save(picture(maps), asked.out)
     except Exception as error:

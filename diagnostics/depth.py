@@ -40,7 +40,7 @@ def without(block: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> list[float]:
+def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> Iterator[float]:
     """How much the loss rises when a block is left out, one at a time: n_layer numbers, in nats per token.
     A block that can go costs about 0 (Gromov et al. 2024, arXiv 2403.17887; Sun et al. 2025, arXiv
     2502.05795).
@@ -50,11 +50,10 @@ def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> list[float]:
         loss_of: its loss, on the same tokens each time.
     """
     whole = loss_of(model)
-    costs = []
     for block in model.blocks:
         with without(block):
-            costs.append(float(loss_of(model) - whole))
-    return costs
+            cost = float(loss_of(model) - whole)
+        yield cost
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:

@@ -59,11 +59,11 @@ class Case:
     def model(self) -> "GPT":
         """A new copy of it, in fp32 on the CPU: with its last weights, or those it begins with; in training
         mode."""
-        from training.components import OURS, build_model, load_model
+        from training.components import OURS, initial_model, load_model
 
         vocab_size = self.data.tokenizer.vocab_size
         if self.folder is None:
-            return build_model(self.config, vocab_size)
+            return initial_model(self.config, vocab_size)
         steps = checkpoint.saved_steps(self.folder / "checkpoints")
         if self.run.diverged:
             raise ConfigError(f"{self.folder}: it diverged, so it has no last weights to look at")

@@ -44,7 +44,7 @@ def removable_blocks(cases: Cases) -> Found:
         case = cases[arm]
         model, (idx, targets) = case.model().eval(), case.windows(WINDOWS)
         loss_of = partial(cross_entropy, idx=idx, targets=targets)
-        costs = depth.skip_costs(model, loss_of)
+        costs = [*depth.skip_costs(model, loss_of)]
         half = len(costs) // 2
         values[f"{arm}: deeper − shallower"] = float(np.mean(costs[half:]) - np.mean(costs[:half]))
         values[f"{arm}: deeper half"] = float(np.mean(costs[half:]))

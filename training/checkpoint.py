@@ -23,11 +23,12 @@ from plain.terminal import escaped
 from training import system
 from training.checking import Checked, ConfigError, checked
 from training.config import RunConfig
+from training.pickles import SUFFIXES, pickled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT: Literal[6] = 6
+FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
 HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 CONFIG_LIMIT = 2**18  # characters of a config; ours have some thousand
@@ -41,7 +42,7 @@ class CheckpointError(ValueError):
 class Meta(Checked):
     """What a checkpoint says besides its tensors: all that is needed to use them."""
 
-    format: Literal[6] = FORMAT
+    format: Literal[7] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
     tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it
@@ -75,10 +76,18 @@ def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | Non
 
     Kept are the newest KEEP and that of step ``best``. Raises CheckpointError where the disk refuses.
     """
+    path = path_of(folder, meta.step)
+    write(path, meta, tensors)
+    prune(folder, best)
+    return path
+
+
+def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
+    """Write a checkpoint, whole or not at all. Raises CheckpointError where the disk refuses."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path = path_of(folder, meta.step)
+    folder = path.parent
     temporary = path.with_name(f".{path.name}.tmp")
     text = json.dumps(meta.model_dump(by_alias=True), sort_keys=True)
     try:
@@ -100,8 +109,6 @@ def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | Non
             f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
             "make room or name another runs_dir"
         ) from None
-    prune(folder, best)
-    return path
 
 
 def prune(folder: Path, best: int | None) -> None:
@@ -122,6 +129,8 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
         )
+    if path.suffix in SUFFIXES:
+        raise CheckpointError(pickled(path))
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
     try:
         size, memory = path.stat().st_size, psutil.virtual_memory().total

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,17 @@ from training.composition import composed_job, plain
 
 CONF = Path(__file__).parents[1] / "conf"
 TEXT_KEYS = (
-    *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "data.path", "data.cache"),
+    *(
+        "prompt",
+        "prompt_file",
+        "checkpoint",
+        "run",
+        "runs_dir",
+        "init_from",
+        "out",
+        "data.path",
+        "data.cache",
+    ),
     *("hydra.sweep.dir", "wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
 )
 # Options that take no value.
@@ -51,11 +62,13 @@ def command(
 
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
-            hydra, runtime = HydraConfig.get(), HydraConfig.get().runtime
-            folder = None if hydra.sweep.subdir == "." else Path(runtime.output_dir)  # of a job of our sweeps
+            hydra = HydraConfig.get()
+            folder = (
+                None if hydra.sweep.subdir == "." else Path(hydra.runtime.output_dir)
+            )  # of a job of our sweeps
             with records.kept(folder) as outcome:
                 try:
-                    outcome["value"] = main(checked(kind, plain(composed, runtime)))
+                    outcome["value"] = main(checked(kind, plain(composed, hydra)))
                     return outcome["value"]
                 except interrupts.Interrupted as signal:
                     if signal.__cause__:  # what went wrong besides
@@ -120,9 +133,9 @@ def searching(config_dir: str | None) -> list[str]:
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
-    """The config that each list of overrides makes, in a program that is not itself one of Hydra's. Raises as
-    ``choices``."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    """The config that each list of overrides makes, whichever program asks. Raises as ``choices``."""
+    within = GlobalHydra.instance().is_initialized()  # a job of one of them
+    with nullcontext() if within else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return [
             checked(kind, composed_job(hydra.compose(config_name, job, return_hydra_config=True)))
             for job in jobs

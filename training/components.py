@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from training import pretrained
 from training.checking import ConfigError, expectation, refusal
 from training.checkpoint import Checkpoint, CheckpointError
 from training.config import Component, RunConfig
@@ -178,6 +179,14 @@ def build_model(
         )
     except TypeError as error:
         raise ConfigError(f"{config.chosen()}: {error}") from None
+
+
+def initial_model(config: RunConfig, vocab_size: int, attend: "type[Attend] | None" = None) -> "GPT":
+    """The model that a run begins with. Raises as ``build_model`` and training/pretrained.py."""
+    model = build_model(config, vocab_size, attend=attend)
+    if config.init_from:
+        pretrained.begin(model, config.init_from, vocab_size)
+    return model
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":

@@ -1,6 +1,7 @@
 """What Hydra composed, as plain data: every norm and placement by its name, with the class and the options
 that the YAML of that name gives it."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,17 +10,21 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from training.checking import ConfigError
+from training.pretrained import pretrained
 
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # of model.*, which name a norm besides the group's
 
 
-def plain(composed: DictConfig, runtime: Any) -> dict[str, Any]:
-    """The composed config. ``runtime`` is Hydra's own: what was chosen of each group, and which folders it
-    looked in.
+def plain(composed: DictConfig, hydra: Any) -> dict[str, Any]:
+    """The composed config. ``hydra`` is its own part: what was chosen of each group, which folders it looked
+    in, and what was on the command line.
 
     Raises:
-        ConfigError: a site names a norm that there is not.
+        ConfigError: a site names a norm that there is not; or ``init_from`` is no model, or not of that kind.
     """
+    if composed.get("model") and composed.get("init_from"):
+        composed = begun(composed, {override.partition("=")[0] for override in hydra.overrides.task})
+    runtime = hydra.runtime
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group, choice in runtime.choices.items():
         if group in ("norm", "placement") and isinstance(values.get(group), dict):
@@ -33,10 +38,34 @@ def plain(composed: DictConfig, runtime: Any) -> dict[str, Any]:
 
 def composed_job(composed: DictConfig) -> dict[str, Any]:
     """The same of what was composed with Hydra's own part, without that."""
-    runtime = composed.hydra.runtime
+    hydra = composed.hydra
     with open_dict(composed):
         del composed["hydra"]
-    return plain(composed, runtime)
+    return plain(composed, hydra)
+
+
+def begun(composed: DictConfig, given: set[str]) -> DictConfig:
+    """It with what the weights of ``init_from`` determine; nobody else's default goes before that.
+
+    Raises:
+        ConfigError: ``given`` on the command line was another value; or as ``pretrained``.
+    """
+    said = pretrained(str(composed.init_from)).said
+    composed = copy.deepcopy(composed)
+    for key, value in said.architecture.items():
+        own, chosen = OmegaConf.select(composed, key), bool({key, "model"} & given)
+        part = key == "model.block_size" and isinstance(own, int) and own <= value  # of the context
+        if chosen and own != value and not part:
+            raise ConfigError(
+                f"{key}: is {own}, but the weights of init_from={composed.init_from} are of a model with "
+                f"{value}; leave it out"
+            )
+        if not (chosen and part):
+            OmegaConf.update(composed, key, value)
+    for key, value in said.customs.items():
+        if key not in given and OmegaConf.select(composed, key) is not None:
+            OmegaConf.update(composed, key, value)
+    return composed
 
 
 def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) -> Any:

@@ -183,6 +183,7 @@ class RunConfig(Checked):
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
     tuned: list[str]
+    init_from: str | None
     model: ModelConfig
     norm: Component
     placement: Component
@@ -197,7 +198,8 @@ class RunConfig(Checked):
         """The norms and the placement, as they are typed: ``norm=layernorm placement=pre``."""
         sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
         others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
-        return " ".join([f"norm={self.norm.name} placement={self.placement.name}", *others])
+        begun = [f"init_from={self.init_from}"] * (self.init_from is not None)
+        return " ".join([*begun, f"norm={self.norm.name} placement={self.placement.name}", *others])
 
     def components(self) -> dict[str, Component]:
         """Each norm and placement by its key."""

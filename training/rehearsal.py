@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from model import GPT
 from training.checking import ConfigError
-from training.components import build_model
+from training.components import initial_model
 from training.config import RunConfig
 from training.device import Compute
 from training.evaluation import Net, Objective, cross_entropy
@@ -36,7 +36,7 @@ def rehearsed(
     try:
         with lacking_memory(training_sizes(config)), lost():
             attend = compute.attend(config.model.dropout)
-            model = build_model(config, vocab_size, attend=attend)
+            model = initial_model(config, vocab_size, attend=attend)
             view = view_of(config.distributed, ranks or Ranks(), model, compute.device)
             moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
             rehearse(view.trained, lambda: loss_of(view.net))

@@ -32,6 +32,7 @@ from training.checking import ConfigError
 from training.config import RunConfig
 from training.environment import asked_for, differences, machine
 from training.interrupts import Interrupted
+from training.pretrained import pretrained
 from training.source import source
 
 # Keys of train.* that only watch, or say where.
@@ -43,6 +44,8 @@ def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, A
     same = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )
+    if config.init_from:
+        same["init_from"] = pretrained(config.init_from).digest
     return same | {
         "train": config.train.model_dump(exclude=WATCHING),
         "precision": precision,

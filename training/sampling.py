@@ -4,17 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from training.checking import Checked
+from training.chosen import Chosen
 from training.config import Count, CountOr0, DeviceName, Float, Seed
 
 
-class SampleConfig(Checked):
+class SampleConfig(Chosen):
     """Everything sample.py needs; conf/sample.yaml explains each key."""
 
-    run: str | None
-    checkpoint: str | None
-    which: Literal["best", "last"]
-    runs_dir: str
     prompt: str | None
     prompt_file: str | None
     num_samples: Count
@@ -28,9 +24,7 @@ class SampleConfig(Checked):
     trust: str | None
 
     @model_validator(mode="after")
-    def one_source_each(self) -> "SampleConfig":
-        if self.run is not None and self.checkpoint is not None:
-            raise ValueError("run: and checkpoint= both say what to load; give one of them")
+    def one_beginning(self) -> "SampleConfig":
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("prompt: and prompt_file= both say how to begin; give one of them")
         return self

@@ -1,0 +1,55 @@
+"""OpenAI's GPT-2 from the Hugging Face hub: the one thing here that asks that network, and by name only."""
+
+import re
+from pathlib import Path
+
+from data import download
+from training.checking import ConfigError
+
+# Names in the organisation openai-community, and the commit of each that is meant.
+HUB = {
+    "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+    "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+    "gpt2-large": "32b71b12589c2f8d625668d2335a01cac3249519",
+    "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
+}
+WEIGHTS = "model.safetensors"
+INSTEAD = f"or give a folder that has its config.json and {WEIGHTS}"
+
+
+def from_hub(name: str, file: str) -> Path:
+    """A file of the hub's from where its own programs keep it (HF_HOME), else fetched into there.
+
+    Raises:
+        ConfigError: their package is not installed, or there is no way to the hub.
+    """
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError:
+        raise ConfigError(
+            f"init_from: {name} is fetched by a package more; pip install -r requirements-hub.txt, {INSTEAD}"
+        ) from None
+    repo = f"openai-community/{name}"
+    try:
+        return Path(hf_hub_download(repo, file, revision=HUB[name], local_files_only=True))
+    except LocalEntryNotFoundError:
+        print(f"init_from={name}: fetching {file} from the Hugging Face hub", flush=True)
+
+    def fetch() -> Path:
+        return Path(hf_hub_download(repo, file, revision=HUB[name]))
+
+    try:
+        # gigabytes may take their time: there is a limit on each answer
+        return fetch() if file == WEIGHTS else download.within(download.SECONDS, fetch)
+    except Exception as error:  # whatever a network can do
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(f"init_from: {name} cannot be fetched ({said}); try again, {INSTEAD}") from None
+
+
+def check(file: Path, digest: str) -> None:
+    """Whether a file in the hub's cache is what the hub has: its name there, behind the link, is the SHA-256
+    of which the commit says that it has it. Raises ConfigError."""
+    stored = file.resolve().name
+    if re.fullmatch("[0-9a-f]{64}", stored) and stored != digest:
+        raise ConfigError(f"{file.resolve()}: is not what the hub has (its SHA-256 is another); delete it")

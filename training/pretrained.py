@@ -1,0 +1,238 @@
+"""Weights from elsewhere, ``init_from``: OpenAI's GPT-2 from the Hugging Face hub, or a folder in its layout.
+
+    init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the hub's cache on this machine, else the hub
+    init_from=FOLDER    config.json and model.safetensors, and where it has one, its tokenizer.json
+
+A folder is a stranger's: it is read as data, and looked at before memory is asked for. Torch is not imported
+before its tensors are read.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from pydantic import ValidationError
+
+from data import DataError, huggingface, tokenizers
+from data.prepared import file_digest
+from plain.files import first_of, small_text
+from training import hub
+from training.checking import ConfigError
+from training.checkpoint import Checkpoint, Meta, header_length
+from training.config import RunConfig
+from training.hub import HUB, WEIGHTS
+from training.layout import GPT2, PADDED, entries
+from training.pickles import pickled
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model
+MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old files: constants, no weights
+LARGEST = 2**20  # bytes of a config.json
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A folder of weights; its files are read when they are asked for.
+
+    Every method raises ConfigError where a file is missing, damaged, or is of another kind of model.
+    """
+
+    name: str  # as init_from has it
+    said: GPT2
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """Those with the weights."""
+        folder = folder_of(self.name, WEIGHTS)
+        found = [folder / WEIGHTS]
+        if not found[0].is_file():
+            found = sorted(file for file in folder.iterdir() if PARTS.fullmatch(file.name))
+        if not found:
+            raise lacking(folder, WEIGHTS)
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the weights, which are in order: what they are to a run's identity."""
+        self.check()
+        digests = [file_digest(file) for file in self.files]
+        for file, digest in zip(self.files, digests, strict=True):
+            hub.check(file, digest)
+        return hashlib.sha256(" ".join([self.said.model_dump_json(), *digests]).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Whether the files have the tensors that config.json says, and no others."""
+        with self.opened() as found:
+            wanted = {entry.theirs: entry.shape for entry in entries(self.said)}
+            if self.said.tie_word_embeddings and "lm_head.weight" in found:
+                wanted["lm_head.weight"] = wanted["wte.weight"]
+            for name in sorted(found.keys() ^ wanted.keys()):
+                what = "is missing" if name in wanted else "is not of such a model"
+                raise ConfigError(f"{self.files[0]}: tensor {name[:100]} {what}; name another folder")
+            for name, shape in wanted.items():
+                has = found[name]
+                if tuple(has.get_shape()) != shape or has.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+                    raise ConfigError(
+                        f"{self.files[0]}: tensor {name} is {has.get_dtype()} of shape {has.get_shape()}, "
+                        f"not numbers of shape {[*shape]}, as config.json says; name another folder"
+                    )
+
+    @contextmanager
+    def opened(self) -> Iterator[Mapping[str, Any]]:
+        """Inside, the tensors of all files by their names, without ``transformer.``, and not read yet."""
+        from safetensors import SafetensorError, safe_open
+
+        files = self.files
+        try:
+            size, memory = sum(file.stat().st_size for file in files), psutil.virtual_memory().total
+            if size > memory:
+                raise ConfigError(
+                    f"{files[0]}: has {size:,} bytes, and this machine's memory {memory:,}; name another"
+                )
+            found = {}
+            for file in files:
+                header_length(file)  # looks at it
+                content = safe_open(file, framework="pt")  # which checks the header against the file's size
+                for name in content.keys():  # noqa: SIM118 it is no dict
+                    short = name.removeprefix("transformer.")
+                    if not MASKS.fullmatch(short):
+                        found[short] = content.get_slice(name)
+            yield found
+        except OSError as error:
+            raise ConfigError(f"{error.filename or files[0]}: {error.strerror}; check the file") from None
+        except (SafetensorError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{files[0]}: damaged or no safetensors file; name another folder") from None
+
+    def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
+        """The weights by their names in our model, fp32: those of the first positions, and of the first
+        tokens where more are only there to make the number even."""
+        import torch
+
+        self.check()
+        rows = self.said.vocab_size
+        if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
+            named = self.said.customs.get("data.tokenizer")
+            advice = f"data.tokenizer={named}" if named else "the one that it was trained with"
+            raise ConfigError(
+                f"init_from: {self.name} has a vocabulary of {rows:,} tokens, but the text's tokenizer "
+                f"{vocab_size:,}; give {advice}"
+            )
+        kept = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
+        kept["embed.positions.weight"] = block_size
+        with self.opened() as found:
+            twice = "lm_head.weight" in found and self.said.tie_word_embeddings
+            if twice and not torch.equal(found["lm_head.weight"][:], found["wte.weight"][:]):
+                raise ConfigError(
+                    f"{self.files[0]}: its head is not its embedding, as config.json says; name another one"
+                )
+            whole = {
+                entry.ours: found[entry.theirs][:].T if entry.turned else found[entry.theirs][:]
+                for entry in entries(self.said)
+            }
+            return {name: tensor[: kept.get(name)].float().contiguous() for name, tensor in whole.items()}
+
+    @cached_property
+    def tokenizer(self) -> dict[str, Any] | None:
+        """The spec of its tokenizer, as data/tokenizers.py has it; None where it has none."""
+        try:
+            folder = folder_of(self.name, "config.json")
+            if (file := folder / "tokenizer.json").exists():
+                return huggingface.read(file)
+            if (file := folder / "meta.json").exists():  # of nanoGPT's data, as the README has it
+                spec = json.loads(small_text(file, huggingface.LARGEST))["tokenizer"]
+                tokenizers.from_spec(spec)
+                return dict(spec)
+            if "data.tokenizer" in self.said.customs:
+                return tokenizers.gpt2("", "", 0).spec
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise ConfigError(f"{file}: cannot be read ({type(error).__name__}); mend it") from None
+        return None
+
+    def checkpoint(self, config: RunConfig) -> Checkpoint:
+        """It as a checkpoint of ours, for what looks at these; ``config`` is one with this ``init_from``."""
+        spec = self.tokenizer
+        if spec is None:
+            raise ConfigError(
+                f"init_from: {self.name} has no tokenizer.json, nor the meta.json of its data; put one there"
+            )
+        meta = Meta(step=0, config=config, tokenizer=spec, fingerprint="", run=self.name, optimizer={})
+        vocab_size = tokenizers.from_spec(spec).vocab_size
+        return Checkpoint(Path(self.name), meta, self.tensors(config.model.block_size, vocab_size))
+
+
+@cache
+def pretrained(name: str) -> Pretrained:
+    """What ``init_from`` names. Raises ConfigError where that is no GPT-2, or cannot be had."""
+    file = folder_of(name, "config.json") / "config.json"
+    if not file.is_file():
+        raise lacking(file.parent, "config.json")
+    try:
+        said = json.loads(small_text(file, LARGEST))
+        return Pretrained(name, GPT2.model_validate(said))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; check the file") from None
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_of(error)[:200]}; name a folder with a GPT-2") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{file}: damaged; name another folder") from None
+
+
+def lacking(folder: Path, file: str) -> ConfigError:
+    """What to say of a folder that has not this file."""
+    pickles = sorted([*folder.glob("*.pt"), *folder.glob("*.bin")])
+    said = f"init_from: {folder}: has no {file}; name a folder that has it"
+    return ConfigError(pickled(pickles[0]) if pickles else said)
+
+
+def folder_of(name: str, needed: str) -> Path:
+    """Where the files of ``init_from`` are. Of a name on the hub, ``needed`` is fetched where it is missing.
+
+    Raises:
+        ConfigError: there is no such folder, or no way to the hub.
+    """
+    path = Path(name)
+    if name not in HUB or path.is_dir():
+        if path.is_file() and path.suffix != ".safetensors":
+            raise ConfigError(pickled(path))
+        if path.is_file():
+            raise ConfigError(f"init_from: {name}: is a file; name its folder")
+        if not path.is_dir():
+            raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
+        return path
+    return hub.from_hub(name, needed).parent
+
+
+def begin(model: "nn.Module", name: str, vocab_size: int) -> None:
+    """Copy the weights of ``init_from`` into a model with its ``settings``: all of its matrices, and of its
+    norms what has the same name and shape, so that a norm of another kind begins where theirs were, as far as
+    it can. Raises ConfigError as Pretrained."""
+    import torch
+
+    own = model.state_dict()  # the very tensors
+    there = pretrained(name).tensors(own["embed.positions.weight"].shape[0], vocab_size)
+    with torch.no_grad():
+        for key, tensor in there.items():
+            if key in own and own[key].shape == tensor.shape:
+                own[key].copy_(tensor)
+
+
+def in_words(model: "nn.Module", name: str) -> str:
+    """What ``begin`` took, and where another norm or placement has no such tensors."""
+    own = {key for key, _ in model.named_parameters()}
+    there = {entry.ours for entry in entries(pretrained(name).said)}
+    left, new = len(there - own), len(own - there)
+    others = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
+    return f"begins with the weights of {name}" + others * bool(left or new)
