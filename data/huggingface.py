@@ -6,6 +6,7 @@ their merges. Bytes are spelt as printable characters there: data/gpt2.py has th
 """
 
 import base64
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from data.gpt2 import ALPHABET
 from plain.files import small_text
 
 LARGEST = 2**26  # bytes of a tokenizer.json; that of 2^20 tokens has 50 million
+MOST = 10**8  # squared bytes of tokens, some seconds of looking for merges; GPT-2's have 3 million
 BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # of a BPE; ours has none of them
@@ -72,7 +74,7 @@ def described(spec: dict[str, Any]) -> dict[str, Any]:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return common | {
         "added_tokens": [{"id": i, "content": name} | plain for name, i in special.items()],
-        "pre_tokenizer": CUTS[spec["pattern"]],
+        "pre_tokenizer": copy.deepcopy(CUTS[spec["pattern"]]),
         "post_processor": BYTE_LEVEL | {"trim_offsets": False, "use_regex": True},
         "decoder": BYTE_LEVEL | {"use_regex": True},
         "model": {
@@ -86,7 +88,9 @@ def described(spec: dict[str, Any]) -> dict[str, Any]:
 
 def merged(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Of each token of several bytes the two that it is merged of: what the merges before its own leave of
-    it. Raises DataError where that is not two."""
+    it. Raises DataError where that is not two, or takes too long."""
+    if sum(len(token) ** 2 for token in tokens) > MOST:
+        raise DataError("its tokens are too long for one")
     rank_of = {token: rank for rank, token in enumerate(tokens)}
     for rank, token in enumerate(tokens):
         parts = [bytes([byte]) for byte in token]

@@ -1,5 +1,6 @@
 """OpenAI's GPT-2 from the Hugging Face hub: the one thing here that asks that network, and by name only."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -24,17 +25,16 @@ def from_hub(name: str, file: str) -> Path:
         ConfigError: their package is not installed, or there is no way to the hub.
     """
     try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
     except ImportError:
         raise ConfigError(
             f"init_from: {name} is fetched by a package more; pip install -r requirements-hub.txt, {INSTEAD}"
         ) from None
     repo = f"openai-community/{name}"
-    try:
-        return Path(hf_hub_download(repo, file, revision=HUB[name], local_files_only=True))
-    except LocalEntryNotFoundError:
-        print(f"init_from={name}: fetching {file} from the Hugging Face hub", flush=True)
+    kept = try_to_load_from_cache(repo, file, revision=HUB[name])
+    if isinstance(kept, str):
+        return Path(kept)
+    print(f"init_from={name}: fetching {file} from the Hugging Face hub", flush=True)
 
     def fetch() -> Path:
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
@@ -47,9 +47,17 @@ def from_hub(name: str, file: str) -> Path:
         raise ConfigError(f"init_from: {name} cannot be fetched ({said}); try again, {INSTEAD}") from None
 
 
-def check(file: Path, digest: str) -> None:
+def check(file: Path, sha256: str) -> None:
     """Whether a file in the hub's cache is what the hub has: its name there, behind the link, is the SHA-256
-    of which the commit says that it has it. Raises ConfigError."""
+    that the commit says, or, of a small file, git's own. Raises ConfigError. Of any other file this says
+    nothing."""
     stored = file.resolve().name
-    if re.fullmatch("[0-9a-f]{64}", stored) and stored != digest:
-        raise ConfigError(f"{file.resolve()}: is not what the hub has (its SHA-256 is another); delete it")
+    if re.fullmatch("[0-9a-f]{40}", stored):
+        content = file.read_bytes()
+        found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    elif re.fullmatch("[0-9a-f]{64}", stored):
+        found = sha256
+    else:
+        return
+    if found != stored:
+        raise ConfigError(f"{file.resolve()}: is not what the hub has (its hash is another); delete it")

@@ -42,6 +42,7 @@ class GPT2(BaseModel):
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     add_cross_attention: bool = False
+    auto_map: None = None  # code of its own, which is not run here
 
     @model_validator(mode="after")
     def can_be_ours(self) -> "GPT2":

@@ -63,10 +63,10 @@ class Pretrained:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights, which are in order: what they are to a run's identity."""
-        self.check()
         digests = [file_digest(file) for file in self.files]
         for file, digest in zip(self.files, digests, strict=True):
             hub.check(file, digest)
+        self.check()
         return hashlib.sha256(" ".join([self.said.model_dump_json(), *digests]).encode()).hexdigest()
 
     def check(self) -> None:
@@ -181,7 +181,10 @@ def pretrained(name: str) -> Pretrained:
         raise lacking(file.parent, "config.json")
     try:
         said = json.loads(small_text(file, LARGEST))
+        hub.check(file, file_digest(file))
         return Pretrained(name, GPT2.model_validate(said))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; check the file") from None
     except ValidationError as error:
