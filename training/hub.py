@@ -1,7 +1,11 @@
 """OpenAI's GPT-2 from the Hugging Face hub: the one thing here that asks that network, and by name only."""
 
 import hashlib
+import logging
 import re
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from data import download
@@ -25,7 +29,7 @@ def from_hub(name: str, file: str) -> Path:
         ConfigError: their package is not installed, or there is no way to the hub.
     """
     try:
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
     except ImportError:
         raise ConfigError(
             f"init_from: {name} is fetched by a package more; pip install -r requirements-hub.txt, {INSTEAD}"
@@ -36,15 +40,23 @@ def from_hub(name: str, file: str) -> Path:
         return Path(kept)
     print(f"init_from={name}: fetching {file} from the Hugging Face hub", flush=True)
 
-    def fetch() -> Path:
-        return Path(hf_hub_download(repo, file, revision=HUB[name]))
-
     try:
-        # gigabytes may take their time: there is a limit on each answer
-        return fetch() if file == WEIGHTS else download.within(download.SECONDS, fetch)
+        url = hf_hub_url(repo, file, revision=HUB[name])
+        download.within(download.SECONDS, lambda: answers(url))  # theirs tries in vain for long
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        return Path(hf_hub_download(repo, file, revision=HUB[name]))
     except Exception as error:  # whatever a network can do
         said = " ".join(str(error).split())[:200]
         raise ConfigError(f"init_from: {name} cannot be fetched ({said}); try again, {INSTEAD}") from None
+
+
+def answers(url: str) -> None:
+    """Whether there is a way to it. Raises OSError."""
+    with (
+        suppress(urllib.error.HTTPError),  # an answer, which is for their package to read
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=download.SECONDS),
+    ):
+        pass
 
 
 def check(file: Path, sha256: str) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from data import huggingface
+from data.tokenizers import BytePairTokenizer
 from tests.conftest import TINY
-from training import checkpoint
+from training import checkpoint, layout
 
 Make = Callable[[Path, Path], Sequence[str]]  # the good checkpoint, an empty folder -> program and arguments
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -139,6 +141,98 @@ def prepared(change: Callable[[Path], None]) -> Make:
     return make
 
 
+def a_gpt2(good: Path, folder: Path) -> Path:
+    """A folder in Hugging Face's layout, of a checkpoint of an ordinary model."""
+    import safetensors.torch
+
+    theirs, found = folder / "theirs", checkpoint.load(good)
+    theirs.mkdir()
+    vocab_size = len(found.meta.tokenizer["chars"])
+    said = layout.described(found.meta.config, vocab_size, None)
+    tensors = layout.as_theirs(found.tensors, layout.GPT2.model_validate(said))
+    (theirs / "config.json").write_text(json.dumps(said))
+    (theirs / "tokenizer.json").write_text(json.dumps(huggingface.described(found.meta.tokenizer)))
+    (theirs / "model.safetensors").write_bytes(safetensors.torch.save(tensors))
+    return theirs
+
+
+SAMPLED = ("sample.py", "init_from=theirs", "max_new_tokens=5", "device=cpu")
+
+
+def gpt2(change: Callable[[Path], Any]) -> Make:
+    """Such a folder with something else in it."""
+
+    def make(good: Path, folder: Path) -> Sequence[str]:
+        change(a_gpt2(good, folder))
+        return SAMPLED
+
+    return make
+
+
+def configured(**said: Any) -> Make:
+    """One whose config.json says something else."""
+
+    def change(theirs: Path) -> None:
+        file = theirs / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | said))
+
+    return gpt2(change)
+
+
+def tokens(change: Callable[[dict[str, Any]], Any]) -> Make:
+    """One whose tokenizer.json is a byte pair encoding, changed."""
+
+    def make(theirs: Path) -> None:
+        every_byte = [bytes([byte]) for byte in range(256)]
+        said = huggingface.described(BytePairTokenizer("gpt2", [*every_byte, b"th"]).spec)
+        change(said)
+        (theirs / "tokenizer.json").write_text(json.dumps(said))
+
+    return gpt2(make)
+
+
+def own_code(theirs: Path) -> None:
+    """As a model with trust_remote_code has it."""
+    (theirs / "modeling_evil.py").write_text('import os\nos.system("touch owned")\n')
+    said = json.loads((theirs / "config.json").read_text())
+    said["auto_map"] = {"AutoModelForCausalLM": "modeling_evil.Evil"}
+    (theirs / "config.json").write_text(json.dumps(said))
+
+
+def only(name: str, content: bytes) -> Make:
+    """One whose weights are such a file instead."""
+
+    def change(theirs: Path) -> None:
+        (theirs / "model.safetensors").unlink()
+        (theirs / name).write_bytes(content)
+
+    return gpt2(change)
+
+
+def linked(theirs: Path) -> None:
+    (theirs / "model.safetensors").unlink()
+    (theirs / "model.safetensors").symlink_to("/dev/zero")
+
+
+def piped(name: str) -> Make:
+    def change(theirs: Path) -> None:
+        (theirs / name).unlink()
+        os.mkfifo(theirs / name)
+
+    return gpt2(change)
+
+
+def overwritten(name: str, text: str) -> Make:
+    return gpt2(lambda theirs: (theirs / name).write_text(text))
+
+
+def long_tokens(said: dict[str, Any]) -> None:
+    """Whose merges would take hours to find."""
+    words = {"a" * n: 256 + n for n in range(2, 5000)}
+    said["model"]["vocab"] = {huggingface.spelt(bytes([i])): i for i in range(256)} | words
+    said["model"]["merges"] = [f"{'a' * (n - 1)} a" for n in range(2, 5000)]
+
+
 def a_pickle(bins: Path) -> None:
     (bins / "meta.json").unlink()
     (bins / "meta.pkl").write_bytes(pickle.dumps(Payload()))
@@ -253,6 +347,36 @@ ARTEFACTS: dict[str, Make] = {
     "a dtype of objects": prepared(a_meta(dtype="object", tokenizer={"kind": "char", "chars": "abc"})),
     "a meta.json that is a list": prepared(lambda bins: (bins / "meta.json").write_text("[]") and None),
     "a meta.json that is deep": prepared(lambda bins: (bins / "meta.json").write_text(DEEP) and None),
+    "code that comes with a model": gpt2(own_code),
+    "weights that are a pickle": only("pytorch_model.bin", pickle.dumps(Payload())),
+    "nanoGPT's checkpoint": only("ckpt.pt", pickle.dumps(Payload())),
+    "a pickle by the name of weights": only("model.safetensors", pickle.dumps(Payload())),
+    "others' header of 2^63 bytes": only("model.safetensors", struct.pack("<Q", 2**63) + b"{}"),
+    "others' weights without an end": gpt2(linked),
+    "others' weights of 4 TB": gpt2(lambda theirs: os.truncate(theirs / "model.safetensors", 2**42)),
+    "a part whose name is a path": only("model-00001-of-00002.safetensors", b"\x02" + bytes(7) + b"{}"),
+    "others' model of 10,000 layers": configured(n_layer=10_000),
+    "others' model of 2^40 channels": configured(n_embd=2**40),
+    "others' model of 2^70 tokens": configured(vocab_size=2**70),
+    "others' context of 2^40": configured(n_positions=2**40),
+    "others' sizes that are text": configured(n_layer="2; import os"),
+    "others' norm that divides by nothing": configured(layer_norm_epsilon=-1.0),
+    "an activation that is code": configured(activation_function="os.system('touch owned')"),
+    "a config.json that is deep": overwritten("config.json", DEEP),
+    "a config.json with a huge number": overwritten("config.json", '{"n_layer": ' + "9" * 5000 + "}"),
+    "a config.json that is a list": overwritten("config.json", "[]"),
+    "a config.json of 64 MB": overwritten("config.json", " " * 2**26),
+    "a config.json that is a pipe": piped("config.json"),
+    "a config.json that steers the terminal": configured(activation_function=ESCAPE),
+    "a tokenizer.json that is deep": overwritten("tokenizer.json", DEEP),
+    "a tokenizer.json that is a pipe": piped("tokenizer.json"),
+    "a tokenizer.json of 99 MB": overwritten("tokenizer.json", '{"model": "' + "x" * 99_000_000 + '"}'),
+    "a tokenizer.json whose expression never ends": tokens(
+        lambda said: said.update(pre_tokenizer=huggingface.split("(a+)+$"))
+    ),
+    "a tokenizer.json with ids of 2^70": tokens(lambda said: said["model"]["vocab"].update(th=2**70)),
+    "a tokenizer.json whose tokens are long": tokens(long_tokens),
+    "a tokenizer.json of another size than the model": tokens(lambda said: None),
     "moments of another shape": moments(
         lambda said, tensors: tensors.update({n: t[:1] for n, t in tensors.items() if n.endswith("exp_avg")})
     ),

@@ -9,7 +9,7 @@ import pytest
 from tests import programs
 from tests.conftest import LETTERS, TINY, daily
 from tests.faults.contract import check_refused, contents
-from tests.faults.malicious import ARTEFACTS
+from tests.faults.malicious import ARTEFACTS, SAMPLED, a_gpt2
 
 AUDITED = "tests/faults/controls/audited.py"
 
@@ -61,6 +61,12 @@ def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_prope
     assert done.peak < 2**30
     assert not (tmp_path / "owned").exists()
     assert not (tmp_path / "audit.txt").exists(), (tmp_path / "audit.txt").read_text()
+
+
+def test_the_folder_that_others_are_made_of_is_good(good, tmp_path):
+    """The control: what is refused is refused for what was changed in it."""
+    a_gpt2(good, tmp_path)
+    assert programs.run(*SAMPLED, cwd=tmp_path).returncode == 0
 
 
 def audited(folder: Path, *arguments: str, **environ: str) -> tuple[str, list[str]]:
