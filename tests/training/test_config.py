@@ -5,9 +5,11 @@ import re
 import pytest
 from pydantic import BaseModel
 
+from tests import gpt2s
 from tests.conftest import CONF, configured
 from training.checking import Checked, ConfigError, checked
 from training.config import RunConfig
+from training.export import ExportConfig
 from training.sampling import SampleConfig
 
 CHOICES = [
@@ -20,7 +22,8 @@ CHOICES = [
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
-    path = ["data.path=x"] if choice in ("text", "prepared") else []
+    path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
+    path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # a network it would need, else
     assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
 
 
@@ -31,7 +34,7 @@ def fields(kind: type[BaseModel]):
             yield from fields(field.annotation)
 
 
-@pytest.mark.parametrize("kind", [RunConfig, SampleConfig])
+@pytest.mark.parametrize("kind", [RunConfig, SampleConfig, ExportConfig])
 def test_defaults_have_one_home_which_is_yaml(kind):
     assert all(field.is_required() for field in fields(kind))
 
@@ -146,6 +149,34 @@ def test_the_published_recipes_are_nanogpts_number_for_number():
         assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.99, 1e-8)
         assert (schedule.shape, round(schedule.warmup_fraction * steps)) == ("cosine", 100)
         assert schedule.final_fraction * optim.learning_rate == pytest.approx(1e-4)
+
+
+def test_so_is_its_gpt2():
+    """config/train_gpt2.py and the defaults of train.py; 40 micro-batches of 12 rows."""
+    config = configured("experiment=nanogpt_gpt2", "data.path=x")
+    sizes = config.model.model_dump(
+        include={"n_layer", "n_head", "n_embd", "block_size", "dropout", "bias", "activation", "tie"}
+    )
+    assert [*sizes.values()] == [12, 12, 768, 1024, 0.0, False, "gelu", True]
+    train, optim, schedule = config.train, config.optim, config.schedule
+    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (600_000, 12, 40)
+    assert (train.grad_clip, train.eval_every, train.eval_windows) == (1.0, 1000, 200 * 12)
+    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (6e-4, 0.1, 0.9, 0.95)
+    assert (schedule.shape, round(schedule.warmup_fraction * train.steps)) == ("cosine", 2000)
+    assert schedule.final_fraction * optim.learning_rate == pytest.approx(6e-5)
+    assert (config.data.corpus, config.data.tokenizer) == ("prepared", "gpt2")
+
+
+def test_and_its_finetuning(tmp_path):
+    """config/finetune_shakespeare.py, here of a small model of GPT-2's kind."""
+    gpt2s.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
+    config = configured("experiment=nanogpt_finetune", f"init_from={tmp_path}")
+    train, optim, schedule = config.train, config.optim, config.schedule
+    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (20, 1, 32)
+    assert (train.eval_every, train.eval_windows, config.model.dropout) == (5, 40, 0.0)
+    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (3e-5, 0.1, 0.9, 0.95)
+    assert (schedule.shape, schedule.warmup_fraction, schedule.final_fraction) == ("constant", 0.0, 1.0)
+    assert (config.data.corpus, config.data.tokenizer, config.model.n_embd) == ("tinyshakespeare", "gpt2", 4)
 
 
 def test_an_experiment_gives_way_to_what_is_asked_for():
