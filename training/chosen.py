@@ -57,5 +57,5 @@ def load(config: Chosen) -> checkpoint.Checkpoint:
 
 def from_elsewhere(name: str) -> checkpoint.Checkpoint:
     """What ``init_from`` names, as a checkpoint. Raises as ``load``."""
-    [config] = cli.composed_all("config", RunConfig, [[cli.quoted(f"init_from={name}")]])
+    [config] = cli.composed_all("config", RunConfig, [[cli.as_text("init_from", name)]])
     return pretrained(name).checkpoint(config)

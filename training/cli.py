@@ -31,17 +31,7 @@ from training.composition import composed_job, plain
 
 CONF = Path(__file__).parents[1] / "conf"
 TEXT_KEYS = (
-    *(
-        "prompt",
-        "prompt_file",
-        "checkpoint",
-        "run",
-        "runs_dir",
-        "init_from",
-        "out",
-        "data.path",
-        "data.cache",
-    ),
+    *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "out", "data.path", "data.cache"),
     *("hydra.sweep.dir", "wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
 )
 # Options that take no value.
@@ -194,6 +184,11 @@ def quoted(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
+    return as_text(key, value)
+
+
+def as_text(key: str, value: str) -> str:
+    """The override that gives ``key`` this very text."""
     # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
     value = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
