@@ -146,8 +146,8 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
     timed_steps = 0  # updates since the last row with a loss
     with (
+        tracking.copied_to_wandb(wandb_mode, config, run.folder, group, start),  # a signal ends its wait
         interrupts.deferred(ranks.largest) as stop,
-        tracking.copied_to_wandb(wandb_mode, config, run.folder, group, start),
         run.recording(),
         tracking.Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,

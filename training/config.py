@@ -170,6 +170,7 @@ class WandbConfig(Checked):
     group: Annotated[str, Field(max_length=128)] | None
     tags: list[Annotated[str, BeforeValidator(str), Field(min_length=1, max_length=64)]]
     dir: str
+    artifact: bool
 
 
 class RunConfig(Checked):

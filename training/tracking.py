@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -16,13 +17,15 @@ from typing import Any, Self
 from plain.files import ROW, jsonable, lines, naming, read_json, write_atomically
 from training import wandb_sink
 from training.checking import ConfigError
+from training.checkpoint import path_of
 from training.config import RunConfig
 from training.divergence import DECISIVE
-from training.runs import leaks
+from training.runs import leaks, read_status
 from training.system import SIGNALS
 
 CONNECT = 8  # seconds that wandb's server may take to answer
-LAST = 15  # seconds that wandb may take after a run's end
+LAST = 15  # seconds that wandb may take after a run's end, besides those of a checkpoint
+SLOWEST = 10**6  # bytes of a checkpoint that wandb may take a second for
 WITHOUT = "the run goes on without it, and metrics.jsonl has every row"
 
 
@@ -112,7 +115,7 @@ def wandb_mode(config: RunConfig) -> str:
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
     """Inside, a process copies the rows of metrics.jsonl to wandb as they come: see wandb_sink.py. At the end
-    it is waited for, LAST seconds at most.
+    it is waited for, as long as ``wandb_end`` says at most.
 
     Args:
         mode: what ``wandb_mode`` said.
@@ -147,12 +150,15 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             child.stdin.flush()
         yield
     finally:
+        end = wandb_end(config, folder)
         with suppress(OSError):
+            child.stdin.write(json.dumps(end))
             child.stdin.close()  # says that the run has ended
         relay.join(2)
         if relay.is_alive():
-            print(f"wandb: waiting for it, {LAST} seconds at most", flush=True)
-            relay.join(LAST)
+            why = f": the checkpoint at {SLOWEST / 1e6:g} MB/s, and {LAST}" if end["artifact"] else ""
+            print(f"wandb: waiting for it, {end['last']} seconds at most{why}", flush=True)
+            relay.join(end["last"])
             child.kill()  # it has not kept to that
             relay.join()
 
@@ -171,6 +177,7 @@ def wandb_job(config: RunConfig, folder: Path, group: str, step: int) -> dict[st
         "signals": [*map(int, SIGNALS)],
         "connect": CONNECT,
         "last": LAST,
+        "artifact": None,
         "folder": str(folder.resolve()),
         "offset": min(known["copied"], (folder / "metrics.jsonl").stat().st_size),
         "init": {
@@ -186,6 +193,26 @@ def wandb_job(config: RunConfig, folder: Path, group: str, step: int) -> dict[st
             | {"certificate": read_json(folder / "certificate.json")},
         },
     }
+
+
+def wandb_end(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What wandb_sink.py is told when the run has ended: ``artifact``, what to upload, None for nothing; and
+    ``last``, the seconds that it may take.
+
+    Uploaded is the last step's checkpoint, so that of a run that finished: an interrupted one goes on, and
+    what a diverged one has saved is of some step before.
+    """
+    status = read_status(folder)
+    if not config.wandb.artifact or status.get("state") != "finished":
+        return {"last": LAST, "artifact": None}
+    file, size = path_of(folder / "checkpoints", config.train.steps), 0
+    with suppress(OSError):  # wandb_sink.py says so
+        size = file.stat().st_size
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name)[-128:]  # as wandb permits it; its end is the hash
+    losses = {"val/full_loss": status.get("final"), "best": status.get("best")}
+    metadata = {"step": config.train.steps, "leaks": leaks(folder)} | losses
+    artifact = {"file": str(file.absolute()), "name": name, "metadata": metadata}
+    return {"last": LAST + math.ceil(size / SLOWEST), "artifact": artifact}
 
 
 def relayed(child: "subprocess.Popen[str]") -> None:

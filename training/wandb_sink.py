@@ -5,8 +5,8 @@ questions, and take seconds to start. Here it can: the process that trains write
 know who reads it. A run that was killed is copied to its last line, too, and each run of a sweep is a wandb
 run of its own, whatever became of the one before.
 
-Standard input: one line of JSON, what to do (see ``main``); its end means that the run has ended. Standard
-output: lines for the user.
+Standard input: one line of JSON, what to do (see ``main``); another when the run has ended, which its end
+means, too. Standard output: lines for the user.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def main() -> None:
     """The line on standard input is a table: ``mode`` (auto, online or offline), ``init`` (what wandb.init is
     given), ``signals`` to ignore, ``pid`` of the process that trains, ``folder`` of the run, ``offset`` from
     which metrics.jsonl is copied; ``connect`` and ``last``, seconds that a server may take to answer and that
-    may go by after the run's end."""
+    may go by after the run's end; ``artifact``, None or what ``log_checkpoint`` is given. That of the end has
+    the two that are known then: tracking.py's ``wandb_end``."""
     sys.stdout = os.fdopen(os.dup(1), "w")  # ours alone: while a process that wandb starts has it, it is open
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
@@ -50,7 +52,7 @@ def main() -> None:
     if hasattr(os, "nice"):  # not on Windows
         os.nice(10)
     over = threading.Event()
-    threading.Thread(target=wait_for_the_end, args=(over, job["last"]), daemon=True).start()
+    threading.Thread(target=wait_for_the_end, args=(job, over), daemon=True).start()
     try:
         copy(job, over)
     except BaseException as error:
@@ -58,11 +60,16 @@ def main() -> None:
         os._exit(1)  # wandb's own clean-up could hang
 
 
-def wait_for_the_end(over: threading.Event, last: float) -> None:
-    sys.stdin.read()
+def wait_for_the_end(job: dict[str, Any], over: threading.Event) -> None:
+    with contextlib.suppress(ValueError):  # there is no line where the run was killed
+        job |= json.loads(sys.stdin.read())
     over.set()
-    time.sleep(last)
-    say(f"not done {last} s after the end; metrics.jsonl has every row; wandb sync uploads what is there")
+    time.sleep(job["last"])
+    checkpoint = ", wandb artifact put the checkpoint" if job["artifact"] else ""
+    say(
+        f"not done {job['last']} s after the end; metrics.jsonl has every row; "
+        f"wandb sync uploads what is there{checkpoint}"
+    )
     os._exit(1)
 
 
@@ -96,9 +103,43 @@ def copy(job: dict[str, Any], over: threading.Event) -> None:
         run.summary["state"] = status["state"]
         for key, value in (status["best"] or {}).items():  # wandb's own minimum is NaN after one NaN
             run.summary[f"best/{key}"] = value
-        run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+        finish(run, 0 if status["state"] in ("finished", "diverged") else 1, job["artifact"])
         remember(job, file.tell())
     disk.check(now=True)
+
+
+def finish(run: Any, exit_code: int, artifact: dict[str, Any] | None) -> None:
+    """End the wandb run, and with it the upload of the checkpoint, where one is wanted."""
+    if artifact is None:
+        run.finish(exit_code=exit_code)
+        return
+    logged = None
+    with a_failure_said(artifact["file"]):
+        logged = log_checkpoint(run, **artifact)
+    run.finish(exit_code=exit_code)  # however the upload goes
+    with a_failure_said(artifact["file"]):
+        if logged and not run.offline:
+            logged.wait()  # it has come or failed by now, and this raises the error
+
+
+def log_checkpoint(run: Any, file: str, name: str, metadata: dict[str, Any]) -> Any:
+    import wandb
+
+    artifact = wandb.Artifact(name, type="model", metadata=metadata)
+    # A checkpoint never changes, so wandb reads it where it is, now or at wandb sync (whose 0.28 then removed
+    # it). By default wandb 0.31 makes copies in ~/.local/share/wandb, where an offline run's stays for good,
+    # and in ~/.cache/wandb.
+    artifact.add_file(file, policy="immutable", skip_cache=True)
+    return run.log_artifact(artifact, aliases=["final"])
+
+
+@contextlib.contextmanager
+def a_failure_said(file: str) -> Iterator[None]:
+    """What fails in here is only told of: wandb has the rows all the same."""
+    try:
+        yield
+    except Exception as error:
+        say(f"{file}: not uploaded ({type(error).__name__}: {error})")
 
 
 def remember(job: dict[str, Any], copied: int) -> None:

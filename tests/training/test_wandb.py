@@ -1,12 +1,15 @@
 """wandb has every row of metrics.jsonl, and whatever becomes of wandb, the run is the same."""
 
+import base64
 import contextlib
 import gzip
+import hashlib
 import http.server
 import json
 import math
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -147,6 +150,67 @@ def test_a_certificate_is_of_the_start_and_stays_when_the_run_goes_on(watched, m
     assert (folder / "certificate.json").read_bytes() == before
 
 
+def test_an_artifact_is_the_last_checkpoint_of_a_run_that_finishes_and_wandb_sync_leaves_it_there(
+    watched, tmp_path, monkeypatch, capsys
+):
+    config = watched("norm=batchnorm", "wandb.artifact=true")
+    named = config.norm.model_copy(update={"name": "batch+norm.é_2"})
+    config = config.model_copy(update={"norm": named})
+    stopped(config, monkeypatch, 3)
+    folder = go(config)
+    assert "not uploaded" not in capsys.readouterr().out
+    first, second = offline(tmp_path)
+    assert not records("artifact", first)
+    [artifact] = records("artifact", second)
+    file = folder / "checkpoints" / "step-00000006.safetensors"
+    whole = file.read_bytes()
+    assert artifact["type"] == "model"
+    assert artifact["name"] == folder.name.replace("batch+norm.é_2", "batch-norm.-_2")
+    assert {*artifact["aliases"]} == {"final", "latest"}
+    status = runs.read_status(folder)
+    losses = {"val/full_loss": status["final"], "best": status["best"]}
+    assert json.loads(artifact["metadata"]) == {"step": 6, "leaks": True} | losses
+    [entry] = artifact["manifest"]["contents"]
+    assert (entry["path"], entry["local_path"]) == (file.name, str(file))
+    assert entry["digest"] == base64.b64encode(hashlib.md5(whole).digest()).decode()
+
+    with serving(monkeypatch):
+        command = [str(Path(sys.executable).with_name("wandb")), "sync", str(second.parent)]
+        subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert whole in Server.uploads
+    assert file.read_bytes() == whole
+    others = [left for left in tmp_path.rglob("*") if left.is_file() and left.stat().st_size == len(whole)]
+    assert {left.parent for left in others} == {file.parent}  # wandb made no copy
+
+
+@pytest.mark.faults
+def test_a_checkpoint_that_is_not_there_is_one_line(watched, tmp_path, monkeypatch, capsys):
+    wandb_end = tracking.wandb_end
+
+    def after_a_loss(config, folder):
+        for file in (folder / "checkpoints").iterdir():
+            file.unlink()
+        return wandb_end(config, folder)
+
+    monkeypatch.setattr(tracking, "wandb_end", after_a_loss)
+    folder = go(watched("wandb.artifact=true"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "uploaded" in line]
+    assert len(lines) == 1
+    assert "step-00000006.safetensors: not uploaded (ValueError: Path is not a file" in lines[0]
+    [file] = offline(tmp_path)
+    assert not records("artifact", file)
+    assert history(file) == rows(folder)
+    assert records("exit", file)[0]["exit_code"] == 0
+
+
+def test_the_longest_wait_is_of_the_checkpoint_s_size(tiny):
+    config = tiny("wandb.artifact=true")
+    folder = go(config)
+    size = (folder / "checkpoints" / "step-00000006.safetensors").stat().st_size
+    assert tracking.wandb_end(config, folder)["last"] == tracking.LAST + math.ceil(size / tracking.SLOWEST)
+    assert tracking.wandb_end(tiny(), folder) == {"last": tracking.LAST, "artifact": None}
+
+
 def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     logged, over = [], threading.Event()
 
@@ -166,7 +230,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     monkeypatch.setattr(wandb_sink, "POLL", 0.01)
     monkeypatch.setattr(wandb_sink, "FLUSH", 0.01)
     monkeypatch.setattr(wandb_sink, "begin", lambda job: Run())
-    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}}
+    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "artifact": None}
     copying = threading.Thread(target=wandb_sink.copy, args=(job, over))
     copying.start()
     deadline = time.monotonic() + 60
@@ -215,7 +279,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
 
 
-def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path):
+def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
     wild = (
         "norm=none",
         "optim.learning_rate=10",
@@ -223,9 +287,11 @@ def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_pa
         "train.steps=20",
         "train.eval_every=1",
     )
-    folder = go(watched(*wild, "stats.every=1", "stats.histograms_every=1"))
+    folder = go(watched(*wild, "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true"))
     assert runs.read_status(folder)["state"] == "diverged"
     [file] = offline(tmp_path)
+    assert not records("artifact", file)
+    assert "not uploaded" not in capsys.readouterr().out
     logged = history(file)
     assert len(logged) == len(rows(folder))
     assert logged[0]["hist.act/00.mlp._type"] == "histogram"
@@ -421,53 +487,140 @@ def test_a_fault_of_wandb_costs_seconds_and_changes_no_bit(
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """As much of wandb's server as a run needs. It keeps the history that it is sent, or never takes it."""
+    """As much of wandb's server as a run and its checkpoint need. It keeps the history and the files that it
+    is sent; it may refuse files, and is silent where a path begins with ``silent``."""
 
     history: ClassVar[list[dict]] = []
-    silent: ClassVar[bool] = False
+    uploads: ClassVar[list[bytes]] = []
+    silent: ClassVar[str] = "none"
+    refuses: ClassVar[bool] = False
+
+    def do_PUT(self) -> None:
+        self.uploads.append(self.rfile.read(int(self.headers["content-length"])))
+        self.answer(403 if self.refuses else 200, b"")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"] or 0))
+        if not self.path.startswith(("/graphql", "/files/")):  # about wandb itself
+            return self.answer(200, b"{}")
         asked = json.loads(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
-        if self.silent and self.path.startswith("/files/"):
-            time.sleep(30)
-        query, name = asked.get("query", ""), asked.get("variables", {}).get("name")
-        project = {"id": "p", "name": "normgpt", "entity": {"id": "e", "name": "someone"}}
-        bucket = {"id": "b", "name": name, "displayName": name, "config": "{}", "historyLineCount": 0}
-        data: dict = {}
-        if "mutation UpsertBucket" in query:
-            data = {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}}
-        elif "mutation CreateRunFiles" in query:
-            data = {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}}
         rows = asked.get("files", {}).get("wandb-history.jsonl", {}).get("content", [])
         self.history.extend(json.loads(row) for row in rows)
-        answer = json.dumps({"data": data}).encode()
-        self.send_response(200)
+        operation = re.search(r"(?:query|mutation) (\w+)", asked.get("query", ""))
+        data = self.found(operation[1], asked.get("variables", {}).get("name")) if operation else {}
+        return self.answer(200, json.dumps({"data": data}).encode())
+
+    def found(self, operation: str, name: str) -> dict:
+        project = {"id": "p", "name": "normgpt", "entity": {"id": "e", "name": "someone"}, "internalId": "p"}
+        bucket = {"id": "b", "name": name, "displayName": name, "config": "{}", "historyLineCount": 0}
+        upload = {"uploadUrl": f"http://{self.headers['host']}/upload", "uploadHeaders": []}
+        file = upload | {"storagePath": "s", "uploadMultipartUrls": None, "artifact": {"id": "a"}}
+        sequence = {"__typename": "ArtifactSequence", "id": "s", "name": "n", "project": project}
+        artifact = {"id": "a", "digest": "d", "artifactSequence": sequence | {"latestArtifact": None}}
+        stored = {"__typename": "Artifact", "versionIndex": 0, "artifactType": {"name": "model"}, "tags": []}
+        stored |= {"ttlIsInherited": True, "state": "COMMITTED", "size": 1, "fileCount": 1, "aliases": []}
+        stored |= {"createdAt": "2026-01-01T00:00:00", "ttlDurationSeconds": -1}
+        nothing = ("description", "metadata", "historyStep", "commitHash", "updatedAt")
+        return {
+            "UpsertBucket": {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}},
+            "CreateRunFiles": {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}},
+            "Viewer": {"viewer": {"id": "v", "entity": "someone", "username": "someone", "flags": "{}"}},
+            "ArtifactType": {"project": None},
+            "CreateArtifact": {"createArtifact": {"artifact": artifact | {"state": "PENDING"}}},
+            "CreateArtifactManifest": {
+                "createArtifactManifest": {"artifactManifest": {"id": "m", "file": {"id": "f"} | upload}}
+            },
+            "CreateArtifactFiles": {"createArtifactFiles": {"files": {"edges": [{"node": file}]}}},
+            "CommitArtifact": {"commitArtifact": {"artifact": artifact}},
+            "ArtifactByID": {"artifact": dict.fromkeys(nothing) | artifact | stored},
+        }.get(operation, {})
+
+    def answer(self, status: int, content: bytes) -> None:
+        if self.path.startswith(self.silent):
+            time.sleep(30)
+        self.send_response(status)
         self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(answer)))
+        self.send_header("content-length", str(len(content)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.mark.parametrize("silent", daily([False, True]))
-def test_online_the_server_gets_every_row_and_may_fall_silent(watched, tmp_path, monkeypatch, capsys, silent):
-    monkeypatch.setattr(tracking, "LAST", 4)
-    monkeypatch.setattr(Server, "history", [])
-    monkeypatch.setattr(Server, "silent", silent)
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
+@contextlib.contextmanager
+def serving(monkeypatch, **how):
+    """The address of a Server on which wandb is logged in."""
+    for name, value in ({"history": [], "uploads": []} | how).items():
+        monkeypatch.setattr(Server, name, value)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-    config = watched()
-    folder = go(config)
-    server.shutdown()
-    server.socket.close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    daily(
+        [
+            ({}, ""),
+            ({"refuses": True}, "step-00000006.safetensors: not uploaded (ValueError: "),
+            ({"silent": "/upload"}, "not done 4 s after the end"),
+        ]
+    ),
+)
+def test_online_a_checkpoint_is_uploaded_or_that_is_one_line(watched, monkeypatch, capsys, fault, said):
+    monkeypatch.setattr(tracking, "LAST", 3)  # and one of the checkpoint
+    with serving(monkeypatch, **fault):
+        folder = go(watched("wandb.artifact=true"))
+    file = folder / "checkpoints" / "step-00000006.safetensors"
+    assert file.read_bytes() in Server.uploads
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
-    assert f"wandb: http://127.0.0.1:{server.server_port}/someone/normgpt/runs/{folder.name}" in out[0]
+    warnings = [line for line in out[1:] if "waiting" not in line]
+    assert len(warnings) == (1 if said else 0), out
+    assert all(said in line for line in warnings)
+    waiting = "wandb: waiting for it, 4 seconds at most: the checkpoint at 1 MB/s, and 3"
+    assert not fault.get("silent") or waiting in out
+
+
+@pytest.mark.faults
+def test_a_signal_ends_the_wait_for_a_checkpoint(watched, monkeypatch, capsys):
+    wandb_end, began = tracking.wandb_end, []
+
+    def signalled(config, folder):
+        threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began.append(time.monotonic())
+        return wandb_end(config, folder)
+
+    monkeypatch.setattr(tracking, "wandb_end", signalled)
+    config = watched("wandb.artifact=true")
+    with serving(monkeypatch, silent="/upload"), pytest.raises(interrupts.Interrupted):
+        go(config)
+    assert 4 <= time.monotonic() - began[0] < 8
+    [folder] = Path(config.runs_dir).iterdir()
+    assert runs.read_status(folder)["state"] == "finished"
+    for pid, line in children(os.getpid()).items():
+        if "wandb_sink" in line:
+            os.kill(pid, signal.SIGKILL)
+    while "its process was ended" not in capsys.readouterr().out:
+        assert time.monotonic() - began[0] < 60
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("silent", daily([False, True]))
+def test_online_the_server_gets_every_row_and_may_fall_silent(watched, tmp_path, monkeypatch, capsys, silent):
+    monkeypatch.setattr(tracking, "LAST", 4)
+    config = watched()
+    with serving(monkeypatch, silent="/files/" if silent else "none") as address:
+        folder = go(config)
+    out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
+    assert f"wandb: {address}/someone/normgpt/runs/{folder.name}" in out[0]
     if not silent:
         got = [{k: v for k, v in row.items() if k[0] != "_"} for row in Server.history]
         assert got == rows(folder)
@@ -585,7 +738,9 @@ def test_a_full_disk_is_said_once(watched, tmp_path, capsys):
     if mounted.returncode:
         pytest.skip("mounting a small disk is not permitted here")
     try:
-        config = watched(*LONG, f"wandb.dir={small}", "stats.every=1", 'stats.metrics=["*"]')
+        config = watched(
+            *LONG, f"wandb.dir={small}", "stats.every=1", 'stats.metrics=["*"]', "wandb.artifact=true"
+        )
         folder = go(config)
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
