@@ -18,6 +18,12 @@ from data import DataError, tokenizers
 from data.prepared import FORMAT, SPLITS, Prepared, digest, file_digest, listed, load, read_meta, write
 from data.shards import HEADER, header, mapped
 
+# Makes a meta.json of nanoGPT's meta.pkl, in its user's own checkout: to unpickle is to run what is in the file.
+TO_JSON = (
+    "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); json.dump({'tokenizer': {'kind': "
+    "'char', 'chars': ''.join(m['itos'][i] for i in range(m['vocab_size']))}}, open('meta.json', 'w'))\""
+)
+
 
 def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
     """The tokens of such a folder.
@@ -30,8 +36,8 @@ def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
         said, made = read_meta(source, again)
     elif (source / "meta.pkl").exists():
         raise DataError(
-            f"data.path: {source}/meta.pkl: a pickle, which is not opened here; make a meta.json of it with "
-            "the line that is in the README under 'Texts'"
+            f"data.path: {source}/meta.pkl: a pickle, which is not opened here; if the folder is your own, "
+            f"run in it {TO_JSON}"
         )
     elif tokenizer == "gpt2":
         said, made = {}, tokenizers.gpt2("", "", 0)

@@ -1,4 +1,4 @@
-"""The README's table of certificates is what its command prints, and names every norm."""
+"""The table of certificates in docs/norms.md is what its command prints, and names every norm."""
 
 import re
 import subprocess
@@ -10,11 +10,11 @@ from diagnostics.certificates import HEAD, table
 from tests.conftest import NORMS, ROOT
 from tests.model.test_pairs import SEES
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/norms.md").read_text(encoding="utf-8")
 
 
 def test_the_readmes_table_has_a_row_for_every_norm_and_a_number_where_it_leaks():
-    rows = re.findall(r"\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|\n", README[README.index(HEAD) :])
+    rows = re.findall(r"\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|\n", PAGE[PAGE.index(HEAD) :])
     found = {name: [cell != "0" for cell in cells] for name, *cells in rows[: len(NORMS)]}
     assert found == {
         norm: ["future" in SEES.get(norm, ()), "rows" in SEES.get(norm, ()), False, False] for norm in NORMS
@@ -23,7 +23,7 @@ def test_the_readmes_table_has_a_row_for_every_norm_and_a_number_where_it_leaks(
 
 @pytest.mark.long
 def test_the_readmes_table_is_what_the_command_prints():
-    assert table([]) in README
+    assert table([]) in PAGE
 
 
 def test_a_row_is_the_most_over_placements():

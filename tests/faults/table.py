@@ -40,8 +40,8 @@ PAGE = """\
 # Faults, in numbers
 
 What `make test-faults` finds of programs that are killed, files that are damaged, disks that are full,
-command lines that are wrong and files from strangers. What is promised is in the README, under "Nothing lost,
-nothing let in", and in SECURITY.md. The letter and number before a figure only sort them.
+command lines that are wrong and files from strangers. What is promised is in docs/runs.md, under "Nothing
+lost, nothing let in", and in SECURITY.md. The letter and number before a figure only sort them.
 
 {here} {minutes} minutes.
 
