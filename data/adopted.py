@@ -18,10 +18,11 @@ from data import DataError, tokenizers
 from data.prepared import FORMAT, SPLITS, Prepared, digest, file_digest, listed, load, read_meta, write
 from data.shards import HEADER, header, mapped
 
-# Makes a meta.json of nanoGPT's meta.pkl, in its user's own checkout: to unpickle is to run what is in the file.
+# Makes a meta.json of nanoGPT's meta.pkl, in its user's own checkout: to unpickle is to run what is in it.
 TO_JSON = (
-    "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); json.dump({'tokenizer': {'kind': "
-    "'char', 'chars': ''.join(m['itos'][i] for i in range(m['vocab_size']))}}, open('meta.json', 'w'))\""
+    "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); "
+    "json.dump({'tokenizer': {'kind': 'char', "
+    "'chars': ''.join(m['itos'][i] for i in range(m['vocab_size']))}}, open('meta.json', 'w'))\""
 )
 
 

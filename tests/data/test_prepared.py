@@ -208,7 +208,7 @@ def test_the_same_files_are_other_data_under_another_dtype_or_tokenizer(tmp_path
         (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), r"has token 65,535, but .* 50,257"),
         (
             lambda folder: (folder / "meta.pkl").write_bytes(b"any"),
-            r"meta\.pkl: a pickle, which is not opened",
+            r"meta\.pkl: a pickle, which is not opened here; if the folder is your own, run in it python -c",
         ),
         (lambda folder: (folder / "meta.json").write_text("{"), r"meta\.json: missing or damaged"),
         (lambda folder: (folder / "meta.json").write_text("[" * 100_000), r"meta\.json: missing or damaged"),

@@ -1,0 +1,327 @@
+"""Every command of the README and of docs/ is run, in a folder as its page supposes it, with what makes it
+short appended, and does what the text says. One that cannot be run here says why."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from tests import gpt2s, programs
+from tests.conftest import LETTERS, ROOT, TINY
+from training.cli import CONF, key_of, known_keys
+from training.config import RunConfig
+from training.hub import HUB
+from training.sampling import SampleConfig
+
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
+PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
+
+# Of commands that begin so, or name this: why they are not run here. The last are run by make test-long.
+ELSEWHERE = {
+    "pip install": "needs a network; the environment of these tests was made by it",
+    "make": "is what runs these tests",
+    "torchrun --nnodes=2": "needs two machines",
+    "hydra/launcher=slurm": "needs a Slurm: tests/training/test_slurm.py",
+    "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",
+    "--config-dir": "needs the files of its page: tests/test_own_norm.py makes them",
+    "trust=mynorms": "needs the files of its page: tests/test_own_norm.py makes them",
+    "export": "is the shell's own",
+    "pickle.load": "needs a file of nanoGPT's: tests/data/test_prepared.py makes one",
+    "torch.load": "needs a file of nanoGPT's: tests/training/test_pretrained.py makes one",
+    "--watch": "goes on until its runs have ended: tests/test_compare.py",
+}
+LONG = ("findings.py ", "torchrun")
+# Instead of sizes that take long, and instead of texts that a network would bring.
+SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
+OTHER_TEXT = ("data=text", "data.path=my.txt")
+
+
+def commands() -> dict[str, str]:
+    """Each command, its comment cut off, with the first page that has it."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if words := shlex.split(line, comments=True):
+                    found.setdefault(shlex.join(words), page)
+    return found
+
+
+COMMANDS = commands()
+
+
+def test_there_are_commands_to_run():
+    assert len(COMMANDS) > 80
+    assert "python train.py norm=layernorm placement=pre" in COMMANDS
+    unused = {part for part in ELSEWHERE if not any(is_of(command, part) for command in COMMANDS)}
+    assert unused == set()
+
+
+def is_of(command: str, part: str) -> bool:
+    return command.startswith(part + " ") or part in command.partition(" ")[2] or command == part
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A folder with what the pages suppose: a text, some runs, others' weights, exports."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "my.txt").write_text(LETTERS * 4, encoding="utf-8")
+    (home / "beginning.txt").write_text("Now is", encoding="utf-8")
+    (home / "results").symlink_to(ROOT / "results")
+    several = ["norm=layernorm,none", "placement=pre,post", "model.n_layer=1,2", "model.block_size=64"]
+    succeeded(home, "train.py", "-m", *several, *appended("train.py", several, sizes=True))
+    for form, out in (("hf", "exported"), ("safetensors", "weights")):
+        succeeded(home, "training/export.py", named("run=runs/NAME", home), f"format={form}", f"out={out}")
+    snapshot = home / "hub/hub/models--openai-community--gpt2/snapshots" / HUB["gpt2"]
+    gpt2s.theirs(vocab_size=50257, n_embd=4, n_positions=256).save_pretrained(snapshot)
+    (home / "web").mkdir()
+    rows = [json.dumps({"text": f"{number} {LETTERS[:300]}"}) for number in range(60)]
+    (home / "web/1.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))
+    prepared = ("web/1.jsonl.zst", "--out", "prepared/web", "--tokenizer", "gpt2", "--val-fraction", "0.5")
+    succeeded(home, "data/prepare.py", *prepared)
+    return home
+
+
+@pytest.fixture
+def here(home, tmp_path) -> Path:
+    """A copy of it, for one command."""
+    return shutil.copytree(home, tmp_path / "here", symlinks=True)
+
+
+def succeeded(folder: Path, program: str, *arguments: str) -> str:
+    done = programs.run(program, *arguments, cwd=folder, timeout=300, HF_HOME=str(folder / "hub"))
+    assert done.returncode == 0, f"{program} {shlex.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def appended(program: str, given: list[str], sizes: bool) -> list[str]:
+    """What makes it short: TINY, but for what was given, and no sizes where the weights have them."""
+    keys = {key_of(word).lstrip("+") for word in given}
+    return [
+        one
+        for one in (*TINY, "stats.every=2")
+        if program == "train.py" and key_of(one) not in keys and (sizes or not one.startswith("model."))
+    ]
+
+
+def shortened(program: str, words: list[str], folder: Path) -> list[str]:
+    """The arguments of a command with names of files that are there, and short."""
+    words = [named(word, folder) for word in words if word != "…"]
+    if "results/reference" in words and "runs" in words:
+        return [*words, "--mixed"]  # ours are too short to be compared with
+    if program == "data/prepare.py":
+        return [*words, "--val-fraction", "0.5"]  # of one block in 200 there is none here
+    if program not in ("train.py", "diagnostics/init.py") or "--help" in words:
+        return words
+    words = [f"{key}={SHORT[key]}" if (key := key_of(word)) in SHORT else word for word in words]
+    keys = {key_of(word): word.partition("=")[2] for word in words}
+    weights, preset, more = "init_from" in keys, "experiment" in keys, []
+    if "data" not in keys:
+        more = [*OTHER_TEXT, *["seed=0", "train.grad_accum=1"] * preset]
+        more += ["data.tokenizer=gpt2"] * (preset and weights)
+    if weights:
+        more += ["model.block_size=8"]
+    words = [word for word in words if key_of(word) not in {key_of(one) for one in more}] + more
+    return words + appended("train.py", words, sizes=not weights)
+
+
+def named(word: str, folder: Path) -> str:
+    """A word of a command with the name of what it stands for."""
+    runs = {run.name.rpartition("-s0-")[0]: run for run in sorted(folder.glob("runs/*-s0-*"))}
+    [checkpoint, *_] = sorted(runs["layernorm-pre"].glob("checkpoints/*"))
+    for name, run in (("NAME", "layernorm-pre"), ("A", "layernorm-pre"), ("B", "none-pre")):
+        word = re.sub(rf"runs/{name}$", f"runs/{runs[run].name}", word)
+    files = {"checkpoint": str(checkpoint), "prompt_file": "beginning.txt"}
+    if word.endswith("=FILE"):
+        return f"{key_of(word)}={files[key_of(word)]}"
+    return word.replace("tinyshakespeare.txt", "my.txt").replace("train.steps=400", "train.steps=6")
+
+
+def cases() -> list[Any]:
+    found = []
+    for command, page in COMMANDS.items():
+        reason = next((why for part, why in ELSEWHERE.items() if is_of(command, part)), None)
+        marks = [pytest.mark.skip(reason=reason)] if reason else []
+        if not reason and any(part in command for part in LONG):
+            marks = [pytest.mark.long]
+        found.append(pytest.param(command, marks=marks, id=f"{page}: {command[:100]}"))
+    return found
+
+
+@pytest.mark.parametrize("command", cases())
+def test_it_does_what_the_text_says(command, here):
+    first, *words = shlex.split(command)
+    if first == "torchrun":
+        launched(here, words)
+        return
+    assert first == "python"
+    if words[0] == "-m":
+        program, words = words[1].replace(".", "/") + ".py", words[2:]
+    else:
+        program, *words = words
+    before = {file.name for file in here.glob("runs/*")}
+    short = shortened(program, words, here)
+    out = {word.removeprefix("out=") for word in words if word.startswith("out=")}
+    for folder in {"exported", "weights", "prepared/web"} & ({*words} if "--out" in words else out):
+        shutil.rmtree(here / folder)  # the home has it already
+    said = succeeded(here, program, *expanded(short, here))
+    CHECKS.get(program, printed)(here, short, said, {file.name for file in here.glob("runs/*-*")} - before)
+    if "--out" in words:
+        assert (here / words[words.index("--out") + 1]).exists()
+
+
+def expanded(words: list[str], folder: Path) -> list[str]:
+    """As a shell does it with files."""
+    found = []
+    for word in words:
+        found += [str(f.relative_to(folder)) for f in folder.glob(word)] if word.endswith(".zst") else [word]
+    return found
+
+
+def launched(folder: Path, words: list[str]) -> None:
+    """By torchrun, with as many processes."""
+    options, arguments = words[: words.index("train.py")], words[words.index("train.py") + 1 :]
+    short = shortened("train.py", arguments, folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(ROOT / "train.py"), *short],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "finished, val/full_loss" in done.stdout
+    assert " ranks of " in done.stdout
+
+
+def printed(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+    assert said.strip()
+
+
+def trained(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+    if "--help" in words:
+        assert "norm: batchnorm" in said
+        return
+    sweep = "-m" in words or "experiment=norm_ablation" in words
+    expected = 1
+    for word in words if sweep else ():
+        if key_of(word) in ("norm", "placement", "seed"):
+            expected *= len(word.split(","))
+    if "experiment=norm_ablation" in words:
+        expected = 8  # and one seed
+    made = [json.loads((folder / "runs" / name / "status.json").read_text()) for name in new]
+    known = sum(1 for _ in folder.glob("runs/*-*")) - len(new)
+    assert expected - known <= len(made) <= expected, said
+    assert all(status["state"] == "finished" for status in made)
+    if not sweep and made:
+        assert "finished, val/full_loss" in said
+        assert "causality: in " in said or "LEAKS" in said
+
+
+def sampled(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+    given = dict(word.split("=", 1) for word in words)
+    samples = int(given.get("num_samples", 1))
+    assert said.count("---------------\n") == samples - 1
+    assert said.startswith(given.get("prompt", ""))
+    assert len(said) > int(given.get("max_new_tokens", 500)) * samples / 2
+
+
+def compared(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+    pair = len([word for word in words if word.startswith("runs/")]) == 2
+    assert "layernorm" in said
+    if not pair:
+        out = words[words.index("--out") + 1] if "--out" in words else "report"
+        assert "<html" in (folder / out / "index.html").read_text()
+
+
+def exported(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+    [out] = [word.removeprefix("out=") for word in words if word.startswith("out=")]
+    assert (folder / out / "model.safetensors").is_file()
+    assert (folder / out / "README.md").is_file()
+
+
+CHECKS = {
+    "train.py": trained,
+    "sample.py": sampled,
+    "compare.py": compared,
+    "training/export.py": exported,
+}
+
+
+# What is not in a block of commands -----------------------------------------------------------------------
+
+
+def test_the_python_of_the_page_on_hugging_face_prints_the_text_of_sample(here, monkeypatch, capsys):
+    text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
+    [lines] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    lines = lines.replace("max_new_tokens=40", "max_new_tokens=2").replace("ROMEO:", "Now is")
+    monkeypatch.chdir(here)
+    exec(lines, {})
+    theirs = capsys.readouterr().out
+    ours = succeeded(
+        here, "sample.py", "init_from=exported", "prompt=Now is", "max_new_tokens=2", "temperature=0"
+    )
+    assert theirs == ours
+
+
+def test_every_flag_of_nanogpts_has_a_key_that_there_is():
+    text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
+    table = text.partition("| nanoGPT | here |")[2].partition("\n\n")[0]
+    keys = {key for _, right in rows(table) for key in re.findall(r"`?([a-z_.]+)=", right)}
+    groups = {group.name for group in CONF.iterdir() if group.is_dir()}
+    assert len(keys) > 25
+    assert keys <= {*known_keys(RunConfig), *known_keys(SampleConfig), *groups}
+
+
+def rows(table: str) -> list[tuple[str, str]]:
+    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    return [(left.strip(), right.strip()) for left, right in lines]
+
+
+# nanoGPT's train.py and sample.py at 3adf61e1: every variable that its command line sets.
+FLAGS = """
+    out_dir eval_interval log_interval eval_iters eval_only always_save_checkpoint init_from wandb_log
+    wandb_project wandb_run_name dataset gradient_accumulation_steps batch_size block_size n_layer n_head
+    n_embd dropout bias learning_rate max_iters weight_decay beta1 beta2 grad_clip decay_lr warmup_iters
+    lr_decay_iters min_lr backend device dtype compile start num_samples max_new_tokens temperature top_k
+    seed
+""".split()
+
+
+def test_no_flag_of_nanogpts_is_forgotten():
+    text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
+    table = text.partition("| nanoGPT | here |")[2].partition("\n\n")[0]
+    left = " ".join(left for left, _ in rows(table))
+    assert [flag for flag in FLAGS if f"--{flag}" not in left] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_files_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if not link.startswith("http"):
+            assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_every_page_is_in_the_readmes_list():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page for page in PAGES if page.startswith("docs/") and page not in text] == []
+
+
+def test_the_presets_that_pages_name_are_there():
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"experiment=(\w+)", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert named <= {file.stem for file in (CONF / "experiment").glob("*.yaml")}
