@@ -3,7 +3,10 @@
 import hashlib
 import json
 import os
+import pickle
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -234,6 +237,21 @@ def test_a_folder_that_cannot_be_used_is_one_clear_error(tmp_path, change, messa
     with pytest.raises(DataError, match=message):
         adopted(folder)
     assert {file: file.read_bytes() for file in folder.rglob("*")} == before
+
+
+def test_what_is_said_of_its_pickle_makes_a_meta_json_of_it(tmp_path):
+    """As nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line in the user's checkout."""
+    chars = "\n '\"abc"
+    folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
+    tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
+    with pytest.raises(DataError) as raised:
+        adopted(folder)
+    command = str(raised.value).partition(" run in it ")[2]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, shell=True, cwd=folder, env=os.environ | {"PATH": path}, check=True)
+    made = adopted(folder)
+    assert made.tokenizer.decode(made.train).decode() == chars[:4]
 
 
 def test_tokens_of_an_unknown_tokenizer_are_refused(tmp_path):
