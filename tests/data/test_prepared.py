@@ -240,8 +240,8 @@ def test_a_folder_that_cannot_be_used_is_one_clear_error(tmp_path, change, messa
 
 
 def test_what_is_said_of_its_pickle_makes_a_meta_json_of_it(tmp_path):
-    """As nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line in the user's checkout."""
-    chars = "\n '\"abc"
+    """As nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line in their checkout."""
+    chars = "".join(sorted("\n '\"abc"))
     folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
     tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
