@@ -93,7 +93,7 @@ def look(
 
     loaded = load(path)
     config = loaded.meta.config
-    elsewhere = config.init_from is not None and loaded.meta.step == 0
+    elsewhere = not loaded.meta.fingerprint  # trained on nobody knows what
     data = prepare(**text_of(config.data, data_path, elsewhere).model_dump())
     if not elsewhere and data.fingerprint != loaded.meta.fingerprint:
         raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
@@ -130,8 +130,8 @@ def look(
     return said, rows, found, causality.in_words(certificate, config.chosen())
 
 
-def table(title: str, rows: list[dict[str, float]]) -> Table:
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+def table(rows: list[dict[str, float]]) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD)
     drawn.add_column("")
     for name in ("loss without it − with it", "angular distance", "variance behind it"):
         drawn.add_column(name, justify="right")
@@ -198,7 +198,8 @@ def main() -> None:
         parser.error("--windows: at least 1")
     try:
         said, rows, maps, certificate = look(asked.run, asked.windows, asked.data, asked.trust)
-        Console(highlight=False).print(table(terminal.escaped(said), rows))
+        print(terminal.escaped(said))
+        Console(highlight=False).print(table(rows))
         print(certificate)
         if maps:
             save(picture(maps), asked.out)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from data.prepared import Prepared
 from training.components import settled
 from training.config import RunConfig
+from training.pretrained import pretrained
 
 if TYPE_CHECKING:
     from training.device import Compute
@@ -26,7 +27,7 @@ def environment(
     config: RunConfig, data: Prepared, compute: "Compute", parameters: int, threads: int, compiled: bool
 ) -> dict[str, Any]:
     """Versions, commit, processor, threads, command; what was trained on; what ``auto`` became: device,
-    precision, and what was settled by norm and placement."""
+    precision, what was settled by norm and placement, and which weights ``init_from`` named."""
     return {
         "machine": machine(),
         "asked": asked_for(config),
@@ -42,6 +43,7 @@ def environment(
         "code": code(),
         "parameters": parameters,
         "settled": settled(config),
+        "init_from": pretrained(config.init_from).digest if config.init_from else None,
         "data": {
             "fingerprint": data.fingerprint,
             "vocab_size": data.tokenizer.vocab_size,

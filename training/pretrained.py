@@ -10,6 +10,7 @@ before its tensors are read.
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old files: constants, no weights
 LARGEST = 2**20  # bytes of a config.json
+LARGE = 10**8  # bytes of weights, which take a while
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Pretrained:
         import torch
 
         self.check()
+        if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
+            print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         rows = self.said.vocab_size
         if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
             named = self.said.customs.get("data.tokenizer")

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from data.batches import fixed_windows
+from data.tokenizers import CharTokenizer
 from diagnostics import checkpoint
-from tests.conftest import ROOT
+from tests import gpt2s
+from tests.conftest import LETTERS, ROOT
 from tests.test_train import run
 
 Started = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,12 +56,48 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
 
 def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said, rows, maps = checkpoint.look(run(tiny()), windows=6, data_path=str(text_file))
+    said, rows, maps, certificate = checkpoint.look(run(tiny()), windows=6, data_path=str(text_file))
     assert len(rows) == 3
     assert "cost" not in rows[0]
     assert set(maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
     assert all(0 <= row["distance"] <= 1 for row in rows[1:])
     assert float(re.search(r"loss (\S+)", said)[1]) > 0
+    assert certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
+
+
+def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
+    """On any text of its tokenizer, by default 4,096 tokens of it: leaving out a block costs what it does in
+    transformers, where the block is taken out of the list."""
+    chars = "".join(sorted(set(LETTERS)))
+    reference = gpt2s.saved(tmp_path / "theirs", chars=chars)
+    done = started("theirs", "--windows", 4)
+    assert done.returncode == 0, done.stderr
+    assert "init_from=theirs norm=layernorm placement=pre, step 0: loss" in done.stdout
+    assert "causality: in init_from=theirs norm=layernorm placement=pre no logit depends" in done.stdout
+    ids = CharTokenizer(chars).encode(LETTERS[int(len(LETTERS) * 0.9) :])
+    [(x, y)] = fixed_windows(ids, 64, 4, 4)
+
+    def loss() -> float:
+        with torch.no_grad():
+            logits = reference(torch.from_numpy(x), use_cache=False).logits
+        return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()))
+
+    whole, blocks = loss(), reference.transformer.h
+    for number in range(2):
+        reference.transformer.h = torch.nn.ModuleList(b for i, b in enumerate(blocks) if i != number)
+        reference.config.n_layer = 1
+        said = re.search(rf"^ +0{number} +(\S+) ", done.stdout, re.M)
+        assert float(said[1]) == pytest.approx(loss() - whole, abs=1e-4)
+    assert f"loss {whole:.4f} on 4 windows" in done.stdout
+
+
+def test_a_text_of_another_tokenizer_is_refused(started, tmp_path):
+    gpt2s.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS) | {"€"})))
+    done = started("theirs")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: --data: the tokenizer of theirs is another than that of this text; give its own text\n"
+    )
 
 
 def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
