@@ -1,4 +1,4 @@
-"""The network: pure PyTorch, usable without the rest of the project.
+"""The network: pure PyTorch, usable without the rest of the project; docs/library.md shows how.
 
 from model import GPT
 from model.norms import LayerNorm

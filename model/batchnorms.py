@@ -34,7 +34,7 @@ class StandardizeBatch(torch.autograd.Function):
     taken.
 
     Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ. By hand for the
-    same reason as model.norms.Standardize.
+    same reason as model.standardize.Standardize.
     """
 
     @staticmethod

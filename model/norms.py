@@ -6,13 +6,15 @@ argument, the number of features; statistics in at least fp32; its own initial v
 (B, T, C), as QK-norm (B, n_head, T, C / n_head). Those that look at other tokens are in model/batchnorms.py.
 """
 
+import operator
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.types import Device
+
+from model.standardize import Standardize, StandardizeByConstants, UnitRMS
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -23,10 +25,22 @@ def at_least_fp32(x: Tensor) -> Tensor:
 class Affine(nn.Module):
     """What norms learn: y · weight + bias, beginning as 1 and 0, as far as these are there."""
 
-    def __init__(self, shape: int | Sequence[int], weight: bool, bias: bool) -> None:
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        weight: bool,
+        bias: bool,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(shape)) if weight else None
-        self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
+        ones = nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) if weight else None
+        zeros = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("weight", ones)
+        self.register_parameter("bias", zeros)
 
     def affine(self, y: Tensor) -> Tensor:
         if self.weight is not None:
@@ -38,69 +52,6 @@ class Affine(nn.Module):
     def extra_repr(self) -> str:
         options = {key: value for key, value in vars(self).items() if isinstance(value, int | float | tuple)}
         return ", ".join(f"{key}={value}" for key, value in options.items() if key != "training")
-
-
-# Two functions with their gradients derived by hand. Uncompiled these take 0.6 of the time that autograd's do
-# for a nano model and a third for wide ones, as fewer tensors are kept and fewer passes over memory made.
-# Compiled there is no difference. They have a first derivative only, and none under torch.func.
-
-
-class Standardize(torch.autograd.Function):
-    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are of each token over the dimensions ``dims``.
-
-    Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-        y = x - x.mean(dims, keepdim=True)
-        y -= y.mean(dims, keepdim=True)  # what rounding left of μ
-        s = torch.rsqrt(y.square().mean(dims, keepdim=True) + eps)
-        y *= s
-        ctx.save_for_backward(y, s)
-        ctx.dims = dims
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        y, s = ctx.saved_tensors
-        gradient = g - g.mean(ctx.dims, keepdim=True)
-        gradient -= y * (g * y).mean(ctx.dims, keepdim=True)
-        gradient *= s
-        return gradient, None, None
-
-
-class StandardizeByConstants(Standardize):
-    """The same y, but μ and s are constants to the gradient, which is s · g."""
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        _, s = ctx.saved_tensors
-        return g * s, None, None
-
-
-class UnitRMS(torch.autograd.Function):
-    """y = x · s, where s = 1/√(E[x²] + ε), the mean being of each token over its last dimension.
-
-    Its gradient, g being that of y:  s · (g − y · E[g·y]).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        s = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        y = x * s
-        ctx.save_for_backward(y, s)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        y, s = ctx.saved_tensors
-        gradient = g - y * (g * y).mean(-1, keepdim=True)
-        gradient *= s
-        return gradient, None
 
 
 class LayerNorm(Affine):
@@ -116,16 +67,21 @@ class LayerNorm(Affine):
     fp32 the rounding of μ itself leaves an offset of up to |μ|·6e-8 in x − μ. On rows with a large mean this
     is more accurate than F.layer_norm.
 
-    Args, as torch.nn.LayerNorm's, with which the state dict is interchangeable:
+    It is a drop-in for torch.nn.LayerNorm (docs/library.md): its arguments, attributes and state dict are
+    torch's, and it gives what that gives, in the dtype of its input.
+
+    Args, as torch.nn.LayerNorm's:
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
         eps: added to σ², in units of x².
         elementwise_affine: learn a weight and, if ``bias``, a bias, both of normalized_shape.
+        device, dtype: where and as what they are kept.
     And, not torch's:
         detach_statistics: no gradient flows through μ and σ. The output is the same; Xu et al. 2019 (arXiv
             1911.07013, DetachNorm, there without weight and bias) show by it what that gradient is good for.
 
     Raises:
-        ValueError: the input's trailing dimensions are not normalized_shape.
+        ValueError: the input's trailing dimensions are not normalized_shape, or it is not of real numbers in
+            floating point.
     """
 
     def __init__(
@@ -134,19 +90,32 @@ class LayerNorm(Affine):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
         detach_statistics: bool = False,
     ) -> None:
-        trailing = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        super().__init__(trailing, elementwise_affine, elementwise_affine and bias)
+        if not isinstance(normalized_shape, Sequence):
+            normalized_shape = (operator.index(normalized_shape),)
+        trailing = tuple(normalized_shape)
+        super().__init__(trailing, elementwise_affine, elementwise_affine and bias, device, dtype)
         self.normalized_shape = trailing
         self.eps = eps
+        self.elementwise_affine = elementwise_affine
         self.standardize = StandardizeByConstants if detach_statistics else Standardize
+
+    def reset_parameters(self) -> None:
+        """As at the start; after ``to_empty``, say."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         dims = tuple(range(-len(self.normalized_shape), 0))
-        if x.shape[-len(dims) :] != self.normalized_shape:
-            raise ValueError(f"LayerNorm over {self.normalized_shape} was given {tuple(x.shape)}")
-        y = self.standardize.apply(at_least_fp32(x), dims, self.eps)
+        if x.shape[-len(dims) :] != self.normalized_shape or not x.is_floating_point():
+            raise ValueError(f"LayerNorm over {self.normalized_shape} was given {tuple(x.shape)}, {x.dtype}")
+        y, _ = self.standardize.apply(at_least_fp32(x), dims, self.eps)
         return self.affine(y).to(x.dtype)
 
     def torchs(self) -> nn.LayerNorm:
@@ -176,7 +145,8 @@ class RMSNorm(Affine):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.affine(UnitRMS.apply(at_least_fp32(x), self.eps)).to(x.dtype)
+        y, _ = UnitRMS.apply(at_least_fp32(x), self.eps)
+        return self.affine(y).to(x.dtype)
 
 
 class ScaleNorm(nn.Module):
@@ -229,7 +199,7 @@ class GroupNorm(Affine):
 
     def forward(self, x: Tensor) -> Tensor:
         groups = at_least_fp32(x).unflatten(-1, (self.num_groups, -1))
-        y = Standardize.apply(groups, (-1,), self.eps)
+        y, _ = Standardize.apply(groups, (-1,), self.eps)
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 

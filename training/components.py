@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 FINITE = ConfigDict(allow_inf_nan=False)
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}  # of what has these names everywhere; in fp32
-# The modules of torch whose classes a checkpoint may name, and the options that it may not set.
+WHERE = ("device", "dtype")  # arguments that a run gives, to all of its model at once
+# The modules of torch whose classes a checkpoint may name.
 OF_TORCH = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
-WHERE = {"device", "dtype"}
 OURS = ("model", "torch.nn")  # what a checkpoint may name without being trusted
 
 
@@ -57,15 +57,15 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         raise ConfigError(f"{group}._target_: {component.target} is not a {group} class; name one that is")
     if packages is not None:
         of_torch = component.target.startswith("torch.") and component.target != "torch.nn.Identity"
-        if of_torch and (target.__module__ not in OF_TORCH or WHERE & component.options.keys()):
+        if of_torch and target.__module__ not in OF_TORCH:
             raise ConfigError(
-                f"{group}: the checkpoint names {component.target}, which is no norm of torch's, or says "
-                "where it lies; use another one"
+                f"{group}: the checkpoint names {component.target}, which is no norm of torch's; "
+                "use another one"
             )
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name not in WHERE
     }
     try:
         hints = get_type_hints(target.__init__)
@@ -73,6 +73,8 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         hints = {}
     options: dict[str, Any] = {}
     for key, value in component.options.items():
+        if key in WHERE:
+            raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; leave it out")
         if key not in parameters:
             has = ", ".join(parameters) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {has}")

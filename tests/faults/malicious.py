@@ -314,6 +314,7 @@ ARTEFACTS: dict[str, Make] = {
     "a placement that is a norm": target("model.norms.LayerNorm", "placement"),
     "an interpolation": target("model.norms.LayerNorm", eps="${oc.env:SMALL}"),
     "a norm on a device": target("torch.nn.LayerNorm", device="cpu"),
+    "a norm of ours on a device": target("model.norms.LayerNorm", device="meta"),
     "a norm of a size that comes later": target("torch.nn.LazyBatchNorm1d"),
     "a placement of other options": target("model.placements.Mix", "placement", fraction=5),
     "a placement of types": target("model.placements.Residual", "placement", slots={}),

@@ -68,6 +68,34 @@ def test_a_checkpoint_names_only_our_classes_and_torchs_modules(target):
     bind("norm", component("torch.nn.LayerNorm"), OURS)
 
 
+@pytest.mark.parametrize(
+    "option", [{"device": "cuda"}, {"device": "meta"}, {"dtype": "torch.float16"}], ids=str
+)
+@pytest.mark.parametrize("packages", [None, OURS], ids=["on the command line", "by a checkpoint"])
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        ("norm", "model.norms.LayerNorm"),
+        ("norm", "torch.nn.LayerNorm"),
+        ("norm", "torch.nn.Identity"),
+        ("model.qk_norm", "model.norms.RMSNorm"),
+        ("placement", "model.placements.Pre"),
+    ],
+)
+def test_where_a_part_lies_is_the_runs_affair(group, target, option, packages):
+    [key] = option
+    with pytest.raises(ConfigError, match=f"{group}.{key}: device and precision are those of the whole run"):
+        bind(group, component(target, **option), packages)
+
+
+def test_what_a_class_has_besides_is_offered():
+    with pytest.raises(ConfigError) as refused:
+        bind("norm", component("model.norms.LayerNorm", epss=1))
+    assert str(refused.value).endswith(
+        "it has normalized_shape, eps, elementwise_affine, bias, detach_statistics"
+    )
+
+
 def test_a_model_that_cannot_be_built_names_norm_and_placement():
     from training.components import build_model
 

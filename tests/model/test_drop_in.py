@@ -1,0 +1,312 @@
+"""In other people's models our LayerNorm stands where torch's stood; docs/library.md says how."""
+
+import copy
+import inspect
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from model.norms import GroupNorm, LayerNorm, RMSNorm
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def randomized(net: nn.Module) -> nn.Module:
+    """Gains and biases that are neither 1 nor 0, so that leaving one out is seen."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+    return net
+
+
+def with_ours(net: nn.Module) -> nn.Module:
+    """A copy in which every LayerNorm of torch's is ours."""
+    net = copy.deepcopy(net)
+    for module in [*net.modules()]:
+        for name, theirs in module.named_children():
+            if type(theirs) is nn.LayerNorm:
+                options = (theirs.elementwise_affine, theirs.bias is not None)
+                where = (theirs.weight.device, theirs.weight.dtype)
+                ours = LayerNorm(theirs.normalized_shape, theirs.eps, *options, *where)
+                ours.load_state_dict(theirs.state_dict())
+                setattr(module, name, ours)
+    assert not any(isinstance(module, nn.LayerNorm) for module in net.modules())
+    return net
+
+
+# made as torch's is -----------------------------------------------------------------------------------
+
+
+def test_its_signature_is_torchs_and_one_keyword_more():
+    torchs = inspect.signature(nn.LayerNorm).parameters
+    ours = inspect.signature(LayerNorm).parameters
+    assert [*ours] == [*torchs, "detach_statistics"]
+    for name, parameter in torchs.items():
+        assert (ours[name].kind, ours[name].default) == (parameter.kind, parameter.default)
+    assert ours["detach_statistics"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (6,),
+        (np.int64(6),),
+        ([5, 6], 1e-3),
+        (torch.Size([5, 6]), 1e-3, False),
+        ((6,), 1e-3, False, True),
+        (6, 1e-3, True, False),
+        (6, 1e-5, True, True, "meta", torch.float16),
+    ],
+)
+def test_its_attributes_are_torchs(arguments):
+    ours, torchs = LayerNorm(*arguments), nn.LayerNorm(*arguments)
+    for name in ("normalized_shape", "eps", "elementwise_affine"):
+        assert getattr(ours, name) == getattr(torchs, name)
+        assert type(getattr(ours, name)) is type(getattr(torchs, name))
+    assert ours._parameters.keys() == torchs._parameters.keys()  # also where they are None
+    for name, theirs in torchs._parameters.items():
+        mine = getattr(ours, name)
+        assert type(mine) is type(theirs)
+        if theirs is not None:
+            assert (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"normalized_shape": -1}, {"normalized_shape": 6.0}, {"dtype": torch.int64}], ids=str
+)
+def test_what_torchs_refuses_to_be_ours_does(wrong):
+    arguments = {"normalized_shape": 6} | wrong
+    with pytest.raises(Exception) as torchs:  # noqa: PT011
+        nn.LayerNorm(**arguments)
+    with pytest.raises(torchs.type):
+        LayerNorm(**arguments)
+
+
+REFUSED = {
+    "other features": drawn(2, 7),
+    "integers": torch.ones(2, 6).long(),
+    "complex numbers": torch.ones(2, 6).cdouble(),
+}
+
+
+@pytest.mark.parametrize("x", REFUSED.values(), ids=REFUSED)
+def test_what_torchs_refuses_to_be_given_ours_does(x):
+    with pytest.raises(RuntimeError):
+        nn.LayerNorm(6).double()(x)
+    with pytest.raises(ValueError, match=r"LayerNorm over \(6,\) was given .* torch\."):
+        LayerNorm(6).double()(x)
+
+
+def test_on_the_meta_device_it_takes_no_memory_and_begins_anew_elsewhere():
+    norm = LayerNorm(6, device="meta")
+    assert norm(torch.empty(2, 6, device="meta")).is_meta
+    norm.to_empty(device="cpu")
+    with torch.no_grad():
+        norm.weight.fill_(7), norm.bias.fill_(7)
+    norm.reset_parameters()
+    assert (norm.weight.tolist(), norm.bias.tolist()) == ([1] * 6, [0] * 6)
+    LayerNorm(6, elementwise_affine=False).reset_parameters()
+    LayerNorm(6, bias=False).reset_parameters()
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_copy_is_as_it_and_shares_nothing_with_it(detach):
+    norm = randomized(LayerNorm(6, detach_statistics=detach).double())
+    twin = copy.deepcopy(norm)
+    x = drawn(3, 6).requires_grad_()
+    assert torch.equal(norm(x), twin(x))
+    gradients = [torch.autograd.grad(one(x).pow(3).sum(), x)[0] for one in (norm, twin)]
+    assert torch.equal(*gradients)
+    randomized(twin)
+    assert not torch.equal(norm(x), twin(x))
+
+
+# gives what torch's gives -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_module_of_any_precision_gives_what_torchs_gives(dtype):
+    ours = randomized(LayerNorm(6, dtype=dtype))
+    torchs = nn.LayerNorm(6, dtype=dtype)
+    torchs.load_state_dict(ours.state_dict())
+    found = []
+    for norm in (ours, torchs):
+        x = drawn(4, 6, dtype=torch.float32).to(dtype).requires_grad_()
+        y = norm(x)
+        y.square().sum().backward()
+        found.append([y, x.grad, norm.weight.grad, norm.bias.grad])
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == dtype
+        tolerance = TOLERANCE.get(dtype, 8 * torch.finfo(dtype).eps)
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_no_rows_are_normed_to_none():
+    x = torch.zeros(0, 6, requires_grad=True)
+    LayerNorm(6)(x).sum().backward()
+    assert x.grad.shape == (0, 6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.parametrize("detach", [False, True])
+def test_it_compiles_in_one_piece(detach):
+    norm = randomized(LayerNorm(6, detach_statistics=detach))
+    compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
+    for rows in (3, 5, 7):  # from the second shape on for any number of rows
+        x = drawn(rows, 6, dtype=torch.float32).requires_grad_()
+        found = []
+        for one in (norm, compiled):
+            y = one(x)
+            found.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, *norm.parameters()])])
+        for eager, other in zip(*found, strict=True):
+            torch.testing.assert_close(eager, other, rtol=1e-4, atol=1e-4)
+
+
+def test_it_is_exported():
+    net, x = nn.Sequential(randomized(LayerNorm(6)), nn.Linear(6, 2)), drawn(3, 6, dtype=torch.float32)
+    torch.testing.assert_close(torch.export.export(net, (x,)).module()(x), net(x))
+
+
+def transformer(norm_first: bool, dtype: torch.dtype) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(
+        16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=dtype
+    )
+    last = nn.LayerNorm(16, dtype=dtype)
+    torch.manual_seed(0)
+    return randomized(nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=not norm_first))
+
+
+def gpt2(dtype: torch.dtype) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "vocab_size": 61, "n_positions": 16}
+    no_dropout = {f"{of}_pdrop": 0.0 for of in ("resid", "embd", "attn")}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return randomized(GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, **ends)).to(dtype))
+
+
+def bert(dtype: torch.dtype) -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return randomized(BertForMaskedLM(BertConfig(vocab_size=61, **sizes, **no_dropout)).to(dtype))
+
+
+def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
+    """Outputs and the gradients of all parameters, with theirs replaced by ours."""
+    found = []
+    for net in (theirs, with_ours(theirs)):
+        y = net(x)
+        y = getattr(y, "logits", y)
+        cotangent = drawn(*y.shape, seed=3).to(dtype) / y.numel() ** 0.5
+        (y * cotangent).sum().backward()
+        found.append({"": y} | {name: p.grad for name, p in net.named_parameters()})
+    assert found[0].keys() == found[1].keys()
+    for name, tensor in found[0].items():
+        assert tensor.abs().max() > 0
+        tolerance = TOLERANCE[dtype]
+        torch.testing.assert_close(found[1][name], tensor, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same(make, dtype):
+    same(make(dtype), torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0)), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_in_torchs_own_transformer_outputs_and_gradients_are_the_same(norm_first, dtype):
+    same(transformer(norm_first, dtype), drawn(2, 5, 16, dtype=dtype), dtype)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+def test_torchs_transformer_reads_our_weights_where_it_does_without_the_modules(norm_first):
+    """In evaluation without gradients its layers are one call of torch's, with each norm's weight, bias and
+    eps."""
+    theirs = transformer(norm_first, torch.float64).eval()
+    ours, x = with_ours(theirs), drawn(2, 5, 16)
+    hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-10, atol=1e-10)
+        expected = theirs(x, src_key_padding_mask=hidden)
+        torch.testing.assert_close(ours(x, src_key_padding_mask=hidden), expected, rtol=1e-10, atol=1e-10)
+        with mock.patch.object(LayerNorm, "forward", side_effect=AssertionError):
+            ours.layers[0](x)
+
+
+# differentiated more than once -------------------------------------------------------------------------
+
+NORMS = {
+    "layernorm": LayerNorm(4),
+    "of two dimensions": LayerNorm((3, 4)),
+    "rmsnorm": RMSNorm(4),
+    "groupnorm": GroupNorm(4, 2),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_first_and_second_derivatives_are_those_of_differences(name):
+    norm = randomized(copy.deepcopy(NORMS[name]).double())
+    x = drawn(2, 3, 4).requires_grad_()
+    assert torch.autograd.gradcheck(norm, x, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(norm, x, check_batched_grad=True)
+
+
+def formula(norm: LayerNorm, x: torch.Tensor, statistics_of: torch.Tensor) -> torch.Tensor:
+    """The same as autograd sees it."""
+    mean, var = statistics_of.mean(-1, keepdim=True), statistics_of.var(-1, correction=0, keepdim=True)
+    return (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_derivative_of_any_order_is_that_of_the_formula(detach):
+    """The third is; torch 2.13's own LayerNorm has another one. Where statistics are constants to the
+    gradient, they are so to the gradient's gradient."""
+    norm = randomized(LayerNorm(4, detach_statistics=detach).double())
+    for order in (1, 2, 3):
+        found = []
+        for form in (norm, lambda x: formula(norm, x, x.detach() if detach else x)):
+            leaf = drawn(3, 4).requires_grad_()
+            y = form(leaf)
+            for seed in range(order):
+                y = y * y  # else, of constant statistics, the second derivative is 0
+                (y,) = torch.autograd.grad(y, leaf, drawn(3, 4, seed=seed + 5), create_graph=True)
+            found.append(y)
+        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+        assert found[0].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_torchs_functional_derivatives_take_it(vectorize):
+    ours, torchs = randomized(LayerNorm(4).double()), nn.LayerNorm(4).double()
+    torchs.load_state_dict(ours.state_dict())
+    functional, x = torch.autograd.functional, drawn(3, 4)
+    for of in (functional.hessian, functional.jacobian):
+        found = [
+            of(lambda x, norm=norm: norm(x).pow(3).sum(), x, vectorize=vectorize) for norm in (ours, torchs)
+        ]
+        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+    found = [functional.jvp(norm, x, drawn(3, 4, seed=4))[1] for norm in (ours, torchs)]
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.parametrize("norm", [LayerNorm(4), RMSNorm(4)], ids=["layernorm", "rmsnorm"])
+def test_torch_func_and_forward_mode_are_refused(norm):
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: norm(x).pow(3).sum())(torch.ones(4))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        norm(torch.autograd.forward_ad.make_dual(torch.ones(4), torch.ones(4)))
