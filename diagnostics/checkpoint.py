@@ -15,12 +15,12 @@ A program, as train.py is one, so it may import what these may, and comparison, 
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from comparison.figures import FORMATS, Spec, save, spec
@@ -77,10 +77,14 @@ def text_of(config: DataConfig, path: str | None, elsewhere: bool) -> DataConfig
 
 
 def look(
-    path: Path, windows: int | None = None, data_path: str | None = None, trust: str | None = None
+    path: Path,
+    windows: int | None = None,
+    data_path: str | None = None,
+    trust: str | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
 ) -> tuple[str, list[dict[str, float]], Maps, str]:
     """What was looked at, in words; the numbers of each block, the embedding's first; the maps; and whether
-    it keeps to the past.
+    it keeps to the past. ``tell`` is told what is being done.
 
     Raises:
         CheckpointError, ConfigError: as training.components.load_model.
@@ -111,21 +115,19 @@ def look(
         return float(cross_entropy(net, idx, targets))
 
     with torch.no_grad():
+        tell(f"its loss and its stream on {len(idx)} windows of {config.model.block_size} tokens")
         whole, streams = loss_of(model), depth.stream(model, idx)
-        skipped = track(
-            depth.skip_costs(model, loss_of),
-            "without each block",
-            total=config.model.n_layer,
-            console=(console := Console(stderr=True)),
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        costs, distances = [*skipped], depth.angular_distances(streams)
+        costs, distances = [], depth.angular_distances(streams)
+        for cost in depth.skip_costs(model, loss_of):
+            costs.append(cost)
+            tell(f"{len(costs)} of {config.model.n_layer} blocks left out")
         rows = [{"variance": float(x.var())} for x in streams]
         for row, cost, distance in zip(rows[1:], costs, distances, strict=True):
             row |= {"cost": cost, "distance": distance}
         said = f"{config.chosen()}, step {loaded.meta.step:,}: loss {whole:.4f} on {len(idx)} windows"
+        tell("what goes into its norms and comes out")
         found = maps.maps(model, idx)
+    tell("whether it keeps to the past")
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
     return said, rows, found, causality.in_words(certificate, config.chosen())
 
@@ -197,7 +199,10 @@ def main() -> None:
     if asked.windows is not None and asked.windows < 1:
         parser.error("--windows: at least 1")
     try:
-        said, rows, maps, certificate = look(asked.run, asked.windows, asked.data, asked.trust)
+        with Console(stderr=True).status("reading it") as status:
+            said, rows, maps, certificate = look(
+                asked.run, asked.windows, asked.data, asked.trust, status.update
+            )
         print(terminal.escaped(said))
         Console(highlight=False).print(table(rows))
         print(certificate)
