@@ -28,11 +28,6 @@ PIECES = [
     "ı́",
     "\x00",
 ]
-KINDS = {
-    "gpt2": lambda: tokenizers.gpt2("", "", 0),
-    "bpe": lambda: tokenizers.train_bpe(LETTERS, "", 300),
-    "char": lambda: tokenizers.train_char(LETTERS, "".join(PIECES), 0),
-}
 
 
 def text(number: int, chars: str | None) -> str:
@@ -41,9 +36,18 @@ def text(number: int, chars: str | None) -> str:
     if chars:
         return "".join(some.choices(chars, k=60))
     if number % 2:
-        return "".join(some.choices([*PIECES, "a", "B", " the"], k=40))
+        numbers = [str(some.randrange(10**9)) for _ in PIECES]
+        return "".join(some.choices([*PIECES, *numbers, "a", "B", " the"], k=40))
     ranges = [(32, 127), (32, 127), (0, 0xD800), (0xE000, 0x110000)]
     return "".join(chr(some.randrange(*some.choice(ranges))) for _ in range(40))
+
+
+TEXT = LETTERS + " ".join(text(number, None) for number in range(1, 2000, 2))  # with merges in all pieces
+KINDS = {
+    "gpt2": lambda: tokenizers.gpt2("", "", 0),
+    "bpe": lambda: tokenizers.train_bpe(TEXT, "", 2000),
+    "char": lambda: tokenizers.train_char(LETTERS, "".join(PIECES), 0),
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)

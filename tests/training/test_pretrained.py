@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data import tokenizers
@@ -62,8 +62,16 @@ def likeliest(model: GPT, ids: list[int], n: int) -> list[int]:
     return [int(next(drawn)) for _ in range(n)]
 
 
+LARGER = {"vocab_size": 99, "n_positions": 60, "n_layer": 2, "n_head": 4, "n_embd": 32}
+OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
+
+
 @given(SIZES)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@example(LARGER | OTHERS | {"activation_function": "gelu_new"})
+@example(LARGER | OTHERS | {"activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": True})
+@example(LARGER | OTHERS | {"activation_function": "gelu"})
+@example(LARGER | OTHERS | {"activation_function": "relu2", "layer_norm_epsilon": 1e-6})
+@settings(max_examples=8, deadline=None, derandomize=True)
 def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("gpt2")
     reference = gpt2s.saved(folder, **sizes)
