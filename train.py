@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.prepared import Prepared, prepare
+from data.prepared import Prepared
 from plain.files import read_json
 from training import checkpoint, cli, distributed, interrupts, pretrained, runs, tracking
 from training.clock import Clock, is_due
@@ -26,6 +26,7 @@ from training.environment import environment
 from training.outcome import report
 from training.progress import ProgressLine
 from training.ranks import Ranks, lost
+from training.tokens import tokens_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +104,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     print(f"{n_parameters:,} parameters, {each}{threads} threads{going_on}", flush=True)
     if here["settled"]:
         print(f"with {config.chosen()}: {in_words(here['settled'])}")
-    if config.init_from:
+    if config.init_from and not start:
         print(pretrained.in_words(model, config.init_from))
     run.write(run.certificate, certificate)
     print(causality.in_words(certificate, config.chosen()), flush=True)
@@ -232,7 +233,7 @@ def main(config: RunConfig) -> float:
 
 def one_run(config: RunConfig, ranks: Ranks) -> float:
     with ranks.in_turn():
-        data = prepare(**config.data.model_dump())
+        data = tokens_of(config)
     data.check_length(config.model.block_size)
     found = None if config.fresh else runs.ended_here(config, data.fingerprint)
     if found := ranks.told(str(found) if found else None):

@@ -156,6 +156,8 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
         config["precision"] = environment["precision"]
+        if weights := environment.get("init_from"):
+            config["init_from"] = f"{Path(str(config['init_from'])).name} {weights[:8]}"
         config["tokens"] = environment["data"]["fingerprint"][:8]
         for key in ("group", "device", "threads", "compile", "processor", "python"):
             environment[key]

@@ -26,8 +26,10 @@ TO_JSON = (
 )
 
 
-def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
-    """The tokens of such a folder.
+def adopt(
+    source: Path, tokenizer: str, verify: bool, cache: Path, spec: dict[str, Any] | None = None
+) -> Prepared:
+    """The tokens of such a folder; ``spec`` is their tokenizer's where the folder does not say.
 
     Raises:
         DataError: a file is missing or damaged, or nothing says what its tokens stand for.
@@ -40,6 +42,8 @@ def adopt(source: Path, tokenizer: str, verify: bool, cache: Path) -> Prepared:
             f"data.path: {source}/meta.pkl: a pickle, which is not opened here; if the folder is your own, "
             f"run in it {TO_JSON}"
         )
+    elif spec is not None:
+        said, made = {}, tokenizers.from_spec(spec)
     elif tokenizer == "gpt2":
         said, made = {}, tokenizers.gpt2("", "", 0)
     else:

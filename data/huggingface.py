@@ -8,6 +8,7 @@ their merges. Bytes are spelt as printable characters there: data/gpt2.py has th
 import base64
 import copy
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +18,14 @@ from data import DataError, tokenizers
 from data.gpt2 import ALPHABET
 from plain.files import small_text
 
-LARGEST = 2**26  # bytes of a tokenizer.json; that of 2^20 tokens has 50 million
+LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
 MOST = 10**8  # squared bytes of tokens, some seconds of looking for merges; GPT-2's have 3 million
 BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # of a BPE; ours has none of them
+OPTIONS = (  # of a byte pair encoding; ours has none of them
+    *("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback"),
+)
+NAMED = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # special tokens, which no text is taken to have
 # How a text is cut into pieces: by GPT-2's expression, which theirs has built in; by GPT-4's, here without
 # possessive quantifiers, as theirs reads {1,3}+ otherwise, which cuts alike; each character by itself.
 GPT4 = (
@@ -131,6 +135,8 @@ def read(file: Path) -> dict[str, Any]:
 def possible(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What the tokens of a tokenizer.json may be to us."""
     special = {str(token["content"]): int(token["id"]) for token in said["added_tokens"]}
+    if not all(map(NAMED.fullmatch, special)):  # theirs would find it in an ordinary text
+        return
     vocab = {word: i for word, i in said["model"]["vocab"].items() if word not in special}
     words = sorted(vocab, key=vocab.__getitem__)
     if said["model"].get("type") == "WordLevel":
@@ -151,4 +157,5 @@ def essence(said: dict[str, Any]) -> tuple[Any, ...]:
     cut = {"use_regex": True} | said["pre_tokenizer"]
     cut.pop("trim_offsets", None)  # which is about offsets
     kind = model.get("type", "BPE")  # which old files do not say
-    return kind, model["vocab"] | special, merges, special, options, cut, said["normalizer"]
+    after = (said.get("post_processor") or {}).get("type", "ByteLevel")  # others add tokens
+    return kind, model["vocab"] | special, merges, special, options, cut, said["normalizer"], after

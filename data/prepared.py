@@ -75,8 +75,10 @@ def prepare(
     val_fraction: float | None,
     verify: bool,
     cache: str,
+    spec: dict[str, Any] | None = None,
 ) -> Prepared:
-    """The tokens of a corpus, made now if they were not made before. Arguments as in conf/data.
+    """The tokens of a corpus, made now if they were not made before. Arguments as in conf/data; ``spec``
+    describes the tokenizer where ``tokenizer`` does not name one.
 
     Raises:
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
@@ -84,35 +86,43 @@ def prepare(
     if corpus == "prepared":
         from data.adopted import adopt
 
-        return adopt(Path(path or ""), tokenizer, verify, Path(cache))
+        return adopt(Path(path or ""), tokenizer, verify, Path(cache), spec)
     assert val_fraction is not None  # the config checks it, as it does path
     if corpus == "shakespeare":
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:
         text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
         text_digest, read = digest(text.encode()), lambda: text
-    how = {"tokenizer": tokenizer, "val_fraction": val_fraction} | (
+    how = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
         {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
     )
     key = digest({"format": FORMAT, "text": text_digest} | how)
     folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
     if not folder.is_dir():
-        build(folder, read, tokenizer, vocab_size, val_fraction)
+
+        def made_of(train: str, val: str) -> tokenizers.Tokenizer:
+            trainer = tokenizers.TRAINERS.get(tokenizer)
+            return trainer(train, val, vocab_size) if trainer else tokenizers.from_spec(spec)
+
+        build(folder, read, made_of, val_fraction)
     return load(folder, verify)
 
 
 def build(
-    folder: Path, read: Callable[[], str], tokenizer: str, vocab_size: int, val_fraction: float
+    folder: Path,
+    read: Callable[[], str],
+    made_of: Callable[[str, str], tokenizers.Tokenizer],
+    val_fraction: float,
 ) -> None:
-    """Tokenize and write ``folder``. The text is cut where nanoGPT cuts it, before it is tokenized, so the
-    validation split is the same text under every tokenizer."""
+    """Tokenize, by the tokenizer ``made_of`` both splits, and write ``folder``. The text is cut where nanoGPT
+    cuts it, before it is tokenized, so the validation split is the same text under every tokenizer."""
     text = read()
     if len(text) > 10_000_000:  # it takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     train, val = text[:cut], text[cut:]
     try:
-        made = tokenizers.TRAINERS[tokenizer](train, val, vocab_size)
+        made = made_of(train, val)
         dtype = np.dtype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
         splits = {
             split: made.encode(part).astype(dtype, copy=False)

@@ -68,8 +68,10 @@ def text_of(config: DataConfig, path: str | None, elsewhere: bool) -> DataConfig
     Raises:
         ConfigError: it was trained on a text that has to be named.
     """
-    if elsewhere and path is not None:
-        config = config.model_copy(update={"corpus": "text"})
+    if elsewhere:
+        config = config.model_copy(
+            update={"corpus": "text" if path else "shakespeare", "tokenizer": "init_from"}
+        )
     if config.corpus != "shakespeare" and path is None:
         named = f"{config.corpus} {config.path or ''}".strip()
         raise ConfigError(f"--data: it was trained on data={named}; if you know that, give --data PATH")
@@ -98,13 +100,11 @@ def look(
     loaded = load(path)
     config = loaded.meta.config
     elsewhere = not loaded.meta.fingerprint  # trained on nobody knows what
-    data = prepare(**text_of(config.data, data_path, elsewhere).model_dump())
+    text = text_of(config.data, data_path, elsewhere)
+    spec = loaded.meta.tokenizer if text.tokenizer == "init_from" else None
+    data = prepare(**text.model_dump(), spec=spec)
     if not elsewhere and data.fingerprint != loaded.meta.fingerprint:
         raise ConfigError(f"{path}: its text is not the one it was trained on; put that in its place")
-    if data.tokenizer.spec != loaded.meta.tokenizer:
-        raise ConfigError(
-            f"--data: the tokenizer of {path} is another than that of this text; give its own text"
-        )
     data.check_length(config.model.block_size)
     windows = windows or max(1, TOKENS // config.model.block_size)
     model = load_model(loaded, data.tokenizer.vocab_size, OURS + ((trust,) if trust else ())).eval()

@@ -30,7 +30,6 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     import torch
 
     from data import batches
-    from data.prepared import prepare
     from diagnostics import causality, names
     from diagnostics.activations import Activations
     from diagnostics.statistics import on_host
@@ -39,8 +38,9 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from training.device import choose
     from training.evaluation import Net, cross_entropy
     from training.rehearsal import rehearsed
+    from training.tokens import tokens_of
 
-    data, T = prepare(**config.data.model_dump()), config.model.block_size
+    data, T = tokens_of(config), config.model.block_size
     data.check_length(T)
     rows = config.train.batch_size // config.train.grad_accum
     batch = batches.training_batch(data.train, T, rows, stream_seed(config.seed, "data", 0))

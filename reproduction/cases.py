@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from comparison import folders
 from data import batches
-from data.prepared import Prepared, prepare
+from data.prepared import Prepared
 from plain.files import write_atomically
 from reproduction.finding import Finding, Scalar, override
 from training import checkpoint, cli, device
@@ -18,6 +18,7 @@ from training.checking import ConfigError
 from training.config import RunConfig
 from training.runs import short_hash
 from training.sweep import folder_of
+from training.tokens import tokens_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,7 +181,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
     for (arm, value, typed), config in zip(made, composed, strict=True):
         text = config.data.model_dump_json()
-        data = texts.get(text) or texts.setdefault(text, prepare(**config.data.model_dump()))
+        data = texts.get(text) or texts.setdefault(text, tokens_of(config))
         data.check_length(config.model.block_size)
         runs_dir = str(out / "runs" / watched(config))
         for seed, models in by_seed.items():

@@ -1,8 +1,6 @@
 """What an exported model is, as the README.md of its folder: a model card (Mitchell et al. 2019), made of the
 run's own files and of nothing else."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,7 +9,7 @@ from data import tokenizers
 from diagnostics import causality
 from plain.files import read_json
 from plain.terminal import escaped
-from training.checkpoint import Checkpoint
+from training.checkpoint import Checkpoint, Meta
 from training.config import RunConfig
 
 # What a stranger needs to know of a run's settings; not where it was, nor how it was watched.
@@ -21,38 +19,44 @@ OF_DATA = {"corpus", "tokenizer", "val_fraction"}
 
 USES = {
     "hf": """\
+```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForCausalLM.from_pretrained(".")
 prompt = tokenizer({start!r}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**prompt, max_new_tokens={steps})[0]))
-""",
-    "safetensors": "# python sample.py checkpoint=model.safetensors\n",
+```""",
+    "safetensors": "```sh\npython sample.py checkpoint=model.safetensors\n```",
 }
 
 
-def text(loaded: Checkpoint, form: str, certificate: Callable[[], dict[str, Any]]) -> str:
+def of_run(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
+    """What the files of a checkpoint's run say, by their names without .json; nothing where the run is not
+    around it."""
+    folder = loaded.path.resolve().parents[1]
+    names = ("status", "environment", "certificate")
+    return {
+        name: read_json(folder / f"{name}.json") if folder.name == loaded.meta.run else {} for name in names
+    }
+
+
+def text(meta: Meta, parameters: int, form: str, said: dict[str, dict[str, Any]]) -> str:
     """The card of a checkpoint.
 
     Args:
+        parameters: how many there are.
         form: of the export, ``hf`` or ``safetensors``.
-        certificate: makes its certificate, where the run has kept none.
+        said: as ``of_run`` has it, with a certificate.
     """
-    meta, config = loaded.meta, loaded.meta.config
-    folder = loaded.path.parent.parent if loaded.path.parent.name == "checkpoints" else Path()
-    of_run = folder.name == meta.run
-    status = read_json(folder / "status.json") if of_run else {}
-    environment = read_json(folder / "environment.json") if of_run else {}
-    kept = (read_json(folder / "certificate.json") if of_run else {}) or certificate()
-    numbers = sum(t.numel() for name, t in loaded.tensors.items() if not name.startswith("optimizer/"))
+    config, theirs = meta.config, meta.config.init_from is not None and not meta.step
     name = escaped(meta.run).replace("`", "'")
     rows = {
-        "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {numbers:,} parameters; "
-        f"{config.chosen()}",
+        "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {parameters:,} "
+        f"parameters; {config.chosen()}",
         "trained": trained(config, meta.step),
-        "text": about_text(config, environment),
-        **losses(status),
-        "looks at": causality.in_words(kept, "this model").removeprefix("causality: "),
+        **({} if theirs else {"text": about_text(config, said["environment"])}),
+        **losses(said["status"]),
+        "looks at": causality.in_words(said["certificate"], "this model").removeprefix("causality: "),
     }
     table = "\n".join(f"| {key} | {escaped(str(value)).replace('|', '/')} |" for key, value in rows.items())
     start = tokenizers.from_spec(meta.tokenizer).start
@@ -61,23 +65,24 @@ def text(loaded: Checkpoint, form: str, certificate: Callable[[], dict[str, Any]
     front = yaml.safe_dump(
         header | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]}
     )
-    settings = config.model_dump(by_alias=True, include=SETTINGS if meta.step else OF_MODEL)
-    if meta.step:
+    settings = config.model_dump(by_alias=True, include=OF_MODEL if theirs else SETTINGS)
+    if not theirs:
         settings["data"] = config.data.model_dump(include=OF_DATA)
     listed = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=10**6)
     return (
         f"---\n{front}---\n# `{name}`\n\nA GPT made with normgpt, where normalization is a choice.\n\n"
-        f"| | |\n|---|---|\n{table}\n\n## Use\n\n```python\n{use}```\n\n"
+        f"| | |\n|---|---|\n{table}\n\n## Use\n\n{use}\n\n"
         f"## Settings\n\n```yaml\n{listed}```\n"
     )
 
 
 def trained(config: RunConfig, step: int) -> str:
-    source = Path(config.init_from).name if config.init_from else ""
     if not step:
-        return f"not by normgpt: these are the weights of {source}" if source else "not yet"
+        return (
+            f"not by normgpt: these are the weights of {config.init_from}" if config.init_from else "not yet"
+        )
     tokens = step * config.train.batch_size * config.model.block_size
-    begun = f", from the weights of {source}" if source else ""
+    begun = f", from the weights of {config.init_from}" if config.init_from else ""
     return f"{step:,} of {config.train.steps:,} steps, {tokens:,} tokens{begun}; seed {config.seed}"
 
 

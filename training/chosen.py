@@ -1,14 +1,14 @@
 """Which model a program is to look at: a run's, a checkpoint, or one from elsewhere."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from training import checkpoint, cli, runs
 from training.checking import Checked
 from training.config import RunConfig
-from training.pickles import pickled
+from training.pickles import first_pickle, pickled
 from training.pretrained import pretrained
 
 
@@ -17,7 +17,7 @@ class Chosen(Checked):
 
     run: str | None
     checkpoint: str | None
-    init_from: str | None
+    init_from: Annotated[str, Field(min_length=1)] | None
     which: Literal["best", "last"]
     runs_dir: str
 
@@ -36,12 +36,9 @@ def find_checkpoint(config: Chosen) -> Path:
     folder = Path(config.run) if config.run is not None else runs.newest_run(config.runs_dir)
     steps = checkpoint.saved_steps(folder / "checkpoints")
     if not steps:
-        others = sorted(folder.glob("*.pt"))
-        raise checkpoint.CheckpointError(
-            pickled(others[0])
-            if others
-            else f"{folder}: no checkpoint there; name a run's folder that has one"
-        )
+        other = first_pickle(folder)
+        said = f"{folder}: no checkpoint there; name a run's folder that has one"
+        raise checkpoint.CheckpointError(pickled(other) if other else said)
     best = (runs.read_status(folder).get("best") or {}).get("step")
     return checkpoint.path_of(
         folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]

@@ -31,7 +31,17 @@ from training.composition import composed_job, plain
 
 CONF = Path(__file__).parents[1] / "conf"
 TEXT_KEYS = (
-    *("prompt", "prompt_file", "checkpoint", "run", "runs_dir", "out", "data.path", "data.cache"),
+    *(
+        "prompt",
+        "prompt_file",
+        "checkpoint",
+        "run",
+        "runs_dir",
+        "init_from",
+        "out",
+        "data.path",
+        "data.cache",
+    ),
     *("hydra.sweep.dir", "wandb.project", "wandb.entity", "wandb.group", "wandb.dir"),
 )
 # Options that take no value.
@@ -183,6 +193,8 @@ def quoted(argument: str) -> str:
     """``prompt=What's in a name?`` so that Hydra's parser gives back these letters, as text."""
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
+        return argument
+    if key == "init_from" and (value == "null" or "," in value):  # nothing; or a run of each
         return argument
     return as_text(key, value)
 

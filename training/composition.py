@@ -23,7 +23,9 @@ def plain(composed: DictConfig, hydra: Any) -> dict[str, Any]:
         ConfigError: a site names a norm that there is not; or ``init_from`` is no model, or not of that kind.
     """
     if composed.get("model") and composed.get("init_from"):
-        composed = begun(composed, {override.partition("=")[0] for override in hydra.overrides.task})
+        composed = begun(
+            composed, {override.partition("=")[0].lstrip("+~") for override in hydra.overrides.task}
+        )
     runtime = hydra.runtime
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group, choice in runtime.choices.items():
@@ -56,9 +58,10 @@ def begun(composed: DictConfig, given: set[str]) -> DictConfig:
         own, chosen = OmegaConf.select(composed, key), bool({key, "model"} & given)
         part = key == "model.block_size" and isinstance(own, int) and own <= value  # of the context
         if chosen and own != value and not part:
+            least = "at most " * (key == "model.block_size")
             raise ConfigError(
                 f"{key}: is {own}, but the weights of init_from={composed.init_from} are of a model with "
-                f"{value}; leave it out"
+                f"{least}{value}; leave {key if key in given else 'model'}= out"
             )
         if not (chosen and part):
             OmegaConf.update(composed, key, value)

@@ -78,7 +78,7 @@ class ModelConfig(Checked):
 class DataConfig(Checked):
     corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
     path: str | None
-    tokenizer: Literal["char", "bpe", "gpt2"]
+    tokenizer: Literal["char", "bpe", "gpt2", "init_from"]
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
     verify: bool
@@ -184,7 +184,7 @@ class RunConfig(Checked):
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
     tuned: list[str]
-    init_from: str | None
+    init_from: Annotated[str, Field(min_length=1)] | None
     model: ModelConfig
     norm: Component
     placement: Component

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from data import huggingface, tokenizers
 from training import card, checkpoint, chosen, cli, layout
 from training.checking import ConfigError
-from training.checkpoint import Checkpoint
+from training.checkpoint import Checkpoint, Meta
 from training.components import OURS, load_model
-from training.config import RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,18 +69,28 @@ def as_huggingfaces(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: Pa
 
 def as_weights_alone(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: Path) -> None:
     """Write model.safetensors, a checkpoint that nothing can go on from."""
-    meta = loaded.meta.model_copy(update={"optimizer": {}, "config": for_others(loaded.meta.config)})
-    checkpoint.write(folder / "model.safetensors", meta, tensors)
+    checkpoint.write(folder / "model.safetensors", loaded.meta, tensors)
 
 
-def for_others(config: RunConfig) -> RunConfig:
-    """It without where its user has things, and who they are to wandb."""
-    name = config.data.path and Path(config.data.path).name
-    data = config.data.model_copy(update={"path": name, "cache": "data/cache"})
-    wandb = config.wandb.model_copy(update={"entity": None, "group": None, "dir": "."})
-    begun = config.init_from and Path(config.init_from).name
-    places = {"runs_dir": "runs", "init_from": begun, "data": data, "wandb": wandb}
-    return config.model_copy(update=places)
+def for_others(meta: Meta) -> Meta:
+    """It without the optimizer's state, where its user has things, and who they are to wandb."""
+    config = meta.config
+
+    def name(path: str | None) -> str | None:
+        return path and Path(path).name
+
+    places: dict[str, Any] = {
+        "runs_dir": "runs",
+        "init_from": name(config.init_from),
+        "data": config.data.model_copy(update={"path": name(config.data.path), "cache": "data/cache"}),
+        "wandb": config.wandb.model_copy(update={"entity": None, "group": None, "dir": "."}),
+    }
+    changed: dict[str, Any] = {
+        "config": config.model_copy(update=places),
+        "run": name(meta.run),
+        "optimizer": {},
+    }
+    return meta.model_copy(update=changed)
 
 
 FORMATS: dict[str, Callable[[Checkpoint, "dict[str, Tensor]", Path], None]] = {
@@ -92,10 +101,7 @@ FORMATS: dict[str, Callable[[Checkpoint, "dict[str, Tensor]", Path], None]] = {
 
 @contextmanager
 def made(out: Path) -> Iterator[Path]:
-    """Inside, a folder that becomes ``out`` when all went well, and else is gone. Raises ConfigError where
-    there is one already."""
-    if out.exists():
-        raise ConfigError(f"out: {out} is there already; name another folder")
+    """Inside, a folder that becomes ``out`` when all went well, and else is gone."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -111,22 +117,28 @@ def made(out: Path) -> Iterator[Path]:
 @cli.command("export", ExportConfig)
 def main(config: ExportConfig) -> None:
     out = Path(config.out)
+    if out.exists():
+        raise ConfigError(f"out: {out} is there already; name another folder")
+    loaded = chosen.load(config)
+    from safetensors import SafetensorError
+
+    from diagnostics import causality
+    from training.state import model_tensors
+
+    packages = OURS + ((config.trust,) if config.trust else ())
+    vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
+    model = load_model(loaded, vocab_size, packages)  # which finds whatever does not fit
+    said = card.of_run(loaded)
+    said["certificate"] = said["certificate"] or causality.certificate(model, vocab_size)
+    loaded = Checkpoint(loaded.path, for_others(loaded.meta), loaded.tensors)
     with made(out) as folder:
-        loaded = chosen.load(config)
-        from safetensors import SafetensorError
-
-        from diagnostics import causality
-        from training.state import model_tensors
-
-        packages = OURS + ((config.trust,) if config.trust else ())
-        vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-        model = load_model(loaded, vocab_size, packages)  # which finds whatever does not fit
         try:
             FORMATS[config.format](loaded, model_tensors(model), folder)
         except SafetensorError as error:
             raise ConfigError(f"out: {out}: cannot be written ({error}); make room") from None
-        text = card.text(loaded, config.format, lambda: causality.certificate(model, vocab_size))
-        (folder / "README.md").write_text(text, encoding="utf-8")
+        parameters = sum(p.numel() for p in model.parameters())
+        page = card.text(loaded.meta, parameters, config.format, said)
+        (folder / "README.md").write_text(page, encoding="utf-8")
     size = sum(file.stat().st_size for file in out.iterdir())
     print(f"{out}: {loaded.meta.run}, step {loaded.meta.step:,}, {size / 1e6:,.1f} MB; its card is README.md")
 

@@ -42,10 +42,12 @@ class GPT2(BaseModel):
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     add_cross_attention: bool = False
-    auto_map: None = None  # code of its own, which is not run here
+    auto_map: Any = None
 
     @model_validator(mode="after")
     def can_be_ours(self) -> "GPT2":
+        if self.auto_map is not None:
+            raise ValueError("auto_map: it comes with code of its own, which is not run here")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation_function: {self.activation} is none of {', '.join(ACTIVATIONS)}")
         if self.n_inner not in (None, 4 * self.n_embd):
@@ -75,8 +77,12 @@ class GPT2(BaseModel):
     @property
     def customs(self) -> dict[str, Any]:
         """What goes with the weights unless a run says otherwise, and where it has such a key."""
-        gpt2s = self.vocab_size in range(GPT2_TOKENS, GPT2_TOKENS + 2 * PADDED)
-        return {"norm.eps": self.layer_norm_epsilon} | ({"data.tokenizer": "gpt2"} if gpt2s else {})
+        tokenizer = "gpt2" if self.has_gpt2s_vocabulary else "init_from"
+        return {"norm.eps": self.layer_norm_epsilon, "data.tokenizer": tokenizer}
+
+    @property
+    def has_gpt2s_vocabulary(self) -> bool:
+        return self.vocab_size in range(GPT2_TOKENS, GPT2_TOKENS + 2 * PADDED)
 
 
 @dataclass(frozen=True)

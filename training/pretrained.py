@@ -23,19 +23,19 @@ from pydantic import ValidationError
 
 from data import DataError, huggingface, tokenizers
 from data.prepared import file_digest
-from plain.files import first_of, small_text
+from plain.files import small_text
 from training import hub
-from training.checking import ConfigError
+from training.checking import ConfigError, expectation
 from training.checkpoint import Checkpoint, Meta, header_length
 from training.config import RunConfig
 from training.hub import HUB, WEIGHTS
 from training.layout import GPT2, PADDED, entries
-from training.pickles import pickled
+from training.pickles import SUFFIXES, first_pickle, pickled
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model
+PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model; the last number is how many
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old files: constants, no weights
 LARGEST = 2**20  # bytes of a config.json
 LARGE = 10**8  # bytes of weights, which take a while
@@ -60,6 +60,8 @@ class Pretrained:
             found = sorted(file for file in folder.iterdir() if PARTS.fullmatch(file.name))
         if not found:
             raise lacking(folder, WEIGHTS)
+        if found[0].name != WEIGHTS and {int(file.name[15:20]) for file in found} != {len(found)}:
+            raise ConfigError(f"{folder}: its weights are in parts, of which some are missing or too many")
         return found
 
     @cached_property
@@ -121,17 +123,12 @@ class Pretrained:
         tokens where more are only there to make the number even."""
         import torch
 
+        if self.name in HUB:
+            self.digest  # noqa: B018 which looks at the hashes
         self.check()
         if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
             print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
-        rows = self.said.vocab_size
-        if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
-            named = self.said.customs.get("data.tokenizer")
-            advice = f"data.tokenizer={named}" if named else "the one that it was trained with"
-            raise ConfigError(
-                f"init_from: {self.name} has a vocabulary of {rows:,} tokens, but the text's tokenizer "
-                f"{vocab_size:,}; give {advice}"
-            )
+        self.check_vocabulary(vocab_size)
         kept = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         kept["embed.positions.weight"] = block_size
         with self.opened() as found:
@@ -146,6 +143,15 @@ class Pretrained:
             }
             return {name: tensor[: kept.get(name)].float().contiguous() for name, tensor in whole.items()}
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Whether it has this many tokens, but for rows that make their number even."""
+        rows = self.said.vocab_size
+        if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
+            raise ConfigError(
+                f"init_from: {self.name} has a vocabulary of {rows:,} tokens, but the text's tokenizer "
+                f"{vocab_size:,}; give data.tokenizer={self.said.customs['data.tokenizer']}"
+            )
+
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
         """The spec of its tokenizer, as data/tokenizers.py has it; None where it has none."""
@@ -157,7 +163,7 @@ class Pretrained:
                 spec = json.loads(small_text(file, huggingface.LARGEST))["tokenizer"]
                 tokenizers.from_spec(spec)
                 return dict(spec)
-            if "data.tokenizer" in self.said.customs:
+            if self.said.has_gpt2s_vocabulary:
                 return tokenizers.gpt2("", "", 0).spec
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             if isinstance(error, DataError):
@@ -192,16 +198,22 @@ def pretrained(name: str) -> Pretrained:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; check the file") from None
     except ValidationError as error:
-        raise ConfigError(f"{file}: {first_of(error)[:200]}; name a folder with a GPT-2") from None
+        raise ConfigError(f"{file}: {what_is_wrong(error)}; name a folder with a GPT-2") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{file}: damaged; name another folder") from None
 
 
 def lacking(folder: Path, file: str) -> ConfigError:
     """What to say of a folder that has not this file."""
-    pickles = sorted([*folder.glob("*.pt"), *folder.glob("*.bin")])
+    found = first_pickle(folder)
     said = f"init_from: {folder}: has no {file}; name a folder that has it"
-    return ConfigError(pickled(pickles[0]) if pickles else said)
+    return ConfigError(pickled(found) if found else said)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Pydantic's first finding: the key, and what it should be."""
+    key = ".".join(map(str, error.errors()[0]["loc"]))
+    return ": ".join(filter(None, [key, expectation(error)]))[:200]
 
 
 def folder_of(name: str, needed: str) -> Path:
@@ -212,7 +224,7 @@ def folder_of(name: str, needed: str) -> Path:
     """
     path = Path(name)
     if name not in HUB or path.is_dir():
-        if path.is_file() and path.suffix != ".safetensors":
+        if path.is_file() and path.suffix in SUFFIXES:
             raise ConfigError(pickled(path))
         if path.is_file():
             raise ConfigError(f"init_from: {name}: is a file; name its folder")

@@ -24,12 +24,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from data import DataError
-from data.prepared import Prepared, prepare
+from data.prepared import Prepared
 from training import cli, interrupts, records, runs, system
 from training.checking import ConfigError, checked
 from training.composition import composed_job
 from training.config import RunConfig
 from training.estimate import seconds_per_operation, work
+from training.tokens import tokens_of
 from training.watch import Watch, duration
 
 PATIENCE = 60  # seconds that runs may take to save when the sweep is asked to end
@@ -93,7 +94,7 @@ class Sweep:
         self.folder = Path(hydra.sweep.dir).resolve()
         count = hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1
         self.at_once = int(count) if count > 0 else system.cores() + 1 + int(count)  # -1: as many as cores
-        self.prepared: dict[str, Prepared | DataError] = {}
+        self.prepared: dict[str, Prepared | ConfigError | DataError] = {}
 
     def do(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
         """Do the jobs that were not done before. Returns all of them."""
@@ -150,14 +151,14 @@ class Sweep:
         return list(jobs.values())
 
     def data(self, config: RunConfig) -> Prepared:
-        key = config.data.model_dump_json()
+        key = f"{config.init_from} {config.data.model_dump_json()}"
         if key not in self.prepared:
             try:
-                self.prepared[key] = prepare(**config.data.model_dump())
-            except DataError as error:
+                self.prepared[key] = tokens_of(config)
+            except (ConfigError, DataError) as error:
                 self.prepared[key] = error
         found = self.prepared[key]
-        if isinstance(found, DataError):
+        if isinstance(found, Exception):
             raise found
         return found
 

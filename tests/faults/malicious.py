@@ -183,8 +183,15 @@ def tokens(change: Callable[[dict[str, Any]], Any]) -> Make:
     """One whose tokenizer.json is a byte pair encoding, changed."""
 
     def make(theirs: Path) -> None:
+        import safetensors.torch
+
         every_byte = [bytes([byte]) for byte in range(256)]
         said = huggingface.described(BytePairTokenizer("gpt2", [*every_byte, b"th"]).spec)
+        weights = safetensors.torch.load_file(theirs / "model.safetensors")
+        weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:1].repeat(257, 1)
+        (theirs / "model.safetensors").write_bytes(safetensors.torch.save(weights))
+        config = json.loads((theirs / "config.json").read_text())
+        (theirs / "config.json").write_text(json.dumps(config | {"vocab_size": 257}))
         change(said)
         (theirs / "tokenizer.json").write_text(json.dumps(said))
 
@@ -377,7 +384,8 @@ ARTEFACTS: dict[str, Make] = {
     ),
     "a tokenizer.json with ids of 2^70": tokens(lambda said: said["model"]["vocab"].update(th=2**70)),
     "a tokenizer.json whose tokens are long": tokens(long_tokens),
-    "a tokenizer.json of another size than the model": tokens(lambda said: None),
+    "a tokenizer.json of another size than the model": configured(vocab_size=26),
+    "a tokenizer.json of 64 MB of tables": overwritten("tokenizer.json", "[" + "{}," * 2**24 + "{}]"),
     "moments of another shape": moments(
         lambda said, tensors: tensors.update({n: t[:1] for n, t in tensors.items() if n.endswith("exp_avg")})
     ),

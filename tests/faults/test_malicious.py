@@ -9,7 +9,7 @@ import pytest
 from tests import programs
 from tests.conftest import LETTERS, TINY, daily
 from tests.faults.contract import check_refused, contents
-from tests.faults.malicious import ARTEFACTS, SAMPLED, a_gpt2
+from tests.faults.malicious import ARTEFACTS, SAMPLED, gpt2, tokens
 
 AUDITED = "tests/faults/controls/audited.py"
 
@@ -63,10 +63,12 @@ def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_prope
     assert not (tmp_path / "audit.txt").exists(), (tmp_path / "audit.txt").read_text()
 
 
-def test_the_folder_that_others_are_made_of_is_good(good, tmp_path):
+@pytest.mark.parametrize("make", [gpt2, tokens])
+def test_the_folder_that_others_are_made_of_is_good(good, tmp_path, make):
     """The control: what is refused is refused for what was changed in it."""
-    a_gpt2(good, tmp_path)
-    assert programs.run(*SAMPLED, cwd=tmp_path).returncode == 0
+    make(lambda unchanged: None)(good, tmp_path)
+    done = programs.run(*SAMPLED, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def audited(folder: Path, *arguments: str, **environ: str) -> tuple[str, list[str]]:

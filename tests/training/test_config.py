@@ -99,7 +99,7 @@ def test_norms_bias_follows_the_models_unless_it_is_said():
         ),
         (
             "data.tokenizer=words",
-            r"data\.tokenizer: .* it should be 'char', 'bpe' or 'gpt2'",
+            r"data\.tokenizer: .* it should be 'char', 'bpe', 'gpt2' or 'init_from'",
         ),
         ("optim.kind=sgd", r"optim\.kind: should be one of 'adamw', 'muon'; choose it with optim="),
         ("optim.beta1=x", r"optim\.beta1: .* is not possible; it should be a valid number"),

@@ -102,14 +102,21 @@ def test_weights_alone_are_a_checkpoint_for_sampling(tmp_path):
     assert len(texts.pop()) > 20
 
 
-def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path):
-    trained(tmp_path, "wandb.entity=me", f"runs_dir={tmp_path}/runs", f"data.path={tmp_path}/text.txt")
-    assert exported(tmp_path, "format=safetensors", "out=out").returncode == 0
+@pytest.mark.parametrize("trains", [True, False])
+def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
+    gpt2s.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
+    begun = f"init_from={tmp_path}/theirs"
+    if trains:
+        places = (f"runs_dir={tmp_path}/runs", f"data.path={tmp_path}/text.txt", begun)
+        sizes = [f"model.{key}={size}" for key, size in (("n_layer", 2), ("n_head", 2), ("n_embd", 16))]
+        trained(tmp_path, "wandb.entity=me", *places, *sizes)
+    done = exported(tmp_path, "format=safetensors", "out=out", *[begun] * (not trains))
+    assert done.returncode == 0, done.stderr
     with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
         said = file.metadata()["normgpt"] + (tmp_path / "out/README.md").read_text()
     assert str(tmp_path) not in said
     assert '"entity": null' in said
-    assert "text.txt" in said
+    assert "theirs" in said
 
 
 def test_the_card_says_what_the_run_says(tmp_path):
@@ -128,6 +135,11 @@ def test_the_card_says_what_the_run_says(tmp_path):
     assert yaml.safe_load(settings)["norm"]["_target_"] == "model.batchnorms.BatchNorm"
     mode = stat.S_IMODE((tmp_path / "out/README.md").stat().st_mode)
     assert mode == 0o644
+    again = programs.run(
+        "training/export.py", "run=.", "format=safetensors", f"out={tmp_path}/again", cwd=run
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again/README.md").read_text() == card
 
 
 def test_the_lines_of_the_card_work(tmp_path, capsys, monkeypatch):
@@ -155,6 +167,7 @@ def test_weights_from_elsewhere_have_a_card_that_claims_no_training(tmp_path):
     card = (tmp_path / "out/README.md").read_text()
     assert "| trained | not by normgpt: these are the weights of theirs |" in card
     assert "learning_rate" not in card
+    assert "shakespeare" not in card
 
 
 @pytest.mark.parametrize(
@@ -165,7 +178,7 @@ def test_weights_from_elsewhere_have_a_card_that_claims_no_training(tmp_path):
         ("format=onnx out=out", "format: 'onnx' is not possible; it should be 'hf' or 'safetensors'"),
         ("format=hf out=taken", "out: taken is there already; name another folder"),
         ("format=hf out=out run=a checkpoint=b", "run: and checkpoint= both say what to load"),
-        ("format=hf out=out", "runs_dir: runs has no run"),
+        ("format=hf out=new/out", "runs_dir: runs has no run"),
         ("format=hf out=out init_from=taken", "init_from: taken: has no config.json; name a folder"),
     ],
 )

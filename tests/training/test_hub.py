@@ -20,6 +20,7 @@ SCRIPT = """
 import sys
 from training.pretrained import pretrained
 try:
+    weights = pretrained("gpt2").tensors(8, 61)
     print(pretrained("gpt2").digest)
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")

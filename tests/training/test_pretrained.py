@@ -24,6 +24,7 @@ from tests import gpt2s, programs
 from tests.conftest import LETTERS, TINY, configured
 from training import chosen, export, runs
 from training.checking import ConfigError
+from training.checkpoint import load
 from training.components import OURS, initial_model, load_model
 from training.pretrained import in_words, pretrained
 
@@ -209,10 +210,18 @@ def test_its_run_is_another_where_the_weights_are_others(tmp_path):
             ("model.n_layer=6",),
             "model.n_layer: is 6, but the weights of init_from=theirs are of a model with 2",
         ),
-        (("model=modern",), "model.n_layer: is 4, but the weights"),
-        (("model.block_size=128",), "model.block_size: is 128, but the weights"),
+        (
+            ("model=modern",),
+            "of init_from=theirs are of a model with 2; leave model= out",
+        ),
+        (
+            ("model.block_size=128",),
+            "model.block_size: is 128, but the weights of init_from=theirs are of a model with at most 64",
+        ),
         (("model.positions=rotary",), "model.positions: is rotary, but the weights"),
         (("data.tokenizer=bpe", "data.vocab_size=300"), "the text's tokenizer"),
+        (("++model.n_layer=6",), "model.n_layer: is 6, but the weights of init_from=theirs"),
+        (("init_from=",), "init_from: '' is not possible; it should have at least 1 character"),
         (
             ("init_from=elsewhere",),
             "init_from: elsewhere: no such folder; name one, or one of gpt2, gpt2-medium",
@@ -226,6 +235,61 @@ def test_what_the_weights_cannot_be_is_refused(tmp_path, arguments, line):
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
+    """Not by one of its own, which would have as many tokens, and other ones."""
+    gpt2s.saved(tmp_path / "theirs", chars=CHARS)
+    (tmp_path / "rotated.txt").write_text("".join(CHARS[::-1]) * 40)
+    assert trained(tmp_path, "data.path=rotated.txt").returncode == 0
+    [run] = tmp_path.glob("runs/*-*")
+    [*_, newest] = sorted(run.glob("checkpoints/*"))
+    assert load(newest).meta.tokenizer["chars"] == CHARS
+    (tmp_path / "rotated.txt").write_text("".join(chr(ord(c) + 200) for c in CHARS) * 40)
+    assert "is not in the vocabulary of" in trained(tmp_path, "data.path=rotated.txt").stderr
+    other = trained(tmp_path, "data.path=rotated.txt", "data.tokenizer=char")
+    assert other.stderr == (
+        "error: data.tokenizer: theirs was trained with another one than this text's; "
+        "give data.tokenizer=init_from\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["it's (1)", "~here", "2024", "a=b"])
+def test_a_folder_may_have_any_name(tmp_path, name):
+    gpt2s.saved(tmp_path / name, chars=CHARS)
+    done = trained(tmp_path, f"init_from={name}", "train.steps=0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
+    gpt2s.saved(tmp_path / "theirs", chars=CHARS)
+    common = ("train.steps=6", "train.checkpoint_every=3")
+    assert "begins with the weights" in trained(tmp_path, *common).stdout
+    [run] = tmp_path.glob("runs/*-*")
+    (run / "status.json").write_text("{}")
+    [*_, newest] = sorted(run.glob("checkpoints/*"))
+    newest.unlink()
+    done = trained(tmp_path, *common)
+    assert "going on from step 3 of 6" in done.stdout
+    assert "begins with the weights" not in done.stdout
+
+
+def test_runs_of_other_weights_by_one_name_are_compared_as_such(tmp_path):
+    gpt2s.saved(tmp_path / "theirs", chars=CHARS)
+    trained(tmp_path)
+    changed(tmp_path / "theirs", lambda some: {name: tensor * 2 for name, tensor in some.items()})
+    trained(tmp_path)
+    compared = programs.run("compare.py", "runs", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert len(set(re.findall(r"theirs [0-9a-f]{8}", compared.stdout))) == 2
+
+
+def test_parts_that_are_not_all_there_are_refused(tmp_path):
+    model = gpt2s.theirs()
+    model.save_pretrained(tmp_path, max_shard_size="20kB")
+    sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
+    with pytest.raises(ConfigError, match="some are missing or too many"):
+        pretrained(str(tmp_path)).check()
 
 
 def test_what_is_said_and_the_same_is_taken(tmp_path):
@@ -343,6 +407,18 @@ def test_hugging_faces_own_pickle_too(tmp_path):
     idx = torch.arange(50)[None]
     with torch.no_grad():
         assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5
+
+
+def test_of_several_pickles_the_weights_are_named(tmp_path):
+    gpt2s.theirs().config.save_pretrained(tmp_path)
+    for name in ("optimizer.pt", "pytorch_model.bin", "training_args.bin"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"torch\.load\('pytorch_model\.bin'"):
+        pretrained(str(tmp_path)).check()
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
+    (tmp_path / "optimizer.pt").unlink()
+    with pytest.raises(ConfigError, match="let transformers' save_pretrained write safetensors"):
+        pretrained(str(tmp_path)).check()
 
 
 def test_a_name_that_a_shell_would_run_is_not_repeated(tmp_path):
