@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.prepared import Prepared
 from plain.files import read_json
-from training import checkpoint, cli, distributed, interrupts, pretrained, runs, tracking
+from training import checkpoint, cli, distributed, interrupts, runs, tracking
 from training.clock import Clock, is_due
 from training.config import RunConfig
 from training.divergence import Divergence, guessing
@@ -105,7 +105,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     if here["settled"]:
         print(f"with {config.chosen()}: {in_words(here['settled'])}")
     if config.init_from and not start:
-        print(pretrained.in_words(model, config.init_from))
+        print(state.begun_in_words(model, config.init_from))
     run.write(run.certificate, certificate)
     print(causality.in_words(certificate, config.chosen()), flush=True)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from training import pretrained
 from training.checking import ConfigError, expectation, refusal
 from training.checkpoint import Checkpoint, CheckpointError
 from training.config import Component, RunConfig
@@ -185,9 +184,11 @@ def build_model(
 
 def initial_model(config: RunConfig, vocab_size: int, attend: "type[Attend] | None" = None) -> "GPT":
     """The model that a run begins with. Raises as ``build_model`` and training/pretrained.py."""
+    from training.state import begin
+
     model = build_model(config, vocab_size, attend=attend)
     if config.init_from:
-        pretrained.begin(model, config.init_from, vocab_size)
+        begin(model, config.init_from, vocab_size)
     return model
 
 

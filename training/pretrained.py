@@ -33,7 +33,7 @@ from training.layout import GPT2, PADDED, entries
 from training.pickles import SUFFIXES, first_pickle, pickled
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model; the last number is how many
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old files: constants, no weights
@@ -65,13 +65,21 @@ class Pretrained:
         return found
 
     @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the weights, which are in order: what they are to a run's identity."""
-        digests = [file_digest(file) for file in self.files]
-        for file, digest in zip(self.files, digests, strict=True):
-            hub.check(file, digest)
+    def digests(self) -> list[str]:
+        """SHA-256 of each file."""
         self.check()
-        return hashlib.sha256(" ".join([self.said.model_dump_json(), *digests]).encode()).hexdigest()
+        return [file_digest(file) for file in self.files]
+
+    def verify(self) -> None:
+        """Whether the hub's files are what it says that they are."""
+        for file, digest in zip(self.files, self.digests, strict=True):
+            hub.check(file, digest)
+
+    @property
+    def digest(self) -> str:
+        """What the weights are to a run's identity."""
+        self.verify()
+        return hashlib.sha256(" ".join([self.said.model_dump_json(), *self.digests]).encode()).hexdigest()
 
     def check(self) -> None:
         """Whether the files have the tensors that config.json says, and no others."""
@@ -123,9 +131,9 @@ class Pretrained:
         tokens where more are only there to make the number even."""
         import torch
 
-        if self.name in HUB:
-            self.digest  # noqa: B018 which looks at the hashes
         self.check()
+        if self.name in HUB:
+            self.verify()
         if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
             print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         self.check_vocabulary(vocab_size)
@@ -232,26 +240,3 @@ def folder_of(name: str, needed: str) -> Path:
             raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
         return path
     return hub.from_hub(name, needed).parent
-
-
-def begin(model: "nn.Module", name: str, vocab_size: int) -> None:
-    """Copy the weights of ``init_from`` into a model with its ``settings``: all of its matrices, and of its
-    norms what has the same name and shape, so that a norm of another kind begins where theirs were, as far as
-    it can. Raises ConfigError as Pretrained."""
-    import torch
-
-    own = model.state_dict()  # the very tensors
-    there = pretrained(name).tensors(own["embed.positions.weight"].shape[0], vocab_size)
-    with torch.no_grad():
-        for key, tensor in there.items():
-            if key in own and own[key].shape == tensor.shape:
-                own[key].copy_(tensor)
-
-
-def in_words(model: "nn.Module", name: str) -> str:
-    """What ``begin`` took, and where another norm or placement has no such tensors."""
-    own = {key for key, _ in model.named_parameters()}
-    there = {entry.ours for entry in entries(pretrained(name).said)}
-    left, new = len(there - own), len(own - there)
-    others = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
-    return f"begins with the weights of {name}" + others * bool(left or new)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from training.checkpoint import Checkpoint, CheckpointError, load, newest, path_of
+from training.layout import entries
+from training.pretrained import pretrained
 from training.ranks import Ranks
 from training.views import View
 
@@ -84,6 +86,27 @@ def resume(folder: Path, run: str, view: View, optimizers: Sequence[Optimizer], 
     except CheckpointError as error:  # the code of the model has changed
         raise CheckpointError(f"{error}; fresh=true starts the run over") from None
     return found.meta.step
+
+
+def begin(model: nn.Module, name: str, vocab_size: int) -> None:
+    """Copy the weights of ``init_from`` into a model of their architecture: all of its matrices, and of its
+    norms what has the same name and shape, so that a norm of another kind begins where theirs were, as far as
+    it can. Raises ConfigError as Pretrained."""
+    own = model.state_dict()  # the very tensors
+    there = pretrained(name).tensors(own["embed.positions.weight"].shape[0], vocab_size)
+    with torch.no_grad():
+        for key, tensor in there.items():
+            if key in own and own[key].shape == tensor.shape:
+                own[key].copy_(tensor)
+
+
+def begun_in_words(model: nn.Module, name: str) -> str:
+    """What ``begin`` took, and where another norm or placement has no such tensors."""
+    own = {key for key, _ in model.named_parameters()}
+    there = {entry.ours for entry in entries(pretrained(name).said)}
+    left, new = len(there - own), len(own - there)
+    others = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
+    return f"begins with the weights of {name}" + others * bool(left or new)
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -26,7 +26,8 @@ from training import chosen, export, runs
 from training.checking import ConfigError
 from training.checkpoint import load
 from training.components import OURS, initial_model, load_model
-from training.pretrained import in_words, pretrained
+from training.pretrained import pretrained
+from training.state import begun_in_words
 
 CHARS = "".join(sorted(set(LETTERS)))
 RUN = [one for one in TINY if not one.startswith("model.")]  # which the weights say
@@ -319,7 +320,7 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     shared = {name for name in own.keys() & theirs.keys() if own[name].shape == theirs[name].shape}
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
     assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
-    words = in_words(model, str(tmp_path))
+    words = begun_in_words(model, str(tmp_path))
     left = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # of 5 norms, biases; all
     new = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
     expected = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
