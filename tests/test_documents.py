@@ -81,7 +81,7 @@ def reason_of(command: str) -> str | None:
     return next((why for part, why in ELSEWHERE.items() if is_of(command, part)), None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
     """A folder with what the pages suppose: a text, some runs, others' weights, exports."""
     home = tmp_path_factory.mktemp("home")
