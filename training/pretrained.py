@@ -167,7 +167,7 @@ class Pretrained:
             folder = folder_of(self.name, "config.json")
             if (file := folder / "tokenizer.json").exists():
                 return huggingface.read(file)
-            if (file := folder / "meta.json").exists():  # of nanoGPT's data, as the README has it
+            if (file := folder / "meta.json").exists():  # of nanoGPT's data: docs/ecosystem.md
                 spec = json.loads(small_text(file, huggingface.LARGEST))["tokenizer"]
                 tokenizers.from_spec(spec)
                 return dict(spec)
@@ -215,6 +215,8 @@ def lacking(folder: Path, file: str) -> ConfigError:
     """What to say of a folder that has not this file."""
     found = first_pickle(folder)
     said = f"init_from: {folder}: has no {file}; name a folder that has it"
+    if (folder / "checkpoints").is_dir():
+        said = f"init_from: {folder}: a run of ours; name what python -m training.export makes of it"
     return ConfigError(pickled(found) if found else said)
 
 

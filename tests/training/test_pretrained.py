@@ -255,6 +255,12 @@ def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
     )
 
 
+def test_a_run_of_ours_is_exported_first(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="a run of ours; name what python -m training.export makes of it"):
+        pretrained(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["it's (1)", "~here", "2024", "a=b"])
 def test_a_folder_may_have_any_name(tmp_path, name):
     gpt2s.saved(tmp_path / name, chars=CHARS)
