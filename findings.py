@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write docs/findings.md, and results/findings")
     parser.add_argument("--config-dir", help="a folder with more of conf/: finding, norm, …")
     parser.add_argument("--out", type=Path, default=Path("findings"), help="runs, results and page; findings")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
