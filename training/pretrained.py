@@ -61,7 +61,9 @@ class Pretrained:
         if not found:
             raise lacking(folder, WEIGHTS)
         if found[0].name != WEIGHTS and {int(file.name[15:20]) for file in found} != {len(found)}:
-            raise ConfigError(f"{folder}: its weights are in parts, of which some are missing or too many")
+            raise ConfigError(
+                f"{folder}: its weights are in parts, of which some are missing or too many; fetch them again"
+            )
         return found
 
     @cached_property
