@@ -25,7 +25,7 @@ test-faults: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --table .venv/faults.md $(FAULTS) $(ARGS)
 
 test-slurm: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "not long" -rs tests/training/test_slurm.py $(ARGS)
+	$(BIN)/python -m pytest -m "not long" -rs tests/sweep/test_slurm.py $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -18,20 +18,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from comparison import folders, groups
-from comparison.folders import Run, UnreadableError
+from comparison import groups, load
 from comparison.groups import ComparisonError
+from comparison.load import Run, UnreadableError
 from comparison.report import Report, reported
-from plain.terminal import escaped
+from system.terminal import escaped
 
 
 def runs_of(paths: Sequence[str], conditions: Sequence[str]) -> tuple[list[Run], list[str]]:
     """The runs that have ended and fulfil all conditions, and what was passed over, each with the reason."""
     found: dict[str, Run] = {}
     passed_over = []
-    for folder in folders.found(paths):
+    for folder in load.found(paths):
         try:
-            run, said = folders.load(folder)
+            run, said = load.load(folder)
         except UnreadableError as error:
             passed_over.append(f"{folder}: {error}")
             continue
@@ -60,24 +60,24 @@ def compared(asked: argparse.Namespace) -> Report:
 
 def compare(asked: argparse.Namespace, console: Console) -> None:
     if len(asked.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in asked.runs):
-        from comparison.pair import in_terminal as side_by_side
+        from comparison.two_runs import in_terminal as side_by_side
 
         console.print(side_by_side(*map(loaded, asked.runs)))
         return
-    from comparison.cells import in_terminal
+    from comparison.table import in_terminal
 
     report = compared(asked)
     console.print(in_terminal(report))
-    from comparison import files
+    from comparison import write
 
-    for line in files.write(report, asked.out):
+    for line in write.write(report, asked.out):
         print(line, flush=True)
 
 
 def loaded(path: str) -> Run:
     """A run that was named by itself. Raises UnreadableError."""
     try:
-        return folders.load(Path(path))[0]
+        return load.load(Path(path))[0]
     except UnreadableError as error:
         raise UnreadableError(f"{path}: {error}") from None
 
@@ -86,7 +86,7 @@ def watch(asked: argparse.Namespace, console: Console) -> None:
     """The table, printed anew as runs end, until Ctrl-C."""
     from rich.text import Text
 
-    from comparison.cells import in_terminal
+    from comparison.table import in_terminal
 
     before = ""
     while True:

@@ -18,11 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data import DataError, tokenizers
-from plain import terminal
-from training import checkpoint, chosen, cli
-from training.components import OURS, load_model
-from training.sampling import SampleConfig
+from cli import app
+from cli.sample_schema import SampleConfig
+from data import tokenizers
+from rundir import checkpoint_file
+from system import errors, terminal
+from system.errors import DataError
+from training.build import OURS
+from training.load_model import load as load_chosen
+from training.load_model import load_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,7 +84,7 @@ def beginning(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
 
 
 def load(
-    config: SampleConfig, loaded: checkpoint.Checkpoint, vocab_size: int
+    config: SampleConfig, loaded: checkpoint_file.Checkpoint, vocab_size: int
 ) -> "tuple[LastLogits, Compute]":
     """What a checkpoint's model says comes next, and where and in which precision it computes.
 
@@ -115,9 +119,9 @@ def load(
     return autocast, compute
 
 
-@cli.command("sample", SampleConfig)
+@app.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
-    loaded = chosen.load(config)
+    loaded = load_chosen(config)
     import torch
 
     from model.decoding import generate
@@ -126,7 +130,7 @@ def main(config: SampleConfig) -> None:
     try:
         tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
     except DataError as error:
-        raise checkpoint.CheckpointError(f"{loaded.path}: {error}") from None
+        raise errors.CheckpointError(f"{loaded.path}: {error}") from None
     prompt = beginning(config, tokenizer)
     try:
         ids = tokenizer.encode(prompt)

@@ -4,7 +4,7 @@
     python train.py norm=NAME placement=NAME           a norm of conf/norm, elsewhere: conf/placement
     python train.py data=text data.path=FILE           another text
     python train.py -m norm=NAME,NAME seed=0,1         several runs, one after another
-    torchrun --nproc_per_node=2 train.py               one run by several processes: training/distributed.py
+    torchrun --nproc_per_node=2 train.py               one run by several processes: training/parallel/
     python train.py --help                             every choice and default
 
 Read it from the bottom: ``main`` finds or makes the run, ``train`` is the loop. Torch is imported inside
@@ -16,17 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.prepared import Prepared
-from plain.files import read_json
-from training import checkpoint, cli, distributed, interrupts, runs, tracking
-from training.clock import Clock, is_due
-from training.config import RunConfig
+from cli import app
+from cli.schema import RunConfig
+from data.token_files import Prepared
+from rundir import checkpoint_file, identity, wandb_sink
+from rundir.environment import environment
+from rundir.folder import OthersRun, Run, ended_here, has_ended, read_status
+from rundir.metrics import Metrics, best_of, cut, losses
+from rundir.outcome import report
+from rundir.progress_line import ProgressLine
+from rundir.schema import read_json
+from system import signals
 from training.divergence import Divergence, guessing
-from training.environment import environment
-from training.outcome import report
-from training.progress import ProgressLine
-from training.ranks import Ranks, lost
-from training.tokens import tokens_of
+from training.load_data import tokens_of
+from training.parallel import process_group
+from training.parallel.ranks import Ranks, lost
+from training.timing import Clock, is_due
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,25 +40,26 @@ if TYPE_CHECKING:
     from training.evaluation import Objective
 
 
-def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, ranks: Ranks) -> None:
+def train(config: RunConfig, data: Prepared, compute: "Compute", run: Run, ranks: Ranks) -> None:
     """Train from where the run is to its last step; its folder then holds all there is to know."""
     import torch
 
-    from diagnostics import causality, names
+    from diagnostics import causality, metric_names
     from diagnostics.activations import Activations, without_effects
     from diagnostics.statistics import on_host
     from diagnostics.weights import Weights
     from training import evaluation, state
-    from training.components import in_words
+    from training.batches import Feed
+    from training.build import in_words, settled
+    from training.compile import compiled
+    from training.cost import worth_compiling
     from training.device import set_switches
-    from training.estimate import worth_compiling
+    from training.dry_run import rehearsed
     from training.evaluation import cross_entropy
-    from training.feed import Feed
     from training.memory import check_room, lacking_memory, saves_of, size_of, training_sizes
-    from training.optim import Updates, new_optimizers, rate_scale, warmup_steps
-    from training.rehearsal import compiled, rehearsed
+    from training.optimizer import Updates, new_optimizers, rate_scale, warmup_steps
 
-    wandb_mode = tracking.wandb_mode(config) if ranks.first else "disabled"
+    wandb_mode = wandb_sink.wandb_mode(config) if ranks.first else "disabled"
     threads = set_switches(compute, config.train.threads)
     steps, tokens = config.train.steps, config.train.batch_size * config.model.block_size  # of a step
     vocab_size, lacking = data.tokenizer.vocab_size, training_sizes(config)
@@ -74,27 +80,35 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
         compiling = partial(feed.loss, view.net, micro_batch)
         objective = compiled(view.trained, compute, compiling, accumulates, ranks)
     optimizers = new_optimizers(view.trained, config.optim)
-    wanted = names.selection(config.stats.metrics, config.stats.sites)
+    wanted = metric_names.selection(config.stats.metrics, config.stats.sites)
     weights = Weights(view.trained, wanted)
 
     run.lock()
-    if not config.fresh and ranks.told(runs.has_ended(run.folder)):  # while the lock was another process's
+    if not config.fresh and ranks.told(has_ended(run.folder)):  # while the lock was another process's
         return
     with view.whole():
         start = 0 if config.fresh else state.resume(run.checkpoints, run.folder.name, view, optimizers, ranks)
         certificate = ranks.told(read_json(run.certificate) if start else {})
         certificate = certificate or causality.certificate(model, vocab_size)
-    logged = ranks.told(tracking.losses(tracking.cut(run.metrics, start)) if ranks.first else None)
-    best = tracking.best_of(logged)
+    logged = ranks.told(losses(cut(run.metrics, start)) if ranks.first else None)
+    best = best_of(logged)
     warm = warmup_steps(steps, config.schedule)
     patience = config.train.hopeless_after
     unlearned, origin = guessing(feed.windows(feed.large)), partial(feed.origin, view)
     divergence = Divergence(unlearned, warm, steps, patience, origin, logged)
     updates = Updates([*view.trained.parameters()], optimizers, config.train.grad_clip or math.inf)
     n_parameters = sum(p.numel() for p in model.parameters())
-    here = environment(config, data, compute, n_parameters, threads, objective is not cross_entropy)
-    here |= {"overrides": cli.arguments(), "ranks": ranks.count, "distributed": config.distributed}
-    group = here["group"] = runs.group_name(config, compute.precision, data.fingerprint)
+    computed = {
+        "device": str(compute.device),
+        "precision": compute.precision,
+        "threads": threads,
+        "compile": objective is not cross_entropy,
+        "parameters": n_parameters,
+        "settled": settled(config),
+    }
+    here = environment(config, data, computed)
+    here |= {"overrides": app.arguments(), "ranks": ranks.count, "distributed": config.distributed}
+    group = here["group"] = identity.group_name(config, compute.precision, data.fingerprint)
     size = size_of(state.model_tensors(model).values(), optimizers)
     if ranks.first:
         check_room(run.checkpoints, size, most=saves_of(config))
@@ -117,7 +131,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
         tensors = view.gathered(state.model_tensors(view.trained) | moments)
         if not ranks.told(state.all_finite(tensors)):
             return
-        meta = checkpoint.Meta(
+        meta = checkpoint_file.Meta(
             step=step,
             config=config,
             tokenizer=data.tokenizer.spec,
@@ -127,7 +141,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
         )
         if ranks.first:
             metrics.sync()
-            checkpoint.save(run.checkpoints, meta, tensors, best["step"] if best else None)
+            checkpoint_file.save(run.checkpoints, meta, tensors, best["step"] if best else None)
         run.write_status(step=step, saved=step)
 
     def evaluations(step: int) -> dict[str, float]:
@@ -147,10 +161,10 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
     clock = Clock(compute.synchronize, logged[-1]["seconds"] if logged else 0.0)
     timed_steps = 0  # updates since the last row with a loss
     with (
-        tracking.copied_to_wandb(wandb_mode, config, run.folder, group, start),  # a signal ends its wait
-        interrupts.deferred(ranks.largest) as stop,
+        wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, group, start),  # a signal ends its wait
+        signals.deferred(ranks.largest) as stop,
         run.recording(),
-        tracking.Metrics(run.metrics) as metrics,
+        Metrics(run.metrics) as metrics,
         ProgressLine(start, steps) as progress,
         lacking_memory(lacking),
         lost(),
@@ -170,7 +184,7 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
                     ranks.same_buffers(view.trained)
                     with clock.aside("evaluation"), view.whole():
                         row |= evaluations(step)
-            except interrupts.Interrupted:
+            except signals.Interrupted:
                 save(step)
                 ranks.told()  # none ends before it is saved
                 raise
@@ -225,9 +239,9 @@ def train(config: RunConfig, data: Prepared, compute: "Compute", run: runs.Run, 
                 break
 
 
-@cli.command("config", RunConfig, outlives_readers=True)
+@app.command("config", RunConfig, outlives_readers=True)
 def main(config: RunConfig) -> float:
-    with distributed.together(config.device) as ranks:
+    with process_group.together(config.device) as ranks:
         return one_run(config, ranks)
 
 
@@ -235,7 +249,7 @@ def one_run(config: RunConfig, ranks: Ranks) -> float:
     with ranks.in_turn():
         data = tokens_of(config)
     data.check_length(config.model.block_size)
-    found = None if config.fresh else runs.ended_here(config, data.fingerprint)
+    found = None if config.fresh else ended_here(config, data.fingerprint)
     if found := ranks.told(str(found) if found else None):
         return report(Path(found), already=True)
     print(
@@ -246,13 +260,13 @@ def one_run(config: RunConfig, ranks: Ranks) -> float:
     from training import device
 
     compute = device.choose(config.device, config.precision)
-    folder = runs.run_folder(config, compute.precision, data.fingerprint)
-    if not config.fresh and ranks.told(runs.has_ended(folder)):
+    folder = identity.run_folder(config, compute.precision, data.fingerprint)
+    if not config.fresh and ranks.told(has_ended(folder)):
         return report(folder, already=True)
-    new = "" if runs.read_status(folder) else "a new run, "
+    new = "" if read_status(folder) else "a new run, "
     print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
     try:
-        with runs.Run(folder) if ranks.first else runs.OthersRun(folder) as run:
+        with Run(folder) if ranks.first else OthersRun(folder) as run:
             ranks.told()  # the first one was not refused
             train(config, data, compute, run, ranks)
     finally:

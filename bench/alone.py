@@ -10,7 +10,7 @@ import torch
 from bench import ceiling
 from bench.sizes import Size
 from bench.steps import configured
-from training.components import bind
+from training.build import bind
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BLOCK_SECONDS = 0.1  # of one norm before it is the next one's turn

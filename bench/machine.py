@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import run
-from training.environment import ROOT, cpuinfo, git_state, processor
+from rundir.environment import ROOT, cpuinfo, git_state, processor
 
 PEER_FILES = ("train.py", "model.py", "sample.py")
 

@@ -20,8 +20,8 @@ from bench import alone, options, steps
 from bench.measure import BenchError
 from bench.report import Bench, Column, Measured
 from bench.sizes import BABY, NANO, Size
+from cli.app import CONF
 from training import device
-from training.cli import CONF
 
 # Ours against torch's of its kind; and the cheaper one against ours.
 KINDS = (

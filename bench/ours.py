@@ -13,8 +13,8 @@ from typing import Any
 from bench import measure
 from bench.measure import BenchError, Child
 from bench.report import Bench
-from plain.files import read_json
-from training.environment import ROOT
+from rundir.environment import ROOT
+from rundir.schema import read_json
 
 QUIET = ("train.eval_every=0", "train.checkpoint_every=0")  # nothing between the steps that are timed
 Row = dict[str, Any]  # of metrics.jsonl

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.measure import BenchError
 from bench.report import cell, digits
-from training.environment import ROOT
+from rundir.environment import ROOT
 
 MARK = "<!-- what follows is made by python -m bench.page -->"
 UNITS = (  # the end of a metric's name, its unit, and what a value is divided by to be shown in it

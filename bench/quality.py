@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import curves, options, ours, peer
 from bench.measure import BenchError
 from bench.report import Bench, Column, Measured
-from training.environment import ROOT
+from rundir.environment import ROOT
 
 TARGET = 1.90  # nats a character: what nanoGPT's recipe ends at on the whole split, 1.894 and 1.904
 COLUMNS: list[Column] = [

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from bench.sizes import NANO
 from bench.steps import Steps
-from training import device, distributed
-from training.ranks import Ranks
+from system import launch
+from training import device
+from training.parallel import process_group
+from training.parallel.ranks import Ranks
 
 MODELS: dict[str, tuple[str, ...]] = {  # a metric -> the norm and more of its command line
     "layernorm": ("layernorm",),
@@ -74,7 +76,7 @@ def seconds_of(call: Callable[[], object], meeting: Tensor, times: int = 50) -> 
 
 
 def main() -> None:
-    with distributed.together("auto") as ranks:
+    with process_group.together("auto") as ranks:
         device.set_switches(device.choose("auto", "auto"), threads=1)
         if ranks.count > 1:
             found = steps(ranks)
@@ -88,6 +90,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with distributed.leaving():
+    with launch.leaving():
         main()
         raise SystemExit(0)

@@ -19,7 +19,7 @@ from functools import partial
 from bench import measure, options
 from bench.measure import BenchError
 from bench.report import Bench, Column, Measured
-from training.environment import ROOT
+from rundir.environment import ROOT
 
 COLUMNS: list[Column] = [
     ("layernorm_step_s", "step, ddp, ms", 1e-3),

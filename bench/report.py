@@ -22,8 +22,8 @@ from rich.text import Text
 
 from bench import machine
 from bench.measure import BenchError, ratio
-from plain.files import write_atomically
-from training.environment import ROOT
+from rundir.environment import ROOT
+from system.files import write_atomically
 
 FORMAT = 1
 QUIET = 2.0  # seconds between lines where the output is no terminal

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bench.measure import BenchError
 from bench.sizes import Size
-from training import device, rehearsal
-from training.cli import choices
-from training.config import RunConfig
+from cli.app import choices
+from cli.schema import RunConfig
+from training import compile, device, dry_run
 from training.evaluation import Net, Objective, cross_entropy
-from training.optim import Updates, new_optimizers
-from training.ranks import Ranks
+from training.optimizer import Updates, new_optimizers
+from training.parallel.ranks import Ranks
 
 BLOCK = 12  # steps of one norm before it is the next one's turn; the first two are not counted
 
@@ -61,10 +61,10 @@ class Steps:
         tokens = np.random.default_rng(ranks.rank).integers(size.vocab_size, size=shape)
         self.batch = tokens[:, :-1], tokens[:, 1:]
         self.objective: Objective = cross_entropy
-        self.view = rehearsal.rehearsed(self.config, size.vocab_size, self.compute, self.loss, ranks=ranks)
+        self.view = dry_run.rehearsed(self.config, size.vocab_size, self.compute, self.loss, ranks=ranks)
         if compiled:
             with contextlib.redirect_stdout(io.StringIO()):  # it says that compiling takes a while
-                self.objective = rehearsal.compiled(
+                self.objective = compile.compiled(
                     self.view.trained, self.compute, partial(self.loss, self.view.net), False, ranks
                 )
             if self.objective is cross_entropy:

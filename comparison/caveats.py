@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from comparison import groups as grouping
-from comparison.folders import Run
 from comparison.groups import Group, Keys, shown, title
+from comparison.load import Run
 from comparison.rates import Family
 
 

@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Sequence
 
-from comparison.folders import Run
 from comparison.groups import Group
+from comparison.load import Run
 
 MOST = 20  # seeds that are proposed
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from comparison.folders import Floats, Run
 from comparison.groups import Group
+from comparison.load import Floats, Run
 from comparison.verdicts import CONFIDENCE
 
 POINTS = 200  # of a curve

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comparison.folders import WATCHING, Run
+from comparison.load import NOT_COMPARED, Run
 from comparison.verdicts import Losses
 
 RATE = "optim.learning_rate"
@@ -66,7 +66,7 @@ def shown(value: Any) -> str:
 
 
 def watching(key: str) -> bool:
-    return key in WATCHING or key.startswith(("stats.", "wandb."))
+    return key in NOT_COMPARED or key.startswith(("stats.", "wandb."))
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

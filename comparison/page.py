@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from comparison import caveats, commands, curves, figures
-from comparison.cells import Cells, cells, notes, number, sensitivity
 from comparison.groups import shown, title
 from comparison.report import Report
+from comparison.table import Cells, cells, notes, number, sensitivity
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from comparison import caveats, commands
 from comparison import groups as grouping
-from comparison.folders import Run
 from comparison.groups import RATE, ComparisonError, Group, Keys, title
+from comparison.load import Run
 from comparison.rates import Family, Sensitivity, families, sensitivities
 from comparison.verdicts import (
     CONFIDENCE,

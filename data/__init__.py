@@ -11,7 +11,3 @@ prepare.py      a program for corpora larger than memory
 blocks.py       reads them; documents.py cuts what is long; workers.py makes the tokens; making.py writes them
 batches.py      windows of those tokens, for training and evaluation
 """
-
-
-class DataError(ValueError):
-    """What is wrong with the user's text or tokens, as ``<key or file>: <what is wrong>; <what to do>``."""

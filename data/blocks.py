@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data import DataError
 from data.documents import document, pieces
+from system.errors import DataError
 
 LARGEST = 2**22  # bytes that a block should have at most; a line that is longer makes it longer
 LONGEST = 2**28  # bytes without a place to cut: a line of JSON, or words without a space

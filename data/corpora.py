@@ -8,7 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from data import DataError, download
+from system import download
+from system.errors import DataError
 
 # --------------------------------------------------------------------------------------------------
 # text: any UTF-8 file, or a folder of .txt files

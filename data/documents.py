@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from data import DataError
+from system.errors import DataError
 
 PIECE = 2**22  # characters, or bytes of JSON; a piece ends at the first place behind them
 

@@ -20,11 +20,11 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError
-from data.adopted import together
-from data.prepared import FORMAT, SPLITS, digest
-from plain.files import naming, small_text, write_atomically
-from plain.lock import hold
+from data.external import together
+from data.token_files import FORMAT, SPLITS, digest
+from system.errors import DataError
+from system.files import naming, small_text, write_atomically
+from system.lock import hold
 
 SHARD = 100_000_000  # tokens of a file; it ends with the block in which it has them
 LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it

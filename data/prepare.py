@@ -25,11 +25,12 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from data import DataError, tokenizers
+from data import tokenizers
 from data.blocks import LARGEST, Block, blocks, kind_of
 from data.making import Making
 from data.workers import Workers
-from plain.terminal import escaped, outlive_readers
+from system.errors import DataError
+from system.terminal import escaped, outlive_readers
 
 SAMPLE = 2**26  # bytes of text that bpe is trained on
 SECONDS = 5.0  # between two lines on a pipe

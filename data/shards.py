@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError
+from system.errors import DataError
 
 HEADER = 1024  # bytes
 # of llm.c's files, by magic number and version

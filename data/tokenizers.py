@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError
-from data.gpt2 import gpt2_tokens
+from data.gpt2_vocab import gpt2_tokens
+from system.errors import DataError
 
 if TYPE_CHECKING:
     import tiktoken

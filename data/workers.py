@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError, tokenizers
+from data import tokenizers
 from data.blocks import Block
 from data.documents import ended
+from system.errors import DataError
 
 AHEAD = 2**25  # bytes of text in memory, for each process; one block is always let in
 END = "<|endoftext|>"

@@ -34,7 +34,7 @@ class Activations:
 
     Args:
         model: a model.GPT.
-        wanted: whether a name, as ``act.rms/03.mlp``, is to be measured; see diagnostics.names.
+        wanted: whether a name, as ``act.rms/03.mlp``, is to be measured; see diagnostics.metric_names.
         histograms: also count the values of the residual stream, ``hist.act/<site>``: see
             ``statistics.histogram``.
     """

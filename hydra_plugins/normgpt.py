@@ -1,7 +1,7 @@
 """Hydra looks for plugins in a package of this name: the sweeper that conf/hydra/sweeper/runs.yaml chooses,
 and the launcher of conf/hydra/launcher/slurm.yaml.
 
-They do their work in training/sweep.py and training/slurm.py; here is only what Hydra asks for, as it is
+They do their work in sweep/runner.py and sweep/slurm.py; here is only what Hydra asks for, as it is
 imported at every start.
 """
 
@@ -37,8 +37,8 @@ class RunSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from training.stages import sweep
-        from training.sweep import Sweep
+        from sweep.runner import Sweep
+        from sweep.two_stage import sweep
 
         assert self.hydra_context
         assert self.config
@@ -64,14 +64,14 @@ class SlurmLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as Submitit
 
-        from training import slurm
+        from sweep import slurm
 
         slurm.check()
         self.job = Submitit(**self.settings)
         self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from training import slurm
+        from sweep import slurm
 
         arguments = [
             (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())

@@ -16,9 +16,9 @@ os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
 import pytest
 import torch
 
-from tests import programs
-from training.cli import CONF, choices
-from training.config import RunConfig
+from cli.app import CONF, choices
+from cli.schema import RunConfig
+from tests.helpers import programs
 
 torch.set_num_threads(1)
 
@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if file := config.getoption("table"):
-        from tests.faults.table import markdown
+        from tests.helpers.faults_table import markdown
 
         every = itertools.chain(*terminalreporter.stats.values())
         page = markdown(

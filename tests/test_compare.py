@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests import programs
-from tests.comparison.made import made
 from tests.conftest import ROOT, TINY
+from tests.helpers import programs
+from tests.helpers.run_folders import made
 
 
 @pytest.fixture(scope="module")

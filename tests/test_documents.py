@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import zstandard
 
-from data.adopted import TO_JSON
-from tests import gpt2s, programs
+from cli.app import CONF, key_of, known_keys
+from cli.sample_schema import SampleConfig
+from cli.schema import RunConfig
+from data.external import TO_JSON
+from interop.hub import HUB
+from interop.pickle_hint import COMMAND, FROM_NANOGPT
 from tests.conftest import LETTERS, ROOT, TINY
-from training.cli import CONF, key_of, known_keys
-from training.config import RunConfig
-from training.hub import HUB
-from training.pickles import COMMAND, FROM_NANOGPT
-from training.sampling import SampleConfig
+from tests.helpers import gpt2_models, programs
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
@@ -31,16 +31,16 @@ ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
     "torchrun --nnodes=2": "needs two machines",
-    "hydra/launcher=slurm": "needs a Slurm: tests/training/test_slurm.py",
+    "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
     "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",
     "--config-dir": "needs the files of its page: tests/test_own_norm.py makes them",
     "trust=mynorms": "needs the files of its page: tests/test_own_norm.py makes them",
     "export PYTHONPATH=mine": "is the shell's own",
-    "pickle.load": "needs a file of nanoGPT's: tests/data/test_prepared.py makes one",
-    "torch.load": "needs a file of nanoGPT's: tests/training/test_pretrained.py makes one",
+    "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
+    "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
-LONG = ("findings.py ", "torchrun")
+LONG = ("-m findings ", "torchrun")
 # Instead of sizes that take long, and instead of texts that a network would bring.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 OTHER_TEXT = ("data=text", "data.path=my.txt")
@@ -91,9 +91,9 @@ def home(tmp_path_factory) -> Path:
     several = ["norm=layernorm,none", "placement=pre,post", "model.n_layer=1,2", "model.block_size=64"]
     succeeded(home, "train.py", "-m", *several, *appended("train.py", several, sizes=True))
     for form, out in (("hf", "exported"), ("safetensors", "weights")):
-        succeeded(home, "training/export.py", named("run=runs/NAME", home), f"format={form}", f"out={out}")
+        succeeded(home, "scripts/export.py", named("run=runs/NAME", home), f"format={form}", f"out={out}")
     snapshot = home / "hub/hub/models--openai-community--gpt2/snapshots" / HUB["gpt2"]
-    gpt2s.theirs(vocab_size=50257, n_embd=4, n_positions=256).save_pretrained(snapshot)
+    gpt2_models.theirs(vocab_size=50257, n_embd=4, n_positions=256).save_pretrained(snapshot)
     (home / "web").mkdir()
     rows = [json.dumps({"text": f"{number} {LETTERS[:300]}"}) for number in range(60)]
     (home / "web/1.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))
@@ -129,11 +129,11 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
     words = [named(word, folder) for word in words if word != "…"]
     if "results/reference" in words and "runs" in words:
         return [*words, "--mixed"]  # ours are too short to be compared with
-    if program == "findings.py" and words and not words[0].startswith("-"):
+    if program == "findings/__main__.py" and words and not words[0].startswith("-"):
         return [*words, "train.steps=2"]  # of one that trains nothing it is no condition
     if program == "data/prepare.py":
         return [*words, "--val-fraction", "0.5"]  # of one block in 200 there is none here
-    if program not in ("train.py", "diagnostics/init.py") or "--help" in words:
+    if program not in ("train.py", "scripts/initial_statistics.py") or "--help" in words:
         return words
     words = [f"{key}={SHORT[key]}" if (key := key_of(word)) in SHORT else word for word in words]
     keys = {key_of(word): word.partition("=")[2] for word in words}
@@ -267,7 +267,7 @@ CHECKS = {
     "train.py": trained,
     "sample.py": sampled,
     "compare.py": compared,
-    "training/export.py": exported,
+    "scripts/export.py": exported,
 }
 
 

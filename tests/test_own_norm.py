@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests import programs
 from tests.conftest import LETTERS, ROOT, TINY
+from tests.helpers import programs
 from tests.test_train import rows
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")

@@ -13,16 +13,20 @@ from pathlib import Path
 import pytest
 
 import train as program
-from data import batches
-from data.prepared import prepare
+from data import windows as data_windows
+from data.token_cache import prepare
 from diagnostics import causality
-from plain.files import read_json
+from rundir import checkpoint_file, identity
+from rundir.folder import Run, read_status
+from rundir.schema import read_json
+from system import errors
+from system import signals as system_signals
+from system.errors import ConfigError
 from tests.conftest import daily
-from tests.programs import Program, saved
+from tests.helpers.programs import Program, saved
 from tests.test_train import QUICK, final, rows, same
-from training import checkpoint, device, interrupts, runs
-from training.checking import ConfigError
-from training.ranks import Ranks
+from training import device
+from training.parallel.ranks import Ranks
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
 CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
@@ -31,10 +35,10 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 
 def go(config) -> Path:
     """What the command does: begin, or go on."""
-    with interrupts.ending():
+    with system_signals.ending():
         data, compute = prepare(**config.data.model_dump()), device.choose(config.device, config.precision)
-        folder = runs.run_folder(config, compute.precision, data.fingerprint)
-        with runs.Run(folder) as run:
+        folder = identity.run_folder(config, compute.precision, data.fingerprint)
+        with Run(folder) as run:
             program.train(config, data, compute, run, Ranks())
     return folder
 
@@ -71,11 +75,11 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
         monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
         again = elsewhere(config, tmp_path / f"stopped{number}-{min(stops)}")
         for stop in sorted(stops):
-            with pytest.raises(interrupts.Interrupted) as raised:
+            with pytest.raises(system_signals.Interrupted) as raised:
                 go(again)
             assert raised.value.code == 128 + number
             [folder] = Path(again.runs_dir).iterdir()
-            status = runs.read_status(folder)
+            status = read_status(folder)
             reason = signal.Signals(number).name
             assert (status["state"], status["reason"], status["saved"]) == ("interrupted", reason, stop + 1)
             evaluated = [row for row in rows(folder) if "val/loss" in row and row["step"] > 0]
@@ -83,30 +87,30 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
             assert (status["best"] or {}) == {k: best[k] for k in ("step", "val/loss") if best}
         assert same(final(go(again)), final(whole))
         assert measured(folder) == measured(whole)
-        ends = [runs.read_status(run) | {"peak_memory": None} for run in (folder, whole)]
+        ends = [read_status(run) | {"peak_memory": None} for run in (folder, whole)]
         assert ends[0] == ends[1]
-    assert checkpoint.saved_steps(whole / "checkpoints")[-1] == 9
+    assert checkpoint_file.saved_steps(whole / "checkpoints")[-1] == 9
 
 
 def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch):
     config = tiny("train.steps=3")
     monkeypatch.setattr(causality, "in_words", lambda *what: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(interrupts.Interrupted):
+    with pytest.raises(system_signals.Interrupted):
         go(config)
     [folder] = Path(config.runs_dir).iterdir()
-    status = runs.read_status(folder)
+    status = read_status(folder)
     assert (status["state"], status["reason"]) == ("interrupted", "before its first step")
     monkeypatch.undo()
-    assert runs.read_status(go(config))["state"] == "finished"
+    assert read_status(go(config))["state"] == "finished"
 
 
-@pytest.mark.parametrize("number", daily(interrupts.SIGNALS))
+@pytest.mark.parametrize("number", daily(system_signals.SIGNALS))
 def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, number):
     config = tiny(*HARD, "train.steps=9")
     monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches
     whole = go(config)
     for split in ("fixed_windows", "whole_split"):
-        windows = getattr(batches, split)
+        windows = getattr(data_windows, split)
 
         def stopping(*arguments, windows=windows):
             for i, batch in enumerate(windows(*arguments)):
@@ -117,16 +121,16 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
 
         again = elsewhere(config, tmp_path / f"{split}{number}")
         with monkeypatch.context() as patch:
-            patch.setattr(batches, split, stopping)
-            with pytest.raises(interrupts.Interrupted):
+            patch.setattr(data_windows, split, stopping)
+            with pytest.raises(system_signals.Interrupted):
                 go(again)
         assert same(final(go(again)), final(whole))
 
 
 def test_the_handlers_found_are_there_again_afterwards(tiny):
-    before = [signal.getsignal(number) for number in interrupts.SIGNALS]
+    before = [signal.getsignal(number) for number in system_signals.SIGNALS]
     go(tiny("train.steps=1"))
-    assert [signal.getsignal(number) for number in interrupts.SIGNALS] == before
+    assert [signal.getsignal(number) for number in system_signals.SIGNALS] == before
 
 
 def signalled(times: int, pause: float) -> list[int]:
@@ -134,13 +138,13 @@ def signalled(times: int, pause: float) -> list[int]:
     reached = []
 
     def loop():
-        with interrupts.ending(), interrupts.deferred():
+        with system_signals.ending(), system_signals.deferred():
             for i in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
                 reached.append(i)
                 time.sleep(pause)
 
-    with pytest.raises(interrupts.Interrupted):
+    with pytest.raises(system_signals.Interrupted):
         loop()
     return reached
 
@@ -150,17 +154,17 @@ def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
 
 
 def test_another_signal_after_a_while_does_not_wait(monkeypatch):
-    monkeypatch.setattr(interrupts, "PATIENCE", 0.05)
+    monkeypatch.setattr(system_signals, "PATIENCE", 0.05)
     assert signalled(times=3, pause=0.1) == [0]
 
 
 def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
     def failing():
-        with interrupts.ending(), interrupts.deferred():
+        with system_signals.ending(), system_signals.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             raise OSError("disk full")
 
-    with pytest.raises(interrupts.Interrupted) as raised:
+    with pytest.raises(system_signals.Interrupted) as raised:
         failing()
     assert raised.value.code == 128 + signal.SIGTERM
     assert str(raised.value.__cause__) == "disk full"
@@ -170,11 +174,11 @@ def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
     done = []
 
     def stopped_at_the_end():
-        with interrupts.ending(), interrupts.deferred():
+        with system_signals.ending(), system_signals.deferred():
             os.kill(os.getpid(), signal.SIGUSR1)
             done.append(True)
 
-    with pytest.raises(interrupts.Interrupted) as raised:
+    with pytest.raises(system_signals.Interrupted) as raised:
         stopped_at_the_end()
     assert done == [True]
     assert raised.value.code == 128 + signal.SIGUSR1
@@ -190,7 +194,7 @@ PROCESSES.set_forkserver_preload(["tests.test_resume"])
 
 def go_in_a_process(config, ready) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # after go, multiprocessing would exit with 1
-    with interrupts.ending():
+    with system_signals.ending():
         ready.set()
         go(config)
 
@@ -212,7 +216,7 @@ def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
         process.join(120)
         codes.append(process.exitcode)
     [folder] = Path(config.runs_dir).iterdir()
-    assert runs.read_status(folder)["state"] == "finished"
+    assert read_status(folder)["state"] == "finished"
     return folder, codes
 
 
@@ -240,7 +244,7 @@ def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
 def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
     seldom = ("train.eval_every=10", "train.checkpoint_every=7")
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, *seldom, "train.steps=120")
-    signals = random.sample([*interrupts.SIGNALS, signal.SIGKILL], 4)
+    signals = random.sample([*system_signals.SIGNALS, signal.SIGKILL], 4)
     stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(70), 5)), strict=True)
     check_stopped_and_whole_are_the_same(config, tmp_path, [*stops])
 
@@ -255,7 +259,7 @@ def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, op
 def test_a_signal_at_any_moment_of_the_start_ends_it_and_it_begins_well_afterwards(tiny, tmp_path):
     config = tiny(*HARD, "train.steps=3")
     whole = go(elsewhere(config, tmp_path / "whole"))
-    for number in interrupts.SIGNALS:
+    for number in system_signals.SIGNALS:
         ready = PROCESSES.Event()
         process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
         process.start()
@@ -299,7 +303,7 @@ def stop_after(config, monkeypatch, step):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
-    with pytest.raises(interrupts.Interrupted):
+    with pytest.raises(system_signals.Interrupted):
         go(config)
     monkeypatch.undo()
     [folder] = Path(config.runs_dir).iterdir()
@@ -313,7 +317,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
     config = tiny(*HARD, "train.steps=9")
     whole = go(elsewhere(config, tmp_path / "whole"))
     folder = stop_after(config, monkeypatch, 6)
-    older, newest = (checkpoint.path_of(folder / "checkpoints", step) for step in (6, 7))
+    older, newest = (checkpoint_file.path_of(folder / "checkpoints", step) for step in (6, 7))
     damaged = damage(newest.read_bytes(), older.read_bytes())
     newest.write_bytes(damaged)
     capsys.readouterr()
@@ -337,9 +341,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, mo
     for i, path in enumerate(paths):
         path.write_bytes(damage(contents[i], contents[i - 1]))
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    with pytest.raises(
-        checkpoint.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"
-    ):
+    with pytest.raises(errors.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"):
         go(config)
     lock = folder / ".lock"
     assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f != lock} == {
@@ -357,7 +359,7 @@ def test_a_run_knows_its_earlier_seconds_and_its_best(tiny, monkeypatch):
         "".join(json.dumps(row | {"seconds": row["seconds"] + 1000}) + "\n" for row in rows(folder)) + "{torn"
     )
     stop_after(config, monkeypatch, 6)
-    assert runs.read_status(folder)["best"]["step"] == 4  # of before: no evaluation was due since
+    assert read_status(folder)["best"]["step"] == 4  # of before: no evaluation was due since
     assert all(row["seconds"] > 1000 for row in rows(folder))
 
 
@@ -366,13 +368,13 @@ def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
     folder = stop_after(config, monkeypatch, 6)
     fresh = config.model_copy(update={"fresh": True})
     stop_after(fresh, monkeypatch, 1)
-    assert checkpoint.saved_steps(folder / "checkpoints") == [2]
+    assert checkpoint_file.saved_steps(folder / "checkpoints") == [2]
 
 
 def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch):
     wild = ("norm=none", "optim.learning_rate=1e60", "train.eval_every=0")  # infinite at once
     drawn = []
-    draw = batches.training_batch
+    draw = data_windows.training_batch
 
     def draw_and_stop(*arguments):
         drawn.append(1)
@@ -380,13 +382,13 @@ def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch
             os.kill(os.getpid(), signal.SIGTERM)
         return draw(*arguments)
 
-    monkeypatch.setattr(batches, "training_batch", draw_and_stop)
+    monkeypatch.setattr(data_windows, "training_batch", draw_and_stop)
     config = tiny(*wild, "train.steps=30", "train.log_every=100", "train.checkpoint_every=0")
-    with pytest.raises(interrupts.Interrupted):
+    with pytest.raises(system_signals.Interrupted):
         go(config)
     [folder] = Path(config.runs_dir).iterdir()
-    assert checkpoint.saved_steps(folder / "checkpoints") == []
-    assert runs.read_status(folder)["saved"] is None
+    assert checkpoint_file.saved_steps(folder / "checkpoints") == []
+    assert read_status(folder)["saved"] is None
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, tmp_path, capsys):
@@ -394,7 +396,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, 
     whole = go(elsewhere(config, tmp_path / "whole"))
     folder = go(config)
     shutil.rmtree(folder / "checkpoints")
-    runs.Run(folder).write_status(state="running", step=3)
+    Run(folder).write_status(state="running", step=3)
     (folder / ".step.tmp").write_text("half")
     capsys.readouterr()
     go(config)
@@ -448,14 +450,14 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
 
 def test_a_folder_that_is_there_is_locked_before_anything_is_built(tmp_path):
     folder = tmp_path / "run"
-    with runs.Run(folder) as new:
+    with Run(folder) as new:
         assert not folder.exists()  # what is refused later leaves no trace
         new.lock()
         with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* is training this run"):
-            runs.Run(folder).__enter__()
-    with runs.Run(folder), pytest.raises(ConfigError, match="is training this run"):
-        runs.Run(folder).lock()
-    with runs.Run(folder):
+            Run(folder).__enter__()
+    with Run(folder), pytest.raises(ConfigError, match="is training this run"):
+        Run(folder).lock()
+    with Run(folder):
         pass
 
 
@@ -474,6 +476,4 @@ def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tm
     done = command("train.py", *sweep)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("3 runs: 1 done before, 2 to do")
-    assert all(
-        runs.read_status(folder)["state"] == "finished" for folder in tmp_path.glob("runs/layernorm-*")
-    )
+    assert all(read_status(folder)["state"] == "finished" for folder in tmp_path.glob("runs/layernorm-*"))

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from data.tokenizers import from_spec
 from model.decoding import window_start
+from rundir import checkpoint_file
+from rundir.folder import read_status
 from sample import draw
+from system import signals
 from tests.conftest import ROOT
-from tests.programs import Program
+from tests.helpers.programs import Program
 from tests.test_train import run
-from training import checkpoint, interrupts, runs
-from training.components import build_model
+from training.build import build_model
 
 
 def logits(rows: int = 5, vocab_size: int = 11) -> torch.Tensor:
@@ -90,7 +92,7 @@ def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trai
 
 def likeliest(folder: Path, prompt: str, n: int) -> str:
     """The prompt and n tokens, by the model of its last checkpoint without anything kept."""
-    loaded = checkpoint.load(checkpoint.path_of(folder / "checkpoints", 20))
+    loaded = checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", 20))
     tokenizer = from_spec(loaded.meta.tokenizer)
     model = build_model(loaded.meta.config, tokenizer.vocab_size).eval()
     unused = model.load_state_dict(loaded.tensors, strict=False)
@@ -154,12 +156,12 @@ def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):
 
 
 def test_best_last_and_a_file_are_what_is_loaded(command, trained):
-    steps = checkpoint.saved_steps(trained / "checkpoints")
-    best = runs.read_status(trained)["best"]["step"]
+    steps = checkpoint_file.saved_steps(trained / "checkpoints")
+    best = read_status(trained)["best"]["step"]
     greedy = ("temperature=0", "max_new_tokens=3")
     assert f"step {best}, cpu, fp32\n" in command("sample.py", *greedy).stderr
     assert f"step {steps[-1]}, " in command("sample.py", "which=last", *greedy).stderr
-    file = checkpoint.path_of(trained / "checkpoints", steps[0])
+    file = checkpoint_file.path_of(trained / "checkpoints", steps[0])
     assert f"step {steps[0]}, " in command("sample.py", f"checkpoint={file}", *greedy).stderr
 
 
@@ -190,8 +192,8 @@ def test_a_wrong_command_is_one_line(command, trained, arguments, said):
 
 
 def test_a_damaged_checkpoint_is_refused(command, trained):
-    [*_, last] = checkpoint.saved_steps(trained / "checkpoints")
-    file = checkpoint.path_of(trained / "checkpoints", last)
+    [*_, last] = checkpoint_file.saved_steps(trained / "checkpoints")
+    file = checkpoint_file.path_of(trained / "checkpoints", last)
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -201,16 +203,16 @@ def test_a_damaged_checkpoint_is_refused(command, trained):
 
 
 def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
-    loaded = checkpoint.load(checkpoint.path_of(trained / "checkpoints", 20))
+    loaded = checkpoint_file.load(checkpoint_file.path_of(trained / "checkpoints", 20))
     giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
     meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
-    file = checkpoint.save(trained, meta, loaded.tensors, None)
+    file = checkpoint_file.save(trained, meta, loaded.tensors, None)
     done = command("sample.py", f"checkpoint={file}")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "its config is of a model of" in done.stderr
 
 
-@pytest.mark.parametrize("number", interrupts.SIGNALS)
+@pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)

@@ -14,35 +14,37 @@ import torch
 import yaml
 
 import train as program
-from data.batches import training_batch
-from data.prepared import prepare
+from data.token_cache import prepare
+from data.windows import training_batch
 from model.branches import PlainAttend
 from model.streams import stream_seed
-from tests import programs
+from rundir import checkpoint_file, identity
+from rundir.code_hash import source
+from rundir.folder import Run, read_status
+from system.errors import ConfigError
 from tests.conftest import AROUND
-from tests.programs import Program
-from training import checkpoint, runs, state
-from training.checking import ConfigError
-from training.components import build_model
+from tests.helpers import programs
+from tests.helpers.programs import Program
+from training import state
+from training.build import build_model
 from training.device import choose
-from training.ranks import Ranks
-from training.rehearsal import rehearse
-from training.source import source
+from training.dry_run import rehearse
+from training.parallel.ranks import Ranks
 
 
 def run(config) -> Path:
     """Train from step 0, whatever is there."""
     config = config.model_copy(update={"fresh": True})
     data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
-    folder = runs.run_folder(config, compute.precision, data.fingerprint)
-    with runs.Run(folder) as opened:
+    folder = identity.run_folder(config, compute.precision, data.fingerprint)
+    with Run(folder) as opened:
         program.train(config, data, compute, opened, Ranks())
     return folder
 
 
 def final(folder: Path) -> dict[str, torch.Tensor]:
-    steps = checkpoint.saved_steps(folder / "checkpoints")
-    return checkpoint.load(checkpoint.path_of(folder / "checkpoints", steps[-1])).tensors
+    steps = checkpoint_file.saved_steps(folder / "checkpoints")
+    return checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", steps[-1])).tensors
 
 
 def rows(folder: Path) -> list[dict]:
@@ -210,9 +212,9 @@ def test_the_best_checkpoint_outlives_newer_ones_and_is_saved_where_no_cadence_d
     )
     for checkpoint_every, others in (("1", [39, 40]), ("0", [40])):
         folder = run(tiny(*wild, f"train.checkpoint_every={checkpoint_every}"))
-        best = runs.read_status(folder)["best"]["step"]
+        best = read_status(folder)["best"]["step"]
         assert 0 < best < 38, "this test needs a run that gets worse again"
-        saved = checkpoint.saved_steps(folder / "checkpoints")
+        saved = checkpoint_file.saved_steps(folder / "checkpoints")
         assert best in saved
         assert saved[-len(others) :] == others
 
@@ -222,7 +224,7 @@ def test_val_loss_is_that_of_windows_of_the_validation_split(tiny):
     folder = run(config)
     data = prepare(**config.data.model_dump())
     model = build_model(config, data.tokenizer.vocab_size).eval()
-    state.restore_model(model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", 3)))
+    state.restore_model(model, checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", 3)))
     n, found = len(data.val), []
     for start in (0, (n - 9) // 2, n - 9):
         both = torch.from_numpy(np.array(data.val[start : start + 9], dtype=np.int64))
@@ -235,7 +237,7 @@ def test_the_folder_says_what_was_asked_and_how_it_went(tiny):
     config = tiny("train.steps=7", *watch, "fresh=true")
     folder = run(config)
     assert yaml.safe_load((folder / "config.yaml").read_text()) == config.model_dump(by_alias=True)
-    status = runs.read_status(folder)
+    status = read_status(folder)
     assert (status["state"], status["step"], status["reason"]) == ("finished", 7, None)
     found = rows(folder)
     assert [row["step"] for row in found] == [0, 2, 3, 4, 6, 7]
@@ -267,21 +269,21 @@ def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
     folder = run(config)
     model = build_model(config, data.tokenizer.vocab_size)
     state.restore_model(
-        model, checkpoint.load(checkpoint.path_of(folder / "checkpoints", config.train.steps))
+        model, checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", config.train.steps))
     )
     model.eval()
     total, T = 0.0, config.model.block_size
-    for start in range(0, len(data.val) - 1, T):  # one window at a time, with no help of data/batches.py
+    for start in range(0, len(data.val) - 1, T):  # one window at a time, with no help of data/windows.py
         both = torch.from_numpy(np.array(data.val[start : start + T + 1], dtype=np.int64))
         total += torch.nn.functional.cross_entropy(
             model(both[None, :-1])[0], both[1:], reduction="sum"
         ).item()
-    assert runs.read_status(folder)["final"] == pytest.approx(total / (len(data.val) - 1), rel=1e-5)
+    assert read_status(folder)["final"] == pytest.approx(total / (len(data.val) - 1), rel=1e-5)
 
 
 def test_no_steps_is_an_evaluated_and_saved_initial_model(tiny):
     folder = run(tiny("train.steps=0"))
-    assert checkpoint.saved_steps(folder / "checkpoints") == [0]
+    assert checkpoint_file.saved_steps(folder / "checkpoints") == [0]
     assert rows(folder)[-1]["val/full_loss"] == pytest.approx(math.log(25), rel=0.1)
 
 
@@ -290,15 +292,15 @@ def test_divergence_is_a_result_and_no_broken_weight_is_saved(tiny, capsys):
         "norm=none", "optim.learning_rate=1e30", "train.steps=40", "train.grad_clip=0", "train.log_every=3"
     )
     folder = run(config)
-    status = runs.read_status(folder)
+    status = read_status(folder)
     assert status["state"] == "diverged"
     assert status["step"] < 40
     assert re.match(r"loss or gradient of step \d is not finite, first in \w", status["reason"])
     text = (folder / "status.json").read_text()
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert {"NaN", "Infinity"} & {str(value) for value in rows(folder)[-1].values()}
-    for step in checkpoint.saved_steps(folder / "checkpoints"):
-        tensors = checkpoint.load(checkpoint.path_of(folder / "checkpoints", step)).tensors
+    for step in checkpoint_file.saved_steps(folder / "checkpoints"):
+        tensors = checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", step)).tensors
         assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert program.report(folder) == math.inf
     assert "diverged" in capsys.readouterr().out
@@ -345,7 +347,7 @@ def test_a_rehearsal_leaves_no_trace(tiny):
 )
 def test_what_changes_the_result_is_another_folder(tiny, override):
     def folder(config) -> Path:
-        return runs.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
+        return identity.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
 
     assert folder(tiny(override)) != folder(tiny())
 
@@ -358,7 +360,7 @@ def test_what_changes_the_result_is_another_folder(tiny, override):
     ],
 )
 def test_what_does_not_is_the_same_folder(tiny, override):
-    assert runs.run_folder(tiny(override), "fp32", "f") == runs.run_folder(tiny(), "fp32", "f")
+    assert identity.run_folder(tiny(override), "fp32", "f") == identity.run_folder(tiny(), "fp32", "f")
 
 
 def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path, monkeypatch):
@@ -369,7 +371,7 @@ def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path
         (tmp_path / "mine.py").write_text(edited)
         source.cache_clear()  # as in another process
         config = tiny("norm=torch_layernorm", "norm._target_=mine.Mine")
-        folders.append(runs.run_folder(config, "fp32", "f"))
+        folders.append(identity.run_folder(config, "fp32", "f"))
     assert folders[0] == folders[1] != folders[2]
 
 
@@ -465,7 +467,7 @@ def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):
     done = command("train.py", *QUICK, "norm=none", "norm._target_=fails.Fails", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     [folder] = (tmp_path / "runs").iterdir()
-    status = runs.read_status(folder)
+    status = read_status(folder)
     assert (status["state"], status["reason"]) == ("failed", "ZeroDivisionError: on purpose")
 
 
@@ -478,7 +480,7 @@ def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):
     assert process.returncode == 130
     assert len(errors.splitlines()) == 1, errors
     [folder] = (tmp_path / "runs").iterdir()
-    assert runs.read_status(folder)["state"] == "interrupted"
+    assert read_status(folder)["state"] == "interrupted"
 
 
 @pytest.mark.long

@@ -1,2 +1,1 @@
-"""What a run needs besides a model: its config, folder, checkpoints, optimizer, log, and the machine it runs
-on."""
+"""One run in this process: what the loop of train.py uses."""

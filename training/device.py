@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from model.branches import Attend, PlainAttend
-from training import system
-from training.checking import ConfigError
+from system import os_compat
+from system.errors import ConfigError
 
 TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
 
@@ -58,7 +58,7 @@ class Compute:
         CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return system.peak_memory()
+        return os_compat.peak_memory()
 
     def forget(self) -> None:
         """Give back the memory that a run left in this process, and forget its peak, as the runs of a sweep
@@ -66,7 +66,7 @@ class Compute:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
-        system.forget_peak()
+        os_compat.forget_peak()
 
 
 def choose(device: str, precision: str) -> Compute:
@@ -105,11 +105,11 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     threads.
 
     Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
-    them sets the compiler's switch, too, and for that imports it; training.rehearsal calls it.)
+    them sets the compiler's switch, too, and for that imports it; training.dry_run calls it.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or TORCHS_THREADS)
-    system.keep_freed_memory()
+    os_compat.keep_freed_memory()
     return torch.get_num_threads()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data.batches import Batch
+from data.windows import Batch
 
 FALL = 1e-3  # of the loss: less is noise
 DECISIVE = ("val/loss", "val/full_loss")

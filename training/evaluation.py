@@ -1,6 +1,6 @@
 """The loss on given batches: as a model is used, and on the batch statistics that it was trained on.
 
-Several ranks share them, a batch to each in turn, so they come as turns: see ``training.ranks``.
+Several ranks share them, a batch to each in turn, so they come as turns: see ``training.parallel.ranks``.
 """
 
 import math
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from data.batches import Batch
-from training.ranks import Ranks
+from data.windows import Batch
+from training.parallel.ranks import Ranks
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
 Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.checking import ConfigError
-from training.checkpoint import KEEP, CheckpointError, saved_steps
-from training.config import RunConfig
+from cli.schema import RunConfig
+from rundir.checkpoint_file import KEEP, saved_steps
+from system.errors import CheckpointError, ConfigError
 from training.muon import Muon
-from training.optim import AdamW
+from training.optimizer import AdamW
 
 # What torch's, oneDNN's and the system's allocators say: there is no common error for it.
 LACKING = (

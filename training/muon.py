@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.uncompiled import Uncompiled
+from training.optimizer_base import Uncompiled
 
 LARGE = 2**16  # numbers of a matrix: more than that, and a CPU is busy with one, and its caches full
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.checkpoint import Checkpoint, CheckpointError, load, newest, path_of
-from training.layout import entries
-from training.pretrained import pretrained
-from training.ranks import Ranks
-from training.views import View
+from interop.gpt2_layout import entries
+from interop.pretrained import pretrained
+from rundir.checkpoint_file import Checkpoint, load, newest, path_of
+from system.errors import CheckpointError
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import View
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
 

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from bench import plan
 from bench.page import MARK
 from bench.sizes import Size
-from tests import ranks
+from rundir.environment import ROOT
 from tests.conftest import configured
-from training.components import build_model
-from training.environment import ROOT
-from training.ranks import Ranks
-from training.views import Shards
+from tests.helpers import rank_program
+from training.build import build_model
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import Shards
 
 MADE_BY = "<!-- what follows is made by python -m bench.plan -->"
 SMALL = Size(3, 2, 32, 16, 2, vocab_size=50)
@@ -63,15 +63,17 @@ def test_activations_and_copies_are_those_that_a_backward_keeps():
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_what_ranks_send(ranks):
-    once = (ranks - 1) / ranks * 4 * plan.parameters(SMALL)
-    assert plan.sent(SMALL, ranks, "ddp") == pytest.approx(2 * once)
-    assert 2 * once < plan.sent(SMALL, ranks, "fsdp") < 3 * once
-    assert plan.sent(SMALL, ranks, "fsdp", 4) == pytest.approx(4 * plan.sent(SMALL, ranks, "fsdp"))
+    once = (rank_program - 1) / rank_program * 4 * plan.parameters(SMALL)
+    assert plan.sent(SMALL, rank_program, "ddp") == pytest.approx(2 * once)
+    assert 2 * once < plan.sent(SMALL, rank_program, "fsdp") < 3 * once
+    assert plan.sent(SMALL, rank_program, "fsdp", 4) == pytest.approx(
+        4 * plan.sent(SMALL, rank_program, "fsdp")
+    )
 
 
 def test_more_ranks_need_less_memory_each_and_a_slower_link_gives_fewer_tokens():
     size = plan.GPT2["1.56 B"]
-    needs = [plan.state(size, ranks, "fsdp") for ranks in (1, 2, 4, 8, 64)]
+    needs = [plan.state(size, rank_program, "fsdp") for rank_program in (1, 2, 4, 8, 64)]
     assert needs == sorted(needs, reverse=True)
     assert needs[0] == plan.state(size, 8, "ddp")
     found = [plan.rates(size, 8, "ddp", 8, 1e14, link) for link in (math.inf, 1e11, 1e9)]
@@ -123,4 +125,4 @@ def sent_in_a_step() -> int:
 
 
 def test_shards_send_what_is_calculated():
-    assert ranks.each(2, sent_in_a_step) == pytest.approx([plan.sent(SMALL, 2, "fsdp")] * 2, rel=0.02)
+    assert rank_program.each(2, sent_in_a_step) == pytest.approx([plan.sent(SMALL, 2, "fsdp")] * 2, rel=0.02)

@@ -3,7 +3,7 @@
 import pytest
 
 from comparison.groups import ComparisonError, averaged, check_comparable, chosen, grouped, title
-from tests.comparison.made import several
+from tests.helpers.run_folders import several
 
 METRIC = "val/full_loss"
 

@@ -11,10 +11,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from comparison import files
+from comparison import write
 from comparison.page import page
 from comparison.report import reported
-from tests.comparison.made import several
+from tests.helpers.run_folders import several
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -183,7 +183,7 @@ def test_what_a_run_says_is_text_on_the_page_and_no_markup(tmp_path):
 
 
 def test_every_file_of_a_report_is_there(report, tmp_path):
-    said = list(files.write(report, tmp_path))
+    said = list(write.write(report, tmp_path))
     assert len(said) == 3
     assert {file.name for file in tmp_path.iterdir()} == {
         *("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures"),

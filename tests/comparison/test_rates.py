@@ -6,7 +6,7 @@ import pytest
 
 from comparison.groups import grouped
 from comparison.rates import families, sensitivities, sensitivity
-from tests.comparison.made import several
+from tests.helpers.run_folders import several
 
 
 def test_learning_rate_sensitivity_of_a_case_worked_by_hand():

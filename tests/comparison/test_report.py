@@ -3,11 +3,11 @@ it."""
 
 import pytest
 
-from comparison.cells import cells, markdown
-from comparison.folders import load
 from comparison.groups import ComparisonError
+from comparison.load import load
 from comparison.report import reported
-from tests.comparison.made import made, several
+from comparison.table import cells, markdown
+from tests.helpers.run_folders import made, several
 
 THREE = {
     "norm=layernorm": [2.00, 2.05, 1.95],

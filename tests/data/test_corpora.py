@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data import DataError, corpora
+from data import corpora
 from data.corpora import play, shakespeare, text, tinyshakespeare
+from system.errors import DataError
 
 CANONICAL = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
 needs_the_canonical = pytest.mark.skipif(

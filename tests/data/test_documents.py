@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data import DataError, documents, tokenizers
+from data import documents, tokenizers
 from data.blocks import Block
 from data.workers import Workers
+from system.errors import DataError
 
 GPT2 = tokenizers.gpt2("", "", 0)
 TOKENS = [*GPT2.tokens, b"\n\t"]  # only where a piece ends with these do GPT-4's patterns not cut them

@@ -16,14 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DataError, making, tokenizers
+from data import making, tokenizers
 from data.blocks import Block, blocks
 from data.prepare import Bar, prepare
-from data.prepared import prepare as prepared
 from data.shards import Shards
+from data.token_cache import prepare as prepared
 from data.workers import encoder
+from system.errors import DataError
 from tests.conftest import LETTERS
-from tests.programs import ROOT
+from tests.helpers.programs import ROOT
 
 GPT2 = tokenizers.gpt2("", "", 0)
 PATTERNS = [tokenizers.BytePairTokenizer(name, GPT2.tokens) for name in tokenizers.PATTERNS]

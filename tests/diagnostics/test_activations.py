@@ -12,18 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import train as program
-from diagnostics import names, statistics
+from diagnostics import metric_names, statistics
 from diagnostics.activations import Activations, without_effects
 from model import GPT
 from model.placements import Pre
 from tests.conftest import AROUND, NORMS, configured, daily
 from tests.test_train import final, rows, run, same
-from training.components import build_model
+from training.build import build_model
 from training.state import model_tensors
 
 V, B, T, C = 11, 6, 20, 16
 SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}")
-EVERYTHING = names.selection(["*"], ["*"])
+EVERYTHING = metric_names.selection(["*"], ["*"])
 
 
 def made(*overrides: str) -> GPT:
@@ -197,7 +197,7 @@ def test_in_bf16_statistics_are_taken_in_fp32():
 
 
 def test_the_names_of_stream_and_branch_do_not_depend_on_norm_or_placement():
-    wanted = names.selection(
+    wanted = metric_names.selection(
         ["act.*", "grad.rms", "attn.*", "mlp.*"], ["embed", "??", "*.attn", "*.mlp", "*.branch", "final"]
     )
     found = [
@@ -219,12 +219,12 @@ def test_the_default_set_is_at_most_12_a_block(tiny, norm, placement):
 
 
 def test_what_is_not_wanted_is_not_measured():
-    assert measured(made(), names.selection(["act.rms/*.attn", "grad.rms"], ["01*"])).keys() == {
+    assert measured(made(), metric_names.selection(["act.rms/*.attn", "grad.rms"], ["01*"])).keys() == {
         "act.rms/01.attn",
         *(f"grad.rms/01.{site}" for site in ("attn", "mlp", "attn.branch", "mlp.branch")),
         *(f"grad.rms/01.{kind}.pre.{side}" for kind in ("attn", "mlp") for side in ("in", "out")),
     }
-    assert measured(made(), names.selection([], ["*"])) == {}
+    assert measured(made(), metric_names.selection([], ["*"])) == {}
 
 
 def test_of_many_rows_attention_is_looked_at_in_eight():
@@ -291,7 +291,7 @@ def test_a_wiring_of_the_users_own_is_measured_where_it_has_what_is_measured():
 
 
 def test_every_name_is_one_that_was_said_to_be_possible():
-    possible = set(names.possible(2))
+    possible = set(metric_names.possible(2))
     for norm, placement in AROUND:
         assert measured(made(f"norm={norm}", f"placement={placement}")).keys() <= possible
 
@@ -316,7 +316,7 @@ def test_saturation_is_the_share_of_inputs_beyond_2_of_a_norm_with_an_alpha():
 
 def test_a_histogram_counts_the_stream():
     model = made("norm=none")
-    found = measured(model, names.selection([], []), histograms=True)
+    found = measured(model, metric_names.selection([], []), histograms=True)
     assert set(found) == {
         f"hist.act/{s}" for s in ("embed", "final", "00.attn", "00.mlp", "01.attn", "01.mlp")
     }

@@ -13,7 +13,7 @@ from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
 from tests.test_train import same
-from training.components import build_model
+from training.build import build_model
 from training.state import model_tensors
 
 KINDS = ("future", "rows", "future_gradient", "rows_gradient")

@@ -1,12 +1,13 @@
 """R3: whatever is changed in a checkpoint, it is noticed. (Each byte and each length of a small one:
-tests/training/test_checkpoint.py.)"""
+tests/rundir/test_checkpoint_file.py.)"""
 
 import random
 
 import pytest
 
+from rundir import checkpoint_file
+from system import errors
 from tests.test_train import run
-from training import checkpoint
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
@@ -35,8 +36,8 @@ def test_a_thousand_random_damages_of_a_real_checkpoint_are_noticed(tiny, tmp_pa
         tried += damaged != whole
         path.write_bytes(damaged)
         try:
-            checkpoint.load(path)
-        except checkpoint.CheckpointError:
+            checkpoint_file.load(path)
+        except errors.CheckpointError:
             noticed += damaged != whole
     record_property("R3 random damages of a checkpoint", tried)
     record_property("R3 of these, noticed", noticed)

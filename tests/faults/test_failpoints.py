@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs
+from rundir import checkpoint_file
 from tests.conftest import LETTERS
-from tests.faults.killed import ARGUMENTS, end_of
+from tests.helpers import programs
+from tests.helpers.killed import ARGUMENTS, end_of
 from tests.test_train import same
-from training import checkpoint
 
 EVERY = 3
 RUN = (*ARGUMENTS, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")
@@ -44,12 +44,12 @@ def check_death_at(number: int, after: bool, folder: Path, whole: Path, calls: l
     assert programs.run(DYING, *RUN, cwd=folder, **environ).returncode == -9
     save = sum("save_file" in call for call in calls[:number])  # the first is 1
     [run] = (folder / "runs").iterdir()
-    found = checkpoint.newest(run / "checkpoints", run.name)
+    found = checkpoint_file.newest(run / "checkpoints", run.name)
     assert (found.meta.step if found else 0) in (EVERY * save, EVERY * (save - 1))
     assert not [*run.glob("checkpoints/*unusable*")]  # nothing was damaged
     done = programs.run("train.py", *RUN, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert same(checkpoint.load(end_of(folder)).tensors, checkpoint.load(end_of(whole)).tensors)
+    assert same(checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors)
     assert [file.name for file in run.rglob("*") if ".tmp" in file.name] == []
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import programs
+from rundir import checkpoint_file
+from system.errors import ConfigError
 from tests.conftest import LETTERS
-from tests.faults.contract import check_refused
-from tests.faults.killed import ARGUMENTS
+from tests.helpers import programs
+from tests.helpers.contract import check_refused
+from tests.helpers.killed import ARGUMENTS
 from tests.test_train import run
-from training import checkpoint
-from training.checking import ConfigError
 
 
 @contextlib.contextmanager
@@ -63,10 +63,10 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
             out, err = process.communicate()
         check_refused(subprocess.CompletedProcess((), process.returncode, out, err), str(disk))
         [run] = (disk / "runs").iterdir()
-        saved = checkpoint.saved_steps(run / "checkpoints")
+        saved = checkpoint_file.saved_steps(run / "checkpoints")
         assert saved
         for step in saved:
-            checkpoint.load(checkpoint.path_of(run / "checkpoints", step))
+            checkpoint_file.load(checkpoint_file.path_of(run / "checkpoints", step))
         assert [file for file in run.rglob("*") if ".tmp" in file.name] == []
         (disk / "others").unlink()
         with programs.Program("train.py", *arguments, cwd=tmp_path) as again:

@@ -14,13 +14,13 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from cli.schema import RunConfig
 from data import tokenizers
-from data.prepared import prepare
-from tests import programs
+from data.token_cache import prepare
+from system.validate import keys
 from tests.conftest import LETTERS, NORMS, PLACEMENTS, TINY
-from tests.faults.contract import check_refused, contents
-from training.checking import keys
-from training.config import RunConfig
+from tests.helpers import programs
+from tests.helpers.contract import check_refused, contents
 
 NOT_TRIED = ("wandb.", "runs_dir", "data.", "device", "fresh", "compile", "tuned", "precision", "train.steps")
 KEYS = [key for key in keys(RunConfig) if not key.startswith(NOT_TRIED) and not key.endswith("_norm")]

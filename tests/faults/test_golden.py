@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import programs
+from rundir.environment import cpuinfo, processor
 from tests.conftest import LETTERS, TINY
-from training.environment import cpuinfo, processor
+from tests.helpers import programs
 
 FILE = Path(__file__).with_name("golden.json")
 RUNS = {

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
+from rundir import checkpoint_file
+from tests.helpers.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
 from tests.test_train import same
-from training import checkpoint
 
 STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
 
 
 def tensors(folder: Path):
-    return checkpoint.load(end_of(folder)).tensors
+    return checkpoint_file.load(end_of(folder)).tensors
 
 
 def killed_until(

@@ -6,10 +6,10 @@ import time
 import psutil
 import pytest
 
-from tests import programs
+from rundir import checkpoint_file
 from tests.conftest import LETTERS
-from tests.faults.killed import ARGUMENTS
-from training import checkpoint
+from tests.helpers import programs
+from tests.helpers.killed import ARGUMENTS
 
 
 @pytest.mark.faults
@@ -55,4 +55,4 @@ def test_10000_steps(tmp_path, record_property):
     record_property("R13 checkpoints kept at most", max(row[3] for row in later))
     assert growth <= 0.05
     assert max(opened[half:]) <= max(opened[:half]) + 1  # one is open while a checkpoint is written
-    assert max(row[3] for row in later) <= checkpoint.KEEP + 2  # the best, and one that is being removed
+    assert max(row[3] for row in later) <= checkpoint_file.KEEP + 2  # the best, and one that is being removed

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs
 from tests.conftest import LETTERS, TINY, daily
-from tests.faults.contract import check_refused, contents
-from tests.faults.malicious import ARTEFACTS, SAMPLED, gpt2, tokens
+from tests.helpers import programs
+from tests.helpers.contract import check_refused, contents
+from tests.helpers.malicious import ARTEFACTS, SAMPLED, gpt2, tokens
 
 AUDITED = "tests/faults/controls/audited.py"
 

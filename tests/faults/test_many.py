@@ -1,5 +1,5 @@
 """R11: processes that prepare, or begin runs, at the same moment do not meet. (R9, a sweep with bad jobs:
-tests/training/test_sweep.py.)"""
+tests/sweep/test_runner.py.)"""
 
 import os
 import platform
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from data.prepared import load
-from tests import programs
+from data.token_files import load
+from rundir import checkpoint_file
+from system import signals
 from tests.conftest import LETTERS, TINY, daily
-from tests.faults.killed import end_of
-from training import checkpoint, interrupts
+from tests.helpers import programs
+from tests.helpers.killed import end_of
 
 
 def together(folder: Path, number: int, *more: str) -> list[tuple[int, str]]:
@@ -73,7 +74,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_is_used(tmp_path):
     assert programs.run(*arguments, cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("number", daily(interrupts.SIGNALS))
+@pytest.mark.parametrize("number", daily(signals.SIGNALS))
 def test_a_signal_while_it_prepares_ends_it_with_its_status(tmp_path, number):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     slow = "tests/faults/controls/slow_to_prepare.py"
@@ -94,7 +95,7 @@ def test_one_command_begun_many_times_at_once_is_one_run(tmp_path, record_proper
         assert code == 0 or (code == 1 and "is training this run" in said)
     assert any(code == 0 for _, code in ends)
     assert "nothing left to do" in programs.run(*common, cwd=tmp_path).stdout
-    checkpoint.load(end_of(tmp_path))
+    checkpoint_file.load(end_of(tmp_path))
     record_property("R11 times that one command was begun at once, one run", len(ends))
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests import programs
+from rundir.folder import read_status
 from tests.conftest import LETTERS, TINY, daily
-from tests.faults.contract import check_kept, check_refused, contents
-from training import runs
+from tests.helpers import programs
+from tests.helpers.contract import check_kept, check_refused, contents
 
 TEXT = ("data=text", "data.path=text.txt")
 CHECK = Callable[[CompletedProcess, Path], None]
@@ -47,7 +47,7 @@ def rows_of(id: str, *many: str, says: str = "") -> list[Row]:
 def finished(done: CompletedProcess, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    states = [runs.read_status(run).get("state") for run in (folder / "runs").iterdir() if "-s" in run.name]
+    states = [read_status(run).get("state") for run in (folder / "runs").iterdir() if "-s" in run.name]
     assert states == ["finished"]
 
 
@@ -65,7 +65,7 @@ def diverged(done: CompletedProcess, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "diverged" in done.stdout
     [run] = (folder / "runs").iterdir()
-    status = runs.read_status(run)
+    status = read_status(run)
     assert status["state"] == "diverged"
     assert "first in " in status["reason"]
 
@@ -92,7 +92,7 @@ def nothing_left_to_do(done: CompletedProcess, folder: Path) -> None:
 
 def round_trip(done: CompletedProcess, folder: Path) -> None:
     """What was prepared is the text, byte for byte."""
-    from data.prepared import load
+    from data.token_files import load
 
     finished(done, folder)
     [prepared] = [load(found, verify=True) for found in (folder / "cache").glob("text-*")]
@@ -227,12 +227,12 @@ def written_anew(change: Callable[[dict], None]) -> Callable[[Path, Path], None]
     """Its tensors changed, and the digest right."""
 
     def make(good: Path, bad: Path) -> None:
-        from training import checkpoint
+        from rundir import checkpoint_file
 
-        found = checkpoint.load(good)
+        found = checkpoint_file.load(good)
         tensors = dict(found.tensors)
         change(tensors)
-        made = checkpoint.save(bad.parent, found.meta, tensors, None)
+        made = checkpoint_file.save(bad.parent, found.meta, tensors, None)
         made.rename(bad)
 
     return make
@@ -244,7 +244,7 @@ def some_matrix(tensors: dict) -> str:
 
 def a_run_without_its_optimizer(folder: Path) -> Sequence[str]:
     """As of exported weights: the same command goes on there."""
-    from training import checkpoint
+    from rundir import checkpoint_file
 
     more = ("train.checkpoint_every=4", "train.eval_every=0")
     done = programs.run("train.py", *TEXT, *TINY, "data.cache=cache", *more, cwd=folder)
@@ -253,9 +253,9 @@ def a_run_without_its_optimizer(folder: Path) -> Sequence[str]:
     (run / "status.json").unlink()
     older, newer = sorted((run / "checkpoints").iterdir())
     newer.unlink()
-    found = checkpoint.load(older)
+    found = checkpoint_file.load(older)
     tensors = {name: t for name, t in found.tensors.items() if not name.startswith("optimizer")}
-    checkpoint.save(older.parent, found.meta.model_copy(update={"optimizer": {}}), tensors, None)
+    checkpoint_file.save(older.parent, found.meta.model_copy(update={"optimizer": {}}), tensors, None)
     return more
 
 
@@ -456,7 +456,7 @@ ELSEWHERE = {
         "G04": "test_a_signal_is_heard_within_an_evaluation",
         "G05": "test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on",
     },
-    "tests/training/test_checkpoint.py": {
+    "tests/rundir/test_checkpoint_file.py": {
         "K15": "test_what_cannot_be_removed_is_told_of_and_the_save_holds",
     },
     "tests/faults/test_full.py": {
@@ -474,12 +474,12 @@ ELSEWHERE = {
     "tests/faults/test_same.py": {
         "G09": "test_a_reader_that_goes_ends_no_run",
     },
-    "tests/training/test_wandb.py": {
+    "tests/rundir/test_wandb.py": {
         "G10": "test_a_server_that_refuses_or_never_answers_leaves_an_offline_run",
         "G11": "test_without_wandb_auto_is_one_line_and_what_was_asked_for_is_an_error",
         "G12": "test_wandb_killed_or_stopped_in_the_middle_costs_one_line",
     },
-    "tests/training/test_sweep.py": {
+    "tests/sweep/test_runner.py": {
         "G13": "test_bad_jobs_are_named_and_the_others_finish",
         "G14": "test_kill_9_of_a_sweep_and_the_same_command_again_end_in_the_same_table",
     },

@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 
-from data import batches
+from data import windows
+from rundir import checkpoint_file
+from rundir.folder import read_status
 from tests.test_train import rows, run
-from training import checkpoint, rehearsal, runs, state
+from training import dry_run, state
 
 STEP = {"logged": 4, "not logged": 5}
 PLACES = ("embed", "blocks.0.attn.pre", "blocks.0.attn.branch", "blocks.1.mlp.branch.fc", "blocks.1.mlp.b")
@@ -26,7 +28,7 @@ CASES = [
 def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None:
     """From that step on, one number of what ``place`` puts out, or of the gradient there, is ``value``."""
     at = []  # the step that the last batch was drawn for
-    draw, seed_of = batches.training_batch, {}
+    draw, seed_of = windows.training_batch, {}
 
     def drawn(tokens, block_size, rows, seed, *part):
         at.append(seed_of.setdefault(seed, len(seed_of)))
@@ -46,7 +48,7 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
             output.register_hook(spoilt)
         return None
 
-    real = rehearsal.rehearsed
+    real = dry_run.rehearsed
 
     def rehearsed(*arguments):
         view = real(*arguments)
@@ -54,8 +56,8 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
             view.model.get_submodule(place).register_forward_hook(hook)
         return view
 
-    monkeypatch.setattr(batches, "training_batch", drawn)
-    monkeypatch.setattr(rehearsal, "rehearsed", rehearsed)
+    monkeypatch.setattr(windows, "training_batch", drawn)
+    monkeypatch.setattr(dry_run, "rehearsed", rehearsed)
     if place == "the loss":
         loss = torch.nn.functional.cross_entropy
         monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *a: spoilt(loss(*a)))
@@ -66,7 +68,7 @@ def check(tiny, monkeypatch, place, way, value, when) -> None:
     config = tiny("norm=batchnorm", "train.steps=9", *every)
     injected(monkeypatch, place, way, value, STEP[when])
     folder = run(config)
-    status, step = runs.read_status(folder), STEP[when]
+    status, step = read_status(folder), STEP[when]
     assert status["state"] == "diverged"
     assert f"step {step} " in status["reason"]
     if way == "forward":
@@ -75,10 +77,10 @@ def check(tiny, monkeypatch, place, way, value, when) -> None:
         part = place.split(".")[0] if place != "head" else "final"  # the head is the embedding
         assert f"the gradient of {part}" in status["reason"]
     assert rows(folder)[-1]["step"] == step
-    saved_steps = checkpoint.saved_steps(folder / "checkpoints")
+    saved_steps = checkpoint_file.saved_steps(folder / "checkpoints")
     assert saved_steps[-1] == step  # saved before it, and not after the update that was not made
     for saved in saved_steps:
-        tensors = checkpoint.load(checkpoint.path_of(folder / "checkpoints", saved)).tensors
+        tensors = checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", saved)).tensors
         assert state.all_finite(tensors)
 
 
@@ -97,8 +99,8 @@ def test_so_it_is_everywhere(tiny, monkeypatch, record_property):
 
 def test_moments_and_parameters_stay_as_they_are(tiny):
     """Of both optimizers, on whatever device."""
-    from training.components import build_model
-    from training.optim import Updates, new_optimizers
+    from training.build import build_model
+    from training.optimizer import Updates, new_optimizers
 
     for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
         config = tiny(f"optim={optim}")

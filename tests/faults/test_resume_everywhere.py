@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
+from rundir import checkpoint_file
 from tests.test_resume import elsewhere, go, measured
 from tests.test_train import final, same
-from training import checkpoint
 
 CARD = [(norm, p) for norm in ("layernorm", "torch_layernorm", "batchnorm", "none") for p in ("pre", "post")]
 BUFFERS = ("torch_batchnorm", "batchnorm_running", "batchnorm_position", "powernorm")  # they have some
@@ -18,7 +18,7 @@ STEPS = 30
 def test_from_every_step(tiny, tmp_path, monkeypatch, norm, placement, record_property):
     options = ("model.dropout=0.1", f"train.steps={STEPS}", "train.checkpoint_every=1", "train.eval_every=7")
     config = tiny(f"norm={norm}", f"placement={placement}", *options)
-    monkeypatch.setattr(checkpoint, "prune", lambda folder, best: None)
+    monkeypatch.setattr(checkpoint_file, "prune", lambda folder, best: None)
     whole = go(config)
     monkeypatch.undo()
     same_bits = 0
@@ -28,7 +28,7 @@ def test_from_every_step(tiny, tmp_path, monkeypatch, norm, placement, record_pr
         shutil.copytree(whole, copy)
         (copy / "status.json").unlink()
         for later in range(step + 1, STEPS + 1):
-            checkpoint.path_of(copy / "checkpoints", later).unlink()
+            checkpoint_file.path_of(copy / "checkpoints", later).unlink()
         assert go(there) == copy
         same_bits += same(final(copy), final(whole)) and measured(copy) == measured(whole)
     record_property(f"R4 steps resumed from, same bits: {norm} {placement}", f"{same_bits} of {STEPS - 1}")

@@ -10,13 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-from data import batches
+from data import windows
 from model.streams import stream_seed
-from tests import programs
+from rundir import checkpoint_file
 from tests.conftest import LETTERS
-from tests.faults.killed import ARGUMENTS, end_of
+from tests.helpers import programs
+from tests.helpers.killed import ARGUMENTS, end_of
 from tests.test_train import same
-from training import checkpoint
 
 BASE = ("norm=batchnorm", "model.dropout=0.1", "train.steps=40", "train.eval_every=8", "stats.every=10")
 WATCHED = {
@@ -40,7 +40,7 @@ def ended(folder, *more: str, program: str = "train.py"):
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
     done = programs.run(program, *ARGUMENTS, *BASE, *more, cwd=folder)
     assert done.returncode == 0, done.stderr
-    return checkpoint.load(end_of(folder)).tensors
+    return checkpoint_file.load(end_of(folder)).tensors
 
 
 @pytest.mark.faults
@@ -68,7 +68,7 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
 
     def drawn(seed: int) -> set[bytes]:
         seeds = (stream_seed(seed, "data", step) for step in range(1000))
-        return {batches.training_batch(tokens, 8, 4, one)[0].tobytes() for one in seeds}
+        return {windows.training_batch(tokens, 8, 4, one)[0].tobytes() for one in seeds}
 
     assert not drawn(0) & drawn(1)
     assert len(drawn(0)) == 1000

@@ -5,12 +5,14 @@ import time
 
 import pytest
 
-from tests import programs
+from rundir import checkpoint_file
+from rundir.folder import read_status
+from system.signals import PATIENCE, SIGNALS
 from tests.conftest import LETTERS
-from tests.faults.killed import ARGUMENTS, end_of
 from tests.faults.test_kill import STEPS
+from tests.helpers import programs
+from tests.helpers.killed import ARGUMENTS, end_of
 from tests.test_train import same
-from training import checkpoint, interrupts, runs
 
 RUN = ("train.py", *ARGUMENTS, *STEPS, "norm=batchnorm", "train.steps=400")
 
@@ -28,7 +30,7 @@ def stopped_at_random(folder, draw, number: int) -> tuple[int, float]:
 
 
 def statuses(folder) -> list[dict]:
-    return [status for run in folder.glob("runs/*") if (status := runs.read_status(run))]
+    return [status for run in folder.glob("runs/*") if (status := read_status(run))]
 
 
 @pytest.mark.faults
@@ -48,7 +50,7 @@ def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
         (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
         code = None
         while code != 0:
-            number, before = draw.choice(interrupts.SIGNALS), statuses(folder)
+            number, before = draw.choice(SIGNALS), statuses(folder)
             code, seconds = stopped_at_random(folder, draw, number)
             if code == 0:
                 break
@@ -64,7 +66,7 @@ def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
             around = states == before or all(status["state"] == "finished" for status in states)
             good += saved and (code == 128 + number or (code == -number and around))
             assert code in (128 + number, -number), (folder / "said.txt").read_text(encoding="utf-8")
-        assert same(checkpoint.load(end_of(folder)).tensors, checkpoint.load(end_of(whole)).tensors)
+        assert same(checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors)
     record_property("R6 signals at random moments", signals)
     record_property("R6 of these, ended as promised", good)
     record_property("R6 slowest end, seconds", f"{slowest:.2f}")
@@ -80,9 +82,9 @@ def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        time.sleep(interrupts.PATIENCE + 0.2)
+        time.sleep(PATIENCE + 0.2)
         assert process.poll() is None  # it saves
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 128 + signal.SIGINT
     for path in programs.saved(tmp_path):
-        checkpoint.load(path)
+        checkpoint_file.load(path)

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from comparison import folders
+from comparison import load
 from comparison.page import page
 from comparison.report import reported
-from tests import programs
-from tests.comparison.made import made
 from tests.comparison.test_page import browser, needs_browser, until  # noqa: F401 a fixture
 from tests.conftest import daily
-from tests.faults.contract import contents
+from tests.helpers import programs
+from tests.helpers.contract import contents
+from tests.helpers.run_folders import made
 
 SCRIPT = "</script><img src=x onerror=window.owned=1>\"'`${1}[[js]]<script>window.owned=1</script>"
 ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e[bold red]"
@@ -68,7 +68,7 @@ def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_
 
 @needs_browser
 def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):  # noqa: F811
-    loaded = [folders.load(run)[0] for run in sorted(runs.iterdir())]
+    loaded = [load.load(run)[0] for run in sorted(runs.iterdir())]
     file = tmp_path / "index.html"
     file.write_text(page(reported(loaded)), encoding="utf-8")
     browser.get(file.as_uri())
@@ -119,9 +119,9 @@ def test_whatever_a_run_says_of_itself_it_is_compared_or_passed_over(
         dump = yaml.safe_dump if name == "config.yaml" else json.dumps
         (bad / name).write_text(dump(spoilt), encoding="utf-8")
         try:
-            runs = [folders.load(folder)[0] for folder in (good, bad)]
+            runs = [load.load(folder)[0] for folder in (good, bad)]
             page(reported(runs, mixed=True))
-        except folders.UnreadableError:
+        except load.UnreadableError:
             seen["passed over"] += 1
         else:
             seen["compared"] += 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from model.batchnorms import BatchNorm, PositionBatchNorm, PowerNorm, RunningBatchNorm, TorchBatchNorm
-from tests import ranks
+from tests.helpers import rank_program
 from tests.model.test_norms import SEEDS, SHAPES, drawn, outcome, randomize
 
 
@@ -221,7 +221,7 @@ def test_the_shares_of_several_processes_are_normalized_as_one_batch(count):
     together = [kind(3).double() for kind in kinds]
     own = [kind(3, sync=False).double() for kind in kinds[:2]]
     whole = on_shares(together, x, g)
-    shares = ranks.each(count, on_shares, [*together, *own], x, g)
+    shares = rank_program.each(count, on_shares, [*together, *own], x, g)
     for k, norm in enumerate(together):
         states = 2 + len(norm.state_dict())
         for i, wanted in enumerate(whole[k]):

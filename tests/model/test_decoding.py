@@ -14,7 +14,7 @@ from model.decoding import Decoder, LinearIn, agrees, generate, uncached, window
 from model.norms import LayerNorm
 from model.placements import Pre
 from tests.conftest import AROUND, configured
-from training.components import build_model
+from training.build import build_model
 
 V, T = 11, 8
 SIZES = ("model.n_layer=2", "model.n_head=2", "model.n_embd=16", f"model.block_size={T}")

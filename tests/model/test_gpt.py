@@ -20,7 +20,7 @@ from model.norms import LayerNorm
 from model.placements import Post, Pre
 from model.streams import stream_seed
 from tests.conftest import configured
-from training.components import build_model
+from training.build import build_model
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8}
 

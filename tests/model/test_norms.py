@@ -11,7 +11,7 @@ from torch import nn
 
 from model.norms import DynamicErf, DynamicTanh, GroupNorm, LayerNorm, RMSNorm, ScaleNorm
 from tests.conftest import NORMS, configured
-from training.components import bind
+from training.build import bind
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(2, 17))
 SEEDS = st.integers(0, 2**31)

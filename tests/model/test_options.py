@@ -16,7 +16,7 @@ from model.placements import Pre
 from model.scales import LearnedScale
 from tests.conftest import configured
 from tests.model.test_norms import drawn
-from training.components import build_model, settled
+from training.build import build_model, settled
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
 DEFAULT_SIZES = ("model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.block_size=8")
@@ -282,7 +282,7 @@ def test_a_modern_model_has_all_of_it_and_a_norm_of_the_users_choice():
 
 
 def test_vectors_and_numbers_of_every_kind_take_no_weight_decay():
-    from training.optim import new_optimizers
+    from training.optimizer import new_optimizers
 
     config = configured("norm=derf", "placement=rezero", "model.qk_norm=scalenorm", *DEFAULT_SIZES)
     model = build_model(config, 11)

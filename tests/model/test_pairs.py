@@ -11,7 +11,7 @@ from torch.func import functional_call
 from diagnostics.causality import MODES, certificate
 from model import GPT
 from tests.conftest import AROUND, NORMS, PLACEMENTS, configured, daily
-from training.components import bind, build_model
+from training.build import bind, build_model
 
 SLOW = {"batchnorm_running"}  # its docstring says why; guessing by frequency costs 2.3
 V, T, B, C = 11, 8, 4, 16

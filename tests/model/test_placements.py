@@ -23,7 +23,7 @@ from model.placements import (
     Slots,
 )
 from tests.conftest import AROUND, PLACEMENTS, configured
-from training.components import bind, build_model
+from training.build import bind, build_model
 
 
 class Times(nn.Module):

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from model.branches import Attend, PlainAttend
+from system.errors import ConfigError
 from tests.conftest import ROOT
-from training.checking import ConfigError
 from training.device import Compute, choose, set_switches
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rundir.folder import read_status
 from tests.test_train import rows, run
-from training import runs
 from training.divergence import Divergence, guessing
 
 
@@ -73,11 +73,10 @@ def test_a_hopeless_run_ends_early_and_says_why(tiny):
         "optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2"
     )
     folder = run(config)
-    status = runs.read_status(folder)
+    status = read_status(folder)
     assert (status["state"], status["step"]) == ("diverged", 10)
     assert "that of guessing by frequency, in 2 evaluations in a row" in status["reason"]
     assert rows(folder)[-1]["step"] == 10
     assert (
-        runs.read_status(run(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"]
-        == "finished"
+        read_status(run(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"] == "finished"
     )

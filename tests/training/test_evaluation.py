@@ -7,15 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from data import batches
-from data.prepared import prepare
+from data import windows
+from data.token_cache import prepare
 from model import GPT
 from model.placements import Pre
+from rundir.folder import read_status
 from tests.conftest import NORMS, configured, daily
 from tests.test_train import rows, run, same
-from training import evaluation, runs
-from training.components import build_model
-from training.ranks import Ranks
+from training import evaluation
+from training.build import build_model
+from training.parallel.ranks import Ranks
 from training.state import model_tensors
 
 ON_THE_BATCH = (
@@ -44,7 +45,7 @@ def test_it_is_the_loss_in_training_mode_without_dropout_in_micro_batches(tiny):
     dropless = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
     model = build_model(dropless, data.tokenizer.vocab_size)
     losses = []
-    for x, y in batches.fixed_windows(data.val, 8, 8, 2):
+    for x, y in windows.fixed_windows(data.val, 8, 8, 2):
         logits = model(torch.from_numpy(x))  # in training mode, with no dropout to do
         losses.append(F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()).item())
     assert row["val/batch_stats_loss"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-6)
@@ -107,7 +108,7 @@ def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
     config = tiny(
         "norm=batchnorm", "model.block_size=1", "train.eval_windows=5"
     )  # 4 rows, and a row of one token
-    assert runs.read_status(run(config))["state"] == "finished"
+    assert read_status(run(config))["state"] == "finished"
     few = rows(run(tiny("norm=batchnorm", "train.eval_windows=3")))
     assert not any("val/batch_stats_gap" in row for row in few)
 
@@ -115,5 +116,5 @@ def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
 def test_what_only_watches_does_not_make_a_run_diverged(tiny, monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate_on_batch_statistics", lambda *_: math.nan)
     folder = run(tiny("norm=batchnorm"))
-    assert runs.read_status(folder)["state"] == "finished"
+    assert read_status(folder)["state"] == "finished"
     assert rows(folder)[0]["val/batch_stats_loss"] == "NaN"

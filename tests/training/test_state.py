@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from model.batchnorms import BatchNorm
-from tests.training.test_checkpoint import meta
-from training import checkpoint, state
-from training.checkpoint import CheckpointError
+from rundir import checkpoint_file
+from system.errors import CheckpointError
+from tests.rundir.test_checkpoint_file import meta
+from training import state
 
 OPTIMIZERS = [
     kind
@@ -51,7 +52,9 @@ def go_on(folder, model, optimizers, other, others):
     """``other`` and its optimizers, from a checkpoint of ``model`` and its own."""
     moments, structure = state.optimizer_state(model, optimizers)
     said = meta(1).model_copy(update={"optimizer": structure})
-    loaded = checkpoint.load(checkpoint.save(folder, said, state.model_tensors(model) | moments, None))
+    loaded = checkpoint_file.load(
+        checkpoint_file.save(folder, said, state.model_tensors(model) | moments, None)
+    )
     state.restore_model(other, loaded)
     state.restore_optimizers(other, others, loaded)
 

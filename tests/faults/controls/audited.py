@@ -13,13 +13,13 @@ import torch._dynamo  # noqa: F401
 import vl_convert  # noqa: F401
 
 import compare
-import comparison.files
 import comparison.page  # noqa: F401
 import sample
 import train
-from diagnostics import activations, causality, finite, weights  # noqa: F401
+from cli import app
+from diagnostics import activations, causality, non_finite, weights  # noqa: F401
 from model import decoding, placements  # noqa: F401
-from training import checkpoint, cli, device, rehearsal, state  # noqa: F401
+from training import device, dry_run, state  # noqa: F401
 
 SUSPECT = ("pickle.find_class", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "subprocess.Popen")
 SUSPECT += ("socket.connect", "socket.bind", "urllib.Request", "os.fork")
@@ -44,7 +44,7 @@ def writes_elsewhere(event: str, arguments: tuple) -> bool:
 if __name__ == "__main__":
     sys.argv[:] = sys.argv[1:]
     program = {"train.py": train, "sample.py": sample, "compare.py": compare}[sys.argv[0]]
-    real = cli.checked
+    real = app.checked
     platform.platform()  # asks uname once
     if program is compare:  # which has no command line of Hydra's
         sys.addaudithook(told)
@@ -53,5 +53,5 @@ if __name__ == "__main__":
         sys.addaudithook(told)
         return real(*arguments)
 
-    cli.checked = checked
+    app.checked = checked
     program.main()

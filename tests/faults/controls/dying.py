@@ -11,7 +11,7 @@ import signal
 import safetensors.torch
 
 import train
-from training import checkpoint
+from rundir import checkpoint_file
 
 AT, AFTER = int(os.environ.get("DIE_AT", "0")), "DIE_AFTER" in os.environ
 CALLS = [(os, name) for name in ("open", "fsync", "chmod", "replace", "unlink")]
@@ -58,7 +58,7 @@ def save(*arguments):
 if __name__ == "__main__":
     for module, name in CALLS:
         setattr(module, name, watched(module, name))
-    real_save, checkpoint.save = checkpoint.save, save
+    real_save, checkpoint_file.save = checkpoint_file.save, save
     try:
         train.main()
     finally:

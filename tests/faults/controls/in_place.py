@@ -6,21 +6,24 @@ from pathlib import Path
 import safetensors.torch
 
 import train
-from training import checkpoint
+from rundir import checkpoint_file
+from system import files
 
 
-def save(folder: Path, meta: checkpoint.Meta, tensors, best: int | None) -> Path:
-    path = checkpoint.path_of(folder, meta.step)
+def save(folder: Path, meta: checkpoint_file.Meta, tensors, best: int | None) -> Path:
+    path = checkpoint_file.path_of(folder, meta.step)
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(meta.model_dump(by_alias=True))
-    path.write_bytes(safetensors.torch.save(whole, metadata={"normgpt": text, "sha256": checkpoint.BLANK}))
+    path.write_bytes(
+        safetensors.torch.save(whole, metadata={"normgpt": text, "sha256": checkpoint_file.BLANK})
+    )
     content = path.read_bytes()
-    at = checkpoint.digest_offset(content[: checkpoint.header_length(path)])
-    path.write_bytes(content[:at] + checkpoint.digest(path, at).encode() + content[at + 64 :])
-    checkpoint.prune(folder, best)
+    at = checkpoint_file.digest_offset(content[: files.header_length(path)])
+    path.write_bytes(content[:at] + checkpoint_file.digest(path, at).encode() + content[at + 64 :])
+    checkpoint_file.prune(folder, best)
     return path
 
 
 if __name__ == "__main__":
-    checkpoint.save = save
+    checkpoint_file.save = save
     train.main()

@@ -3,7 +3,7 @@
 import time
 
 import train
-from training import checkpoint
+from rundir import checkpoint_file
 
 saves = []
 
@@ -16,5 +16,5 @@ def save(*arguments):
 
 
 if __name__ == "__main__":
-    real, checkpoint.save = checkpoint.save, save
+    real, checkpoint_file.save = checkpoint_file.save, save
     train.main()

@@ -1,0 +1,239 @@
+"""What a run is made of. Hydra composes it from conf/; here it is checked once, in the user's words, and
+frozen.
+
+Every default is in conf/*.yaml; these classes hold types, ranges and what must hold between fields, and no
+default. Torch is not imported for it: a typo is answered at once.
+"""
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from diagnostics import metric_names
+from system.validate import Checked, Count, CountOr0, Float, Fraction, Int, Positive, Seed
+
+Auto = Literal[True, False, "auto"]
+DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
+
+
+class Component(Checked):
+    """A norm or placement: the name of its YAML, the class it names, and that class's keyword arguments."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(alias="_name_", pattern=r"^\w[\w.+-]*$")
+    target: str = Field(alias="_target_", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelConfig(Checked):
+    n_layer: Annotated[Count, Field(le=10_000)]
+    n_head: Count
+    n_embd: Count
+    block_size: Count
+    dropout: Annotated[Float, Field(ge=0, lt=1)]
+    bias: bool
+    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"]
+    positions: Literal["learned", "rotary"]
+    init: Literal["gpt2", "xavier"]
+    init_scale: Positive
+    tie: bool
+    final_norm: Component | Literal["auto"]
+    embedding_norm: Component
+    qk_norm: Component
+    embedding_scale: Auto
+    depth_scaled_init: Auto
+
+    @model_validator(mode="after")
+    def heads_divide_channels(self) -> "ModelConfig":
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; make it a multiple of that"
+            )
+        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
+            raise ValueError(
+                f"positions: rotary turns pairs of channels, but n_embd={self.n_embd} over "
+                f"n_head={self.n_head} is odd; choose another n_head"
+            )
+        return self
+
+
+class DataConfig(Checked):
+    corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
+    path: str | None
+    tokenizer: Literal["char", "bpe", "gpt2", "init_from"]
+    vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
+    val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
+    verify: bool
+    cache: str
+
+    @model_validator(mode="after")
+    def what_belongs_to_the_corpus(self) -> "DataConfig":
+        if self.corpus in ("text", "prepared") and self.path is None:
+            raise ValueError(f"path: is needed by data={self.corpus}; give data.path=…")
+        if self.corpus == "shakespeare" and self.path is not None:
+            raise ValueError("path: is not read by data=shakespeare; did you mean data=text data.path=FILE?")
+        if self.corpus == "prepared" and self.val_fraction is not None:
+            raise ValueError(
+                "val_fraction: is not read by data=prepared, which is split already; leave it out"
+            )
+        if self.corpus != "prepared" and self.val_fraction is None:
+            raise ValueError("val_fraction: is missing; give a number between 0 and 1")
+        return self
+
+
+class OptimConfig(Checked):
+    learning_rate: Positive
+    weight_decay: Annotated[Float, Field(ge=0)]
+    beta1: Annotated[Float, Field(ge=0, lt=1)]
+    beta2: Annotated[Float, Field(ge=0, lt=1)]
+    eps: Positive
+
+
+class AdamWConfig(OptimConfig):
+    kind: Literal["adamw"]
+
+
+class MuonConfig(OptimConfig):
+    kind: Literal["muon"]
+    momentum: Annotated[Float, Field(ge=0, lt=1)]
+
+
+class ScheduleConfig(Checked):
+    shape: Literal["cosine", "linear", "constant"]
+    warmup_fraction: Fraction
+    final_fraction: Fraction
+
+
+class TrainConfig(Checked):
+    steps: CountOr0
+    batch_size: Count
+    grad_accum: Count
+    grad_clip: Annotated[Float, Field(ge=0)]
+    eval_every: CountOr0
+    eval_windows: Count
+    checkpoint_every: CountOr0
+    log_every: Count
+    threads: Annotated[Int, Field(ge=1, le=4096)] | None
+    hopeless_after: CountOr0
+
+    @model_validator(mode="after")
+    def micro_batches_divide_the_batch(self) -> "TrainConfig":
+        if self.batch_size % self.grad_accum:
+            raise ValueError(
+                f"batch_size: {self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
+                "make batch_size a multiple of it"
+            )
+        return self
+
+
+Pattern = Annotated[str, Field(max_length=100)]  # of names: diagnostics/metric_names.py
+
+
+class StatsConfig(Checked):
+    every: CountOr0
+    metrics: Annotated[list[Pattern], Field(max_length=100)]
+    sites: Annotated[list[Pattern], Field(max_length=100)]
+    histograms_every: CountOr0
+
+    @model_validator(mode="after")
+    def histograms_come_with_statistics(self) -> "StatsConfig":
+        if self.every and self.histograms_every % self.every:
+            raise ValueError(
+                f"histograms_every: {self.histograms_every} is not a multiple of every={self.every}; "
+                "histograms are taken on steps that have statistics"
+            )
+        return self
+
+
+class WandbConfig(Checked):
+    mode: Literal["auto", "online", "offline", "disabled"]
+    project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")]
+    entity: str | None
+    group: Annotated[str, Field(max_length=128)] | None
+    tags: list[Annotated[str, BeforeValidator(str), Field(min_length=1, max_length=64)]]
+    dir: str
+    artifact: bool
+
+
+class RunConfig(Checked):
+    """Everything train.py needs; conf/config.yaml explains each key."""
+
+    runs_dir: str
+    seed: Seed
+    device: DeviceName
+    precision: Literal["auto", "fp32", "bf16"]
+    compile: Auto
+    distributed: Literal["ddp", "fsdp"]
+    fresh: bool
+    tuned: list[str]
+    init_from: Annotated[str, Field(min_length=1)] | None
+    model: ModelConfig
+    norm: Component
+    placement: Component
+    data: DataConfig
+    optim: Annotated[AdamWConfig | MuonConfig, Field(discriminator="kind")]
+    schedule: ScheduleConfig
+    train: TrainConfig
+    stats: StatsConfig
+    wandb: WandbConfig
+
+    def chosen(self) -> str:
+        """The norms and the placement, as they are typed: ``norm=layernorm placement=pre``."""
+        sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
+        others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
+        begun = [f"init_from={self.init_from}"] * (self.init_from is not None)
+        return " ".join([*begun, f"norm={self.norm.name} placement={self.placement.name}", *others])
+
+    def components(self) -> dict[str, Component]:
+        """Each norm and placement by its key."""
+        sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
+        every = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
+        return {key: component for key, component in every.items() if isinstance(component, Component)}
+
+    @model_validator(mode="after")
+    def whole_matrices_for_muon(self) -> "RunConfig":
+        if self.distributed == "fsdp" and isinstance(self.optim, MuonConfig):
+            raise ValueError(
+                "distributed: fsdp gives each rank a part of every matrix, but optim=muon needs them whole; "
+                "choose optim=adamw or distributed=ddp"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def statistics_that_there_are(self) -> "RunConfig":
+        n_layer = self.model.n_layer
+        for pattern in self.stats.metrics:
+            if not metric_names.are_there(pattern, n_layer):
+                some = metric_names.possible(min(n_layer, 100))
+                near = difflib.get_close_matches(pattern, [*metric_names.STATISTICS, *some], n=1)
+                advice = (
+                    f"did you mean {near[0]}?" if near else f"choose of {', '.join(metric_names.STATISTICS)}"
+                )
+                raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
+        for pattern in self.stats.sites:
+            if not metric_names.are_there(f"*/{pattern}", n_layer):
+                raise ValueError(
+                    f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
+                )
+        return self
+
+
+class Chosen(Checked):
+    """The keys that say it; conf/sample.yaml explains each."""
+
+    run: str | None
+    checkpoint: str | None
+    init_from: Annotated[str, Field(min_length=1)] | None
+    which: Literal["best", "last"]
+    runs_dir: str
+
+    @model_validator(mode="after")
+    def one_source(self) -> "Chosen":
+        given = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]}: and {given[1]}= both say what to load; give one of them")
+        return self

@@ -1,0 +1,80 @@
+"""The tokens of a corpus, made once and kept in the cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import corpora, tokenizers
+from data.external import adopt
+from data.token_files import FORMAT, Prepared, digest, load, write
+from system.errors import DataError
+
+
+def prepare(
+    *,
+    corpus: str,
+    path: str | None,
+    tokenizer: str,
+    vocab_size: int,
+    val_fraction: float | None,
+    verify: bool,
+    cache: str,
+    spec: dict[str, Any] | None = None,
+) -> Prepared:
+    """The tokens of a corpus, made now if they were not made before. Arguments as in conf/data; ``spec``
+    describes the tokenizer where ``tokenizer`` does not name one.
+
+    Raises:
+        DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
+    """
+    if corpus == "prepared":
+        return adopt(Path(path or ""), tokenizer, verify, Path(cache), spec)
+    assert val_fraction is not None  # the config checks it, as it does path
+    if corpus == "shakespeare":
+        text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
+    else:
+        text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
+        text_digest, read = digest(text.encode()), lambda: text
+    how = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
+        {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
+    )
+    key = digest({"format": FORMAT, "text": text_digest} | how)
+    folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
+    if not folder.is_dir():
+
+        def made_of(train: str, val: str) -> tokenizers.Tokenizer:
+            trainer = tokenizers.TRAINERS.get(tokenizer)
+            return trainer(train, val, vocab_size) if trainer else tokenizers.from_spec(spec)
+
+        build(folder, read, made_of, val_fraction)
+    return load(folder, verify)
+
+
+def build(
+    folder: Path,
+    read: Callable[[], str],
+    made_of: Callable[[str, str], tokenizers.Tokenizer],
+    val_fraction: float,
+) -> None:
+    """Tokenize, by the tokenizer ``made_of`` both splits, and write ``folder``. The text is cut where nanoGPT
+    cuts it, before it is tokenized, so the validation split is the same text under every tokenizer."""
+    text = read()
+    if len(text) > 10_000_000:  # it takes a while
+        print(f"{folder}: preparing {len(text):,} characters", flush=True)
+    cut = int(len(text) * (1 - val_fraction))
+    train, val = text[:cut], text[cut:]
+    try:
+        made = made_of(train, val)
+        dtype = np.dtype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
+        splits = {
+            split: made.encode(part).astype(dtype, copy=False)
+            for split, part in (("train", train), ("val", val))
+        }
+    except DataError as error:
+        raise DataError(f"data: {error}") from None
+    meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": made.spec}
+    for split, tokens in splits.items():
+        meta[split] = {"tokens": len(tokens), "sha256": digest(tokens.tobytes())}
+    write(folder, meta, splits)

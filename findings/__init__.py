@@ -1,0 +1,5 @@
+"""Published claims about normalization, measured again: python -m findings NAME.
+
+A claim is a YAML in conf/finding, what is measured of it a function in findings/measures, its verdict an
+interval over seeds against what the claim predicts.
+"""

@@ -1,0 +1,1 @@
+"""What is measured of a claim: functions that conf/finding/*.yaml name."""

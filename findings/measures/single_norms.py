@@ -1,0 +1,175 @@
+"""Measured of norms in models as they begin: what they depend on, and how exactly they compute."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.windows import windows
+from diagnostics import norm_maps
+from findings.measures.at_init import log_slope
+from findings.models import UNSEEN, Case, Cases, Found
+
+BATCHES = 24  # that a spread is taken over
+
+
+@torch.no_grad()
+def change(found: Tensor, reference: Tensor) -> float:
+    """The largest difference, in standard deviations of the reference."""
+    return float((found - reference).abs().max() / reference.std())
+
+
+@torch.no_grad()
+def test_time_identity(cases: Cases) -> Found:
+    """By how much the logits of a row change, at most, in standard deviations of the logits: from training
+    mode to evaluation mode; alone in the batch instead of among others, in training mode; and cut to half of
+    its length."""
+    values: dict[str, float] = {}
+    rows: list[tuple[str, Any, float]] = []
+    for arm in cases.arms:
+        model, (idx, _) = cases[arm].model(), cases[arm].batch()
+        T = idx.shape[1] // 2
+        whole = model.train()(idx)
+        alone, short = model(idx[:1]), model(idx[:, :T])
+        evaluated = model.eval()(idx)
+        found = {
+            "evaluation": change(evaluated, whole),
+            "alone in the batch": change(alone, whole[:1]),
+            "half of the length": change(short, whole[:, :T]),
+        }
+        values |= {f"{arm}: {what}": value for what, value in found.items()}
+        rows += [(arm, what, max(value, 1e-8)) for what, value in found.items()]
+    return Found(values, rows)
+
+
+EPS = 1e-5  # of layernorm and torch_layernorm
+
+
+def one_pass(x: Tensor) -> Tensor:
+    """x normalized by E[x²] − E[x]²: the variance as a sum and a sum of squares give it."""
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) / (x.square().mean(-1, keepdim=True) - mean.square() + EPS).sqrt()
+
+
+def exact(x: Tensor) -> Tensor:
+    """The same in fp64, centred first."""
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+
+@torch.no_grad()
+def cancellation(cases: Cases, offsets: list[float]) -> Found:
+    """The largest error of a normalized row in fp32, its mean so many standard deviations from 0, against
+    fp64.
+
+    What E[x²] − E[x]² is divided by loses two digits for each of the offset, and is negative, so that the
+    root is NaN, once these are used up.
+    """
+    width = cases[cases.arms[0]].config.model.n_embd
+    noise = torch.randn(256, width, generator=torch.Generator().manual_seed(cases.seed))
+    ways = {arm: cases[arm].model().final for arm in cases.arms} | {"one pass": one_pass}
+    errors: dict[str, dict[float, float]] = {way: {} for way in ways}
+    lost = {}
+    for offset in offsets:
+        x = noise + offset
+        for way, normalize in ways.items():
+            y = normalize(x)
+            finite = y.isfinite().all(-1)
+            errors[way][offset] = float((y[finite].double() - exact(x)[finite]).abs().max())
+        lost[offset] = float((~finite).float().mean())  # of the last way, one pass
+    grows = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
+    far = max(offsets)
+    return Found(
+        {
+            "one pass: slope of its error": log_slope(grows),
+            "one pass: largest share of rows that are NaN": max(lost.values()),
+            "layernorm: largest error": max(errors["layernorm"].values()),
+            "log10 of torch_layernorm's error / layernorm's, farthest out": math.log10(
+                errors["torch_layernorm"][far] / errors["layernorm"][far]
+            ),
+        },
+        [(way, offset, error) for way, found in errors.items() for offset, error in found.items()],
+    )
+
+
+class Spread:
+    """How the batch means of a norm's inputs fluctuate; ``look`` is a hook for the norm."""
+
+    def __init__(self) -> None:
+        self.means: list[Tensor] = []  # of each batch, (C,)
+        self.squares: list[Tensor] = []
+
+    def look(self, norm: Any, args: tuple[Tensor], output: Tensor) -> None:
+        x = args[0].flatten(0, -2)  # (B·T, C)
+        self.means.append(x.mean(0))
+        self.squares.append(x.square().mean(0))
+
+    def fluctuation(self) -> float:
+        """Standard deviation of a channel's batch mean over batches, in standard deviations of the channel;
+        the root mean square over channels. Of n independent values a batch it is 1/√n."""
+        means = torch.stack(self.means)
+        variances = torch.stack(self.squares).mean(0) - means.mean(0).square()
+        return float((means.var(0) / variances).mean().sqrt())
+
+
+@torch.no_grad()
+def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
+    """Of each norm, by its site, over batches of tokens (B, T), in training mode."""
+    model = case.model()
+    spreads = {site: Spread() for site in norm_maps.norms(model)}
+    for site, norm in norm_maps.norms(model).items():
+        norm.register_forward_hook(spreads[site].look)
+    for idx in batches:
+        model(idx)
+    return {site: spread.fluctuation() for site, spread in spreads.items()}
+
+
+def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) -> Found:
+    """How BatchNorm's batch means at the norm before a block's attention fluctuate, against the rows and
+    against the time steps of a batch."""
+    case = cases["batchnorm"]
+    site = f"{block % case.config.model.n_layer:02d}.attn.pre"
+
+    def at(B: int, T: int) -> float:  # noqa: N803
+        return fluctuations(case, (case.batch(step, B)[0][:, :T] for step in range(BATCHES)))[site]
+
+    by_rows = {B: at(B, lengths[-1]) for B in rows}
+    by_length = {T: at(rows[-1], T) for T in lengths}
+    points = [(f"rows, of {lengths[-1]} time steps", B, y) for B, y in by_rows.items()]
+    points += [(f"time steps, of {rows[-1]} rows", T, y) for T, y in by_length.items()]
+    slopes = {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}
+    return Found(slopes, points)
+
+
+def text_batches(case: Case, way: str) -> Iterator[Tensor]:
+    """Tokens (B, T) of the training split: ``anywhere``, as in training; ``one by one``, each token from
+    anywhere; or ``in a row``, windows that follow one another from anywhere on."""
+    B, T = case.config.train.batch_size, case.config.model.block_size
+    random = torch.Generator().manual_seed(case.seed)
+    for step in range(BATCHES):
+        idx, _ = case.batch(UNSEEN + step)
+        if way == "one by one":
+            places = torch.randint(len(case.data.train), (B * T, 1), generator=random)
+            idx = torch.from_numpy(windows(case.data.train, places[:, 0].numpy(), 1)[0]).view(B, T)
+        if way == "in a row":
+            start = int(torch.randint(len(case.data.train) - B * T, (), generator=random))
+            idx = torch.from_numpy(windows(case.data.train, start + np.arange(B) * T, T)[0])
+        yield idx
+
+
+def batch_fluctuation(cases: Cases, way: str) -> Found:
+    """The fluctuation of BatchNorm's batch means over that of as many independent values, the mean over the
+    norms of the blocks: of batches as ``way`` says, and of windows in a row."""
+    case = cases["batchnorm"]
+    independent = (case.config.train.batch_size * case.config.model.block_size) ** -0.5
+    values, rows = {}, []
+    for name, kind in (("fluctuation", way), ("fluctuation of windows in a row", "in a row")):
+        found = {site: y / independent for site, y in fluctuations(case, text_batches(case, kind)).items()}
+        values[f"{name} / that of independent values"] = float(
+            np.mean([found[s] for s in found if s != "final"])
+        )
+        rows += [(kind, site, y) for site, y in found.items()]
+    return Found(values, rows)

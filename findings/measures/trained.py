@@ -1,0 +1,145 @@
+"""Measured of trained models, from their last weights, in fp32."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from diagnostics import block_effects, norm_maps
+from diagnostics.activations import without_effects
+from findings.measures.at_init import slope
+from findings.models import UNSEEN, Case, Cases, Found
+from training.evaluation import cross_entropy
+
+Numbers = NDArray[Any]
+WINDOWS = 64  # of the validation split that a model is looked at with
+
+
+def variances(case: Case) -> list[float]:
+    """Var of the stream, over everything, behind the embedding and behind each block."""
+    streams = block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0])
+    return [float(x.double().var(correction=0)) for x in streams]
+
+
+def variance_trained(cases: Cases) -> Found:
+    """How the variance of the stream grows: what the second half of the blocks adds over what the first half
+    adds, 1 where it grows linearly, above where exponentially; and its largest over its smallest behind a
+    block."""
+    found = {arm: variances(cases[arm]) for arm in cases.arms}
+    values = {}
+    for arm, y in found.items():
+        half = len(y) // 2
+        values[f"{arm}: second half adds / first half"] = (y[-1] - y[half]) / (y[half] - y[0])
+        values[f"{arm}: largest / smallest variance"] = max(y[1:]) / min(y[1:])
+    return Found(values, [(arm, i, v) for arm, y in found.items() for i, v in enumerate(y)])
+
+
+def removable_blocks(cases: Cases) -> Found:
+    """What leaving out one block costs, in nats per token: the mean of the deeper half less that of the
+    shallower, and the mean of the deeper half."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        model, (idx, targets) = case.model().eval(), case.windows(WINDOWS)
+        loss_of = partial(cross_entropy, idx=idx, targets=targets)
+        costs = [*block_effects.skip_costs(model, loss_of)]
+        half = len(costs) // 2
+        values[f"{arm}: deeper − shallower"] = float(np.mean(costs[half:]) - np.mean(costs[:half]))
+        values[f"{arm}: deeper half"] = float(np.mean(costs[half:]))
+        rows += [(arm, i, cost) for i, cost in enumerate(costs, start=1)]
+    return Found(values, rows)
+
+
+def angles_trained(cases: Cases) -> Found:
+    """The angular distance over each block: its slope against the block, the last one aside, which Gromov et
+    al. 2024 (arXiv 2403.17887) find to turn the stream more again."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        found = block_effects.angular_distances(
+            block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0])
+        )
+        values[f"{arm}: slope"] = slope([*range(len(found) - 1)], found[:-1])
+        rows += [(arm, i, distance) for i, distance in enumerate(found, start=1)]
+    return Found(values, rows)
+
+
+@torch.no_grad()
+def gap(case: Case, rows: int) -> float:
+    """Loss in training mode less loss in evaluation mode, of the same batches of so many rows, in nats."""
+    model, differences = case.model(), []
+    for step in range(256 // rows):
+        x, y = case.batch(UNSEEN + step, rows)
+        on_batch = cross_entropy(without_effects(model.train()), x, y)
+        differences.append(float(on_batch - cross_entropy(model.eval(), x, y)))
+    return float(np.mean(differences))
+
+
+def evaluation_gap(cases: Cases, sizes: list[int]) -> Found:
+    """What a model loses on the statistics of batches of so many rows: 0 for what does not look at the
+    batch."""
+    found = {(arm, rows): gap(cases[arm], rows) for arm in cases.arms for rows in sizes}
+    values = {f"{arm}, {rows} rows: training − evaluation": loss for (arm, rows), loss in found.items()}
+    return Found(values, [(arm, rows, loss) for (arm, rows), loss in found.items()])
+
+
+def alpha_and_std(cases: Cases, shuffled: bool) -> Found:
+    """Correlation of DyT's α with 1 / std of its input: over training, of each norm, the mean over norms; and
+    at the end, over the norms.
+
+    Args:
+        shuffled: exchange the αs at random, each norm's over time and the last ones over the norms.
+    """
+    case, random = cases["dyt"], np.random.default_rng(cases.seed)
+    sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
+    over_time, rows, last = [], [], []
+    for site in sites:
+        steps, alpha = case.run.curve(f"norm.alpha/{site}")
+        evenly = steps % case.config.stats.every == 0  # at the start there are more
+        alpha, inverse = alpha[evenly], 1 / case.run.curve(f"act.std/{site}.in")[1][evenly]
+        alpha = random.permutation(alpha) if shuffled else alpha
+        over_time.append(correlation(alpha, inverse))
+        last.append((alpha[-1], inverse[-1]))
+        rows += [(site, float(x), float(y)) for x, y in zip(inverse, alpha, strict=True)]
+    alphas, inverses = np.array(last).T
+    alphas = random.permutation(alphas) if shuffled else alphas
+    return Found(
+        {
+            "over training: correlation": float(np.mean(over_time)),
+            "over the norms: correlation": correlation(alphas, inverses),
+            "loss of dyt": case.loss(),
+        },
+        rows,
+    )
+
+
+def correlation(x: Numbers, y: Numbers) -> float:
+    """Pearson's."""
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def s_shaped_maps(cases: Cases) -> Found:
+    """How much of a norm's map a tanh explains that a straight line does not, R² less R²: of the last block's
+    and of the first block's norms."""
+    values, rows = {}, []
+    for arm in cases.arms:
+        case = cases[arm]
+        found = norm_maps.maps(case.model().eval(), case.windows(WINDOWS)[0])
+        gains = {
+            site: norm_maps.s_shaped(x, y)[0] - norm_maps.straight(x, y) for site, (x, y) in found.items()
+        }
+        blocks = sorted({site[:2] for site in gains if site != "final"})
+        by_block = {b: float(np.mean([g for site, g in gains.items() if site.startswith(b)])) for b in blocks}
+        values[f"{arm}: last block"] = by_block[blocks[-1]]
+        values[f"{arm}: last − first block"] = by_block[blocks[-1]] - by_block[blocks[0]]
+        for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
+            if site in found:
+                x, y = found[site]
+                x, y = (t.flatten()[:: max(1, t.numel() // 150)] for t in (x / x.square().mean().sqrt(), y))
+                rows += [
+                    (f"{arm}, {site}", round(a, 3), round(b, 3))
+                    for a, b in zip(x.tolist(), y.tolist(), strict=True)
+                ]
+    return Found(values, rows)

@@ -1,0 +1,1 @@
+"""What lies on disk of a run: its name, folder, status, checkpoints, metrics and their copy to wandb."""

@@ -1,0 +1,122 @@
+"""The files of a run's folder as data: which keys each has, checked before they are believed.
+
+A run's folder may come from somebody else. Torch is not imported here.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from system.files import read_typed
+
+Best = TypedDict("Best", {"step": int, "val/loss": float})
+
+
+@with_config(ConfigDict(extra="allow"))
+class Status(TypedDict, total=False):
+    state: Literal["running", "finished", "diverged", "interrupted", "failed"]
+    step: int
+    saved: int | None
+    reason: str | None
+    best: Best | None
+    final: float | None
+    peak_memory: int | None
+
+
+@with_config(ConfigDict(extra="allow"))
+class Data(TypedDict, total=False):
+    fingerprint: str
+    train_tokens: int
+
+
+@with_config(ConfigDict(extra="allow"))
+class Environment(TypedDict, total=False):
+    """See rundir/environment.py."""
+
+    group: str
+    device: str
+    precision: str
+    ranks: int
+    threads: int
+    compile: bool
+    python: str
+    processor: str | None
+    packages: dict[str, str]
+    git: dict[str, str] | None
+    code: dict[str, str]
+    parameters: int
+    settled: dict[str, bool | int | float | str]
+    data: Data
+    overrides: list[str]
+    earlier: list[dict[str, Any]]
+
+
+@with_config(ConfigDict(extra="allow"))
+class Leaks(TypedDict):
+    future: float
+    rows: float
+
+
+@with_config(ConfigDict(extra="allow"))
+class Certificate(TypedDict):
+    causal: bool | None
+    independent_rows: bool | None
+    reason: str | None
+    context: int
+    train: NotRequired[Leaks]
+    eval: NotRequired[Leaks]
+
+
+class Wandb(TypedDict):
+    id: str
+    copied: int
+
+
+def has_its_end(status: Status) -> Status:
+    if status.get("state") == "finished" and status.get("final") is None:
+        raise ValueError("it has finished, but has no loss")
+    if status.get("state") == "diverged" and not {"step", "reason"} <= status.keys():
+        raise ValueError("it has diverged, but does not say where")
+    return status
+
+
+def has_its_numbers(certificate: Certificate) -> Certificate:
+    clean = certificate["causal"] and certificate["independent_rows"]
+    if not (clean or certificate["reason"] or {"train", "eval"} <= certificate.keys()):
+        raise ValueError("it says neither what leaks nor why that cannot be told")
+    return certificate
+
+
+KINDS: dict[str, TypeAdapter[Any]] = {
+    "status.json": TypeAdapter(Annotated[Status, AfterValidator(has_its_end)]),
+    "environment.json": TypeAdapter(Environment),
+    "certificate.json": TypeAdapter(Annotated[Certificate, AfterValidator(has_its_numbers)]),
+    "wandb.json": TypeAdapter(Wandb),
+}
+# A line of metrics.jsonl.
+Row = TypedDict(
+    "Row",
+    {"step": int, "seconds": float, "val/loss": NotRequired[float], "val/full_loss": NotRequired[float]},
+)
+ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
+
+
+# Keys of train.* that only watch, or say where: they are no part of a run's identity.
+WATCHING = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
+DECISIVE = ("val/loss", "val/full_loss")  # a run whose value of these is not finite has diverged
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The file's content, or nothing where there is no such file, or it is not of its kind."""
+    try:
+        return parsed(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def parsed(file: Path) -> dict[str, Any]:
+    """The file's content, its texts escaped. Raises OSError, and ValueError where it is damaged or not of its
+    kind."""
+    return read_typed(file, KINDS[file.name])

@@ -1,0 +1,27 @@
+"""Errors whose message is for the user: ``<key or file>: <what is wrong>; <what to do>``, one line.
+
+Programs print them without a traceback and exit with status 1; any other exception is a bug of ours.
+"""
+
+
+class UserError(ValueError):
+    """Base class of the errors that the user can do something about."""
+
+
+class ConfigError(UserError):
+    """A setting is wrong."""
+
+
+class DataError(UserError):
+    """A text, a tokenizer or a prepared token file is missing, damaged or too short."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint cannot be read, written or used."""
+
+
+class LostRankError(UserError):
+    """Another rank of this run has ended, so this one cannot continue."""
+
+    def __init__(self) -> None:
+        super().__init__("another rank has ended; the same command resumes from the newest checkpoint")

@@ -1,0 +1,203 @@
+"""Every choice composes, every key is checked, and no default hides outside of conf/."""
+
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from cli.sample_schema import SampleConfig
+from cli.schema import RunConfig
+from scripts.export import ExportConfig
+from system.errors import ConfigError
+from system.validate import Checked, checked
+from tests.conftest import CONF, configured
+from tests.helpers import gpt2_models
+
+CHOICES = [
+    (group.name, file.stem)
+    for group in sorted(CONF.iterdir())
+    if group.is_dir() and group.name != "finding"  # which are findings/__main__.py's
+    for file in sorted(group.glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
+    path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
+    path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # a network it would need, else
+    assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
+
+
+def fields(kind: type[BaseModel]):
+    for field in kind.model_fields.values():
+        yield field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Checked):
+            yield from fields(field.annotation)
+
+
+@pytest.mark.parametrize("kind", [RunConfig, SampleConfig, ExportConfig])
+def test_defaults_have_one_home_which_is_yaml(kind):
+    assert all(field.is_required() for field in fields(kind))
+
+
+def test_a_config_survives_its_trip_through_plain_data():
+    config = configured("norm=batchnorm", "norm.momentum=0.2")
+    assert config.norm.options["momentum"] == 0.2
+    assert checked(RunConfig, config.model_dump(by_alias=True)) == config
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        configured().seed = 3
+
+
+def test_norms_bias_follows_the_models_unless_it_is_said():
+    assert configured("model.bias=true").norm.options["bias"] is True
+    assert configured("model.bias=false").norm.options["bias"] is False
+    assert configured("model.bias=false", "norm.bias=true").norm.options["bias"] is True
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.steps=abc", r"train\.steps: 'abc' is not possible; it should be a valid integer"),
+        ("train.steps=1.5", r"train\.steps: "),
+        ("train.steps=-1", r"train\.steps: "),
+        ("train.steps=true", r"train\.steps: "),
+        ("train.steps=null", r"train\.steps: "),
+        ("train.steps=99999999999999999999", r"train\.steps: "),
+        ("+foo=1", r"foo: unknown key"),
+        ("+train.step=1", r"train\.step: unknown key; did you mean train\.steps\?"),
+        ("~train.steps", r"train\.steps: the key is missing"),
+        ("optim.learning_rate=nan", r"optim\.learning_rate: "),
+        ("optim.learning_rate=inf", r"optim\.learning_rate: "),
+        ("optim.learning_rate=0", r"optim\.learning_rate: "),
+        ("optim.beta2=1", r"optim\.beta2: "),
+        ("model.n_embd=130", r"model\.n_embd: 130 is not divisible by n_head=4"),
+        ("model.n_layer=0", r"model\.n_layer: "),
+        ("model.dropout=1.0", r"model\.dropout: "),
+        (
+            "model.activation=relu",
+            r"model\.activation: .* it should be 'gelu', 'gelu_tanh', ",
+        ),
+        (
+            "model.embedding_scale=3",
+            r"model\.embedding_scale: 3 .* it should be True, False or ",
+        ),
+        ("model.qk_norm=nope", r"model\.qk_norm: there is no norm 'nope'; choose one of same, batchnorm, "),
+        ("model.final_norm=null", r"model\.final_norm: there is no norm None; choose one of auto, same, bat"),
+        ("model.positions=sine", r"model\.positions: .* is not possible; it should be 'learned' or 'rotary'"),
+        ("train.grad_accum=3", r"train\.batch_size: 32 is not divisible by grad_accum=3"),
+        ("seed=-1", r"seed: "),
+        ("seed=9223372036854775808", r"seed: "),
+        ("device=potato", r"device: 'potato' is not possible; it should be auto, cpu, mps, cuda or cuda:N"),
+        ("precision=fp16", r"precision: .* is not possible; it should be 'auto', 'fp32' or 'bf16'"),
+        ("data.path=x", r"data\.path: is not read by data=shakespeare; .*data=text data\.path=FILE"),
+        ("data.val_fraction=null", r"data\.val_fraction: is missing; give a number between 0 and 1"),
+        (
+            "data.vocab_size=255",
+            r"data\.vocab_size: .* it should be greater than or equal to 256",
+        ),
+        (
+            "data.tokenizer=words",
+            r"data\.tokenizer: .* it should be 'char', 'bpe', 'gpt2' or 'init_from'",
+        ),
+        ("optim.kind=sgd", r"optim\.kind: should be one of 'adamw', 'muon'; choose it with optim="),
+        ("optim.beta1=x", r"optim\.beta1: .* is not possible; it should be a valid number"),
+        ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),
+        ("+optim.momentum=0.9", r"optim\.momentum: what was chosen for optim has no such key"),
+        ("schedule.warmup_fraction=1.5", r"schedule\.warmup_fraction: "),
+        ("train=3", r"train: "),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
+    with pytest.raises(ConfigError) as caught:
+        configured(override)
+    assert re.match(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prepared_folder_needs_a_path_and_takes_no_split():
+    with pytest.raises(ConfigError, match=r"data\.val_fraction: is not read by data=prepared"):
+        configured("data=prepared", "data.path=x", "data.val_fraction=0.1")
+    plain = configured("data=text", "data.path=x").model_dump(by_alias=True)
+    plain["data"]["path"] = None
+    with pytest.raises(ConfigError, match=r"data\.path: is needed by data=text"):
+        checked(RunConfig, plain)
+
+
+def test_the_published_recipes_are_nanogpts_number_for_number():
+    """README.md and config/train_shakespeare_char.py of nanoGPT, and the defaults of its train.py."""
+    cpu, gpu = (configured(f"experiment=nanogpt_{kind}") for kind in ("cpu", "gpu"))
+    sizes = [
+        (c.model.n_layer, c.model.n_head, c.model.n_embd, c.model.block_size, c.model.dropout, c.model.bias)
+        for c in (cpu, gpu)
+    ]
+    assert sizes == [(4, 4, 128, 64, 0.0, False), (6, 6, 384, 256, 0.2, False)]
+    assert [(c.train.steps, c.train.batch_size, c.train.grad_clip) for c in (cpu, gpu)] == [
+        (2000, 12, 1.0),
+        (5000, 64, 1.0),
+    ]
+    for config in (cpu, gpu):
+        assert (config.data.corpus, config.data.tokenizer) == ("tinyshakespeare", "char")
+        assert (config.model.activation, config.norm.name, config.placement.name) == (
+            "gelu",
+            "layernorm",
+            "pre",
+        )
+        optim, schedule, steps = config.optim, config.schedule, config.train.steps
+        assert (optim.kind, optim.learning_rate, optim.weight_decay) == ("adamw", 1e-3, 0.1)
+        assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.99, 1e-8)
+        assert (schedule.shape, round(schedule.warmup_fraction * steps)) == ("cosine", 100)
+        assert schedule.final_fraction * optim.learning_rate == pytest.approx(1e-4)
+
+
+def test_so_is_its_gpt2():
+    """config/train_gpt2.py and the defaults of train.py; 40 micro-batches of 12 rows."""
+    config = configured("experiment=nanogpt_gpt2", "data.path=x")
+    sizes = config.model.model_dump(
+        include={"n_layer", "n_head", "n_embd", "block_size", "dropout", "bias", "activation", "tie"}
+    )
+    assert [*sizes.values()] == [12, 12, 768, 1024, 0.0, False, "gelu", True]
+    train, optim, schedule = config.train, config.optim, config.schedule
+    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (600_000, 12, 40)
+    assert (train.grad_clip, train.eval_every, train.eval_windows) == (1.0, 1000, 200 * 12)
+    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (6e-4, 0.1, 0.9, 0.95)
+    assert (schedule.shape, round(schedule.warmup_fraction * train.steps)) == ("cosine", 2000)
+    assert schedule.final_fraction * optim.learning_rate == pytest.approx(6e-5)
+    assert (config.data.corpus, config.data.tokenizer) == ("prepared", "gpt2")
+
+
+def test_and_its_finetuning(tmp_path):
+    """config/finetune_shakespeare.py, here of a small model of GPT-2's kind."""
+    gpt2_models.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
+    config = configured("experiment=nanogpt_finetune", f"init_from={tmp_path}")
+    train, optim, schedule = config.train, config.optim, config.schedule
+    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (20, 1, 32)
+    assert (train.eval_every, train.eval_windows, config.model.dropout) == (5, 40, 0.0)
+    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (3e-5, 0.1, 0.9, 0.95)
+    assert (schedule.shape, schedule.warmup_fraction, schedule.final_fraction) == ("constant", 0.0, 1.0)
+    assert (config.data.corpus, config.data.tokenizer, config.model.n_embd) == ("tinyshakespeare", "gpt2", 4)
+
+
+def test_an_experiment_gives_way_to_what_is_asked_for():
+    config = configured("experiment=nanogpt_cpu", "data=text", "data.path=x", "train.steps=3", "norm=none")
+    assert (config.data.corpus, config.train.steps, config.norm.name) == ("text", 3, "none")
+
+
+def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("defaults: [layernorm]\neps: 1e-3\n")
+    (tmp_path / "norm" / "other.yaml").write_text("_target_: model.norms.RMSNorm\neps: 1e-2\n")
+    where = ("--config-dir", str(tmp_path))
+    assert configured(*where, "norm=mine").norm.options["eps"] == 1e-3
+    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml has a defaults list"):
+        configured(*where, "model.qk_norm=mine")
+    config = configured(*where, "model.qk_norm=other")
+    assert (config.model.qk_norm.name, config.model.qk_norm.options) == ("other", {"eps": 1e-2})
+
+
+def test_what_was_chosen_is_named_as_it_is_typed():
+    assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").chosen() == (
+        "norm=layernorm placement=pre model.embedding_norm=rmsnorm"
+    )

@@ -1,0 +1,53 @@
+"""y is x one token later, and which windows are drawn is a function of the seed alone."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.windows import fixed_windows, training_batch, whole_split
+
+SIZES = st.tuples(st.integers(2, 200), st.integers(1, 20), st.integers(1, 9)).filter(lambda s: s[0] > s[1])
+
+
+@given(SIZES, st.integers(0, 2**63 - 1))
+def test_a_training_batch_is_windows_of_the_text(sizes, seed):
+    n, block_size, rows = sizes
+    x, y = training_batch(np.arange(n, dtype=np.uint16), block_size, rows, seed)
+    assert x.shape == y.shape == (rows, block_size)
+    assert x.dtype == y.dtype == np.int64
+    assert (y == x + 1).all()
+    assert (np.diff(x, axis=1) == 1).all()
+    assert y.max() <= n - 1
+
+
+def test_every_window_can_be_drawn_and_none_beyond():
+    x, _ = training_batch(np.arange(6, dtype=np.uint16), 3, 1000, seed=0)
+    assert set(x[:, 0]) == {0, 1, 2}
+
+
+def test_a_seed_always_draws_the_same_and_another_seed_something_else():
+    tokens = np.arange(10_000, dtype=np.uint16)
+    a, b, c = (training_batch(tokens, 8, 16, seed)[0] for seed in (7, 7, 8))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+@given(SIZES)
+def test_the_whole_split_has_every_token_but_the_first_as_a_target_once(sizes):
+    n, block_size, rows = sizes
+    batches = list(whole_split(np.arange(n, dtype=np.uint16), block_size, rows))
+    assert np.concatenate([y.ravel() for _, y in batches]).tolist() == list(range(1, n))
+    assert all((y == x + 1).all() and len(x) <= rows for x, y in batches)
+
+
+@given(SIZES, st.integers(1, 40))
+def test_fixed_windows_are_the_same_every_time_and_reach_both_ends(sizes, count):
+    n, block_size, rows = sizes
+    tokens = np.arange(n, dtype=np.uint16)
+    x = np.concatenate([x for x, _ in fixed_windows(tokens, block_size, count, rows)])
+    again = np.concatenate([x for x, _ in fixed_windows(tokens, block_size, count, rows + 1)])
+    assert np.array_equal(x, again)
+    assert len(x) == min(count, (n - 1) // block_size)
+    assert x[0, 0] == 0
+    assert len(x) == 1 or x[-1, -1] == n - 2
+    assert (np.diff(x[:, 0]) >= block_size).all() or len(x) == 1  # no two overlap

@@ -1,0 +1,38 @@
+"""What every refusal is: one line that says what is wrong, where, and what to do; and nothing is lost."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from system.terminal import escaped
+
+LINE = re.compile(r"error: (?P<where>.+?): (?P<what>.+); (?P<todo>.+)")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of every file in it. A run's lock is no content: it says who held it last; nor are terabytes."""
+    files = [f for f in sorted(folder.rglob("*")) if f.is_file() and f.name != ".lock"]
+    return {f: f.read_bytes() for f in files if f.stat().st_size < 2**28}
+
+
+def check_refused(
+    done: "subprocess.CompletedProcess[str]", *words: str, before: dict[Path, bytes] | None = None
+) -> None:
+    """It was refused, with all of ``words``, and each file of ``before`` is as it was."""
+    said = done.stdout + done.stderr
+    assert done.returncode in (1, 2), said
+    assert "Traceback" not in said
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert len(lines) <= 6
+    assert LINE.fullmatch(errors[0]), errors[0]
+    assert escaped(errors[0]) == errors[0]
+    for word in words:
+        assert word in errors[0]
+    check_kept(before or {})
+
+
+def check_kept(before: dict[Path, bytes]) -> None:
+    for file, content in before.items():
+        assert file.read_bytes() == content, file

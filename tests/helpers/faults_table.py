@@ -1,0 +1,72 @@
+"""What ``make test-faults`` prints: the figures that tests have found (by ``record_property``), and how many
+tests there were of each file, as Markdown."""
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from bench.machine import info, machine
+from rundir.environment import git_state
+
+
+def markdown(reports: Iterable[pytest.TestReport], seconds: float) -> str:
+    """The page. Of a figure that several tests have found it has the largest."""
+    found: dict[str, Any] = {}
+    ended: Counter[tuple[str, str]] = Counter()  # (file, outcome)
+    for report in reports:
+        for name, value in report.user_properties if report.when == "call" else ():
+            found[name] = max(value, found.get(name, value))
+        if report.when == "call" or report.outcome != "passed":
+            ended[report.nodeid.split("::")[0], report.outcome] += 1
+    rows = [f"| {name} | {found[name]} |" for name in sorted(found, key=natural)]
+    files = {
+        file: [ended[file, outcome] for outcome in OUTCOMES] for file in sorted({file for file, _ in ended})
+    }
+    counts = [f"| {file} | {' | '.join(map(str, numbers))} |" for file, numbers in files.items()]
+    return PAGE.format(
+        here=here(),
+        minutes=f"{seconds / 60:.0f}",
+        figures="\n".join(rows),
+        outcomes=" | ".join(OUTCOMES),
+        counts="\n".join(counts),
+    )
+
+
+PAGE = """\
+# Faults, in numbers
+
+What `make test-faults` finds of programs that are killed, files that are damaged, disks that are full,
+command lines that are wrong and files from strangers. What is promised is in docs/runs.md, under "Nothing
+lost, nothing let in", and in SECURITY.md. The letter and number before a figure only sort them.
+
+{here} {minutes} minutes.
+
+| figure | |
+|---|---|
+{figures}
+
+| tests | {outcomes} |
+|---|---|---|---|
+{counts}
+"""
+OUTCOMES = ("passed", "failed", "skipped")
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """R2 before R10."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
+
+
+def here() -> str:
+    about = machine(seen := info())
+    generation = " ".join(filter(None, about["family_model"]))
+    commit = (git_state() or {}).get("commit", "unknown")[:7]
+    return (
+        f"{datetime.date.today()}, commit {commit}: {about['processor']} (family and model {generation}), "
+        f"{about['cores']} cores, {about['memory_bytes'] / 2**30:.0f} GiB, {about['system']}, "
+        f"torch {seen['torch']}."
+    )

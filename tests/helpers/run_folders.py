@@ -1,0 +1,67 @@
+"""Run folders with chosen numbers, in the format that runs have: what a comparison says of them is known."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from comparison.load import Run, load
+from tests.conftest import configured
+
+CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64}
+LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
+
+
+@cache
+def composed(*overrides: str) -> str:
+    return configured(*overrides).model_dump_json(by_alias=True)
+
+
+def made(
+    parent: Path,
+    *overrides: str,
+    final: float | None = 2.0,
+    curve: Mapping[int, Mapping[str, Any]] | None = None,
+    **environment: Any,
+) -> Path:
+    """Write a run of train.py's arguments ``overrides`` that ended at ``final``; None: that diverged."""
+    config = json.loads(composed(*overrides))
+    others = {key: value for key, value in config.items() if key not in ("seed", "tuned", "runs_dir")}
+    group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{abs(hash(json.dumps(others))):x}"
+    group = environment.pop("group", group)
+    folder = parent / f"{group}-s{config['seed']}"
+    folder.mkdir(parents=True)
+    per_step = config["train"]["batch_size"] * config["model"]["block_size"]
+    last = config["train"]["steps"]
+    table = {0: {"train/loss": 4.3, "val/loss": 4.3}} | dict(curve or {})
+    end = {"val/full_loss": final, "val/loss": final} if final is not None else {"train/loss": "NaN"}
+    table[last] = dict(table.get(last, {})) | end
+    rows = [{"step": s, "tokens": s * per_step, "seconds": s / 10} | row for s, row in sorted(table.items())]
+    state = {"state": "diverged" if final is None else "finished", "step": last, "final": final}
+    leaks = config["norm"]["_name_"] == "batchnorm"
+    certificate = CLEAN | ({"causal": False} | LEAKS if leaks else {})
+    facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000, "vocab_size": 74}
+    packages = {"torch": "2.13.0", "numpy": "2.4.6"}
+    here = {"group": group, "precision": "fp32", "device": "cpu", "threads": 1, "compile": False}
+    here |= {"processor": "a processor", "python": "3.11.7", "packages": packages, "parameters": 800_000}
+    here |= {"data": facts, "code": {"train.py": "0123"}, "overrides": list(overrides), "git": None}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "status.json").write_text(
+        json.dumps(state | {"reason": None if final is not None else "it grew"})
+    )
+    (folder / "environment.json").write_text(json.dumps(here | environment))
+    (folder / "certificate.json").write_text(json.dumps(certificate))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def several(parent: Path, losses: Mapping[str, list[float | None]], **options: Any) -> list[Run]:
+    """Runs of each command line with these losses, at seeds from 0 on."""
+    return [
+        load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
+        for arguments, found in losses.items()
+        for seed, loss in enumerate(found)
+    ]

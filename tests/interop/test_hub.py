@@ -1,0 +1,129 @@
+"""init_from=gpt2 asks the Hugging Face hub, here one of this machine, and says what is missing without it."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.hub import HUB
+from tests.conftest import ROOT
+from tests.helpers import gpt2_models
+
+SCRIPT = """
+import sys
+from interop.pretrained import pretrained
+try:
+    weights = pretrained("gpt2").tensors(8, 61)
+    print(pretrained("gpt2").digest)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What the hub says of the files of a folder: small ones are git's, large ones are kept by their
+    SHA-256."""
+
+    folder: Path
+    lies_of = ""  # a file
+    asked: list[str]
+
+    def answer(self, with_body: bool) -> None:
+        self.asked.append(self.path)
+        prefix = f"/openai-community/gpt2/resolve/{HUB['gpt2']}/"
+        file = self.folder / self.path.removeprefix(prefix)
+        if not self.path.startswith(prefix) or not file.is_file():
+            self.send_error(404)
+            return
+        content = file.read_bytes()
+        large = hashlib.sha256(content).hexdigest()
+        small = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        said = large if file.suffix == ".safetensors" else small
+        if file.name == self.lies_of:
+            said = "0" * len(said)
+        self.send_response(200)
+        for name, value in (
+            ("Content-Length", len(content)),
+            ("ETag", f'"{said}"'),
+            ("X-Linked-ETag", f'"{said}"'),
+            ("X-Linked-Size", len(content)),
+            ("X-Repo-Commit", HUB["gpt2"]),
+        ):
+            self.send_header(name, str(value))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[type[Hub]]:
+    gpt2_models.saved(tmp_path / "remote")
+    Hub.folder, Hub.lies_of, Hub.asked = tmp_path / "remote", "", []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield Hub
+        server.shutdown()
+
+
+def asked(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A process that wants gpt2 from there, with a cache of its own."""
+    own = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=tmp_path,
+        env=os.environ | own | {"PYTHONPATH": str(ROOT)} | environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_it_is_fetched_once_and_is_what_the_hub_has(tmp_path, hub):
+    first = asked(tmp_path, hub.url)
+    assert first.returncode == 0, first.stderr
+    assert "init_from=gpt2: fetching model.safetensors from the Hugging Face hub" in first.stdout
+    n = len(hub.asked)
+    assert n > 0
+    again = asked(tmp_path, hub.url)
+    assert again.stdout.splitlines() == first.stdout.splitlines()[-1:]
+    assert len(hub.asked) == n  # there was nothing to ask
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_file_that_is_not_what_the_hub_says_is_refused(tmp_path, hub, file):
+    hub.lies_of = file
+    done = asked(tmp_path, hub.url)
+    assert done.returncode == 1
+    assert "is not what the hub has (its hash is another); delete it" in done.stderr
+
+
+def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):
+    done = asked(tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be fetched (")
+    assert "or give a folder that has its config.json and model.safetensors" in done.stderr
+
+
+def test_without_their_package_it_says_so(tmp_path):
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without/huggingface_hub.py").write_text("raise ImportError")
+    done = asked(tmp_path, "", PYTHONPATH=os.pathsep.join([str(tmp_path / "without"), str(ROOT)]))
+    assert done.returncode == 1
+    assert "pip install -r requirements-hub.txt, or give a folder" in done.stderr

@@ -1,0 +1,440 @@
+"""init_from: GPT-2's weights in a folder of Hugging Face's layout are its function here, and what is no such
+folder is refused."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from data import tokenizers
+from data.windows import fixed_windows
+from interop.pretrained import pretrained
+from model import GPT
+from model.decoding import Decoder, generate
+from rundir import identity
+from rundir.checkpoint_file import load
+from scripts import export
+from system.errors import ConfigError
+from tests.conftest import LETTERS, TINY, configured
+from tests.helpers import gpt2_models, programs
+from training.build import OURS, initial_model
+from training.load_model import from_elsewhere, load_model
+from training.state import begun_in_words
+
+CHARS = "".join(sorted(set(LETTERS)))
+RUN = [one for one in TINY if not one.startswith("model.")]  # which the weights say
+
+SIZES = st.fixed_dictionaries(
+    {
+        "vocab_size": st.integers(2, 300),
+        "n_positions": st.integers(56, 80),
+        "n_layer": st.integers(1, 3),
+        "n_head": st.sampled_from([1, 2, 4]),
+        "n_embd": st.sampled_from([4, 8, 20, 32]),
+        "activation_function": st.sampled_from(["gelu_new", "gelu_pytorch_tanh", "gelu", "relu2"]),
+        "layer_norm_epsilon": st.sampled_from([1e-5, 1e-6, 1e-3]),
+        "tie_word_embeddings": st.booleans(),
+    }
+)
+
+
+def ours(folder: Path) -> tuple[GPT, Any]:
+    """Our model of a folder, in evaluation, and the checkpoint that it is to us."""
+    found = from_elsewhere(str(folder))
+    vocab_size = tokenizers.from_spec(found.meta.tokenizer).vocab_size
+    return load_model(found, vocab_size, OURS).eval(), found
+
+
+def weights(model: Any) -> dict[str, torch.Tensor]:
+    return dict(model.state_dict())
+
+
+def likeliest(model: GPT, ids: list[int], n: int) -> list[int]:
+    """The n tokens that sample.py draws at temperature 0."""
+    idx = torch.tensor([ids])
+    drawn = generate(Decoder(model), idx, model.block_size, lambda logits: logits.argmax(-1))
+    return [int(next(drawn)) for _ in range(n)]
+
+
+LARGER = {"vocab_size": 99, "n_positions": 60, "n_layer": 2, "n_head": 4, "n_embd": 32}
+OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
+
+
+@given(SIZES)
+@example(LARGER | OTHERS | {"activation_function": "gelu_new"})
+@example(LARGER | OTHERS | {"activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": True})
+@example(LARGER | OTHERS | {"activation_function": "gelu"})
+@example(LARGER | OTHERS | {"activation_function": "relu2", "layer_norm_epsilon": 1e-6})
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
+    folder = tmp_path_factory.mktemp("gpt2")
+    reference = gpt2_models.saved(folder, **sizes)
+    model, found = ours(folder)
+    idx = torch.randint(sizes["vocab_size"], (3, 50), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5
+        exact = reference.double()(idx).logits
+        assert (model.double()(idx) - exact).abs().max() <= 1e-10
+
+    model, _ = ours(folder)
+    back = folder / "back"
+    back.mkdir()
+    export.as_huggingfaces(found, weights(model), back)
+    again, tokenizer = gpt2_models.loaded(back)
+    reference, _ = gpt2_models.loaded(folder)
+    assert weights(reference).keys() == weights(again).keys()
+    assert all(torch.equal(weights(reference)[name], tensor) for name, tensor in weights(again).items())
+    said = {key: getattr(again.config, key) for key in sizes} | {"activation_function": None}
+    assert said == sizes | {"activation_function": None}  # of which two are one function
+    start = [int(i) for i in idx[0, :5]]
+    assert (
+        gpt2_models.greedy(again, start, 50)
+        == gpt2_models.greedy(reference, start, 50)
+        == likeliest(model, start, 50)
+    )
+    assert len(tokenizer) == sizes["vocab_size"]
+
+
+# folders of other kinds that are the same ---------------------------------------------------------------
+
+
+def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    """The folder with other tensors in its file."""
+    file = folder / "model.safetensors"
+    safetensors.torch.save_file(change(safetensors.torch.load_file(file)), file)
+
+
+def said(folder: Path, **changes: Any) -> None:
+    """The folder with a config.json that says something else."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def as_on_the_hub(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Without a prefix, with the masks of attention."""
+    masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64) for i in range(2)}
+    return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()} | masks
+
+
+def tied_twice(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return tensors | {"lm_head.weight": tensors["transformer.wte.weight"].clone()}
+
+
+@pytest.mark.parametrize("change", [as_on_the_hub, tied_twice])
+def test_other_ways_to_write_the_same_weights(tmp_path, change):
+    gpt2_models.saved(tmp_path)
+    before = weights(ours(tmp_path)[0])
+    changed(tmp_path, change)
+    pretrained.cache_clear()
+    after = weights(ours(tmp_path)[0])
+    assert all(torch.equal(before[name], tensor) for name, tensor in after.items())
+
+
+def test_weights_in_half_precision_are_their_numbers(tmp_path):
+    gpt2_models.saved(tmp_path)
+    changed(tmp_path, lambda tensors: {name: t.bfloat16() for name, t in tensors.items()})
+    read = weights(ours(tmp_path)[0])["embed.tokens.weight"]
+    assert read.dtype == torch.float32
+    assert torch.equal(read, read.bfloat16().float())
+
+
+def test_weights_in_several_files(tmp_path):
+    model = gpt2_models.saved(tmp_path)
+    before = weights(ours(tmp_path)[0])
+    (tmp_path / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path, max_shard_size="20kB")
+    assert len([*tmp_path.glob("model-*.safetensors")]) > 1
+    pretrained.cache_clear()
+    assert all(torch.equal(before[name], t) for name, t in weights(ours(tmp_path)[0]).items())
+
+
+def test_a_vocabulary_that_was_filled_up_is_cut(tmp_path):
+    gpt2_models.saved(tmp_path, chars=CHARS)
+    filled = -len(CHARS) % 64
+    wte = "transformer.wte.weight"
+    changed(tmp_path, lambda some: some | {wte: torch.cat([some[wte], torch.ones(filled, 16)])})
+    said(tmp_path, vocab_size=len(CHARS) + filled)
+    assert ours(tmp_path)[0].head.weight.shape == (len(CHARS), 16)
+    with pytest.raises(ConfigError, match="has a vocabulary of 64 tokens, but the text's tokenizer 65"):
+        pretrained(str(tmp_path)).tensors(8, 65)
+
+
+# in a run -----------------------------------------------------------------------------------------------
+
+
+def trained(folder: Path, *more: str) -> Any:
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    common = ("init_from=theirs", "data=text", "data.path=text.txt", "data.cache=cache")
+    return programs.run("train.py", *common, *RUN, *more, cwd=folder)
+
+
+def first_loss(folder: Path) -> float:
+    [metrics] = folder.glob("runs/*/metrics.jsonl")
+    return next(
+        row["val/loss"] for row in map(json.loads, metrics.read_text().splitlines()) if "val/loss" in row
+    )
+
+
+def test_a_run_begins_where_theirs_are(tmp_path):
+    """With the loss that transformers computes, on a part of the context."""
+    reference = gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    done = trained(tmp_path, "model.block_size=8")
+    assert done.returncode == 0, done.stderr
+    assert "init_from=theirs norm=layernorm placement=pre" in done.stdout
+    assert "begins with the weights of theirs\n" in done.stdout
+    ids = tokenizers.CharTokenizer(CHARS).encode(LETTERS[int(len(LETTERS) * 0.9) :])
+    [(x, y)] = fixed_windows(ids, 8, 8, 8)
+    with torch.no_grad():
+        logits = reference(torch.from_numpy(x)).logits
+    theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten())
+    assert first_loss(tmp_path) == pytest.approx(float(theirs), abs=1e-5)
+
+
+def test_its_run_is_another_where_the_weights_are_others(tmp_path):
+    gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    assert trained(tmp_path, "train.steps=1").returncode == 0
+    again = trained(tmp_path, "train.steps=1")
+    assert "nothing left to do" in again.stdout
+    changed(tmp_path / "theirs", lambda some: {name: tensor * 2 for name, tensor in some.items()})
+    assert trained(tmp_path, "train.steps=1").returncode == 0
+    assert len([*tmp_path.glob("runs/*")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("model.n_layer=6",),
+            "model.n_layer: is 6, but the weights of init_from=theirs are of a model with 2",
+        ),
+        (
+            ("model=modern",),
+            "of init_from=theirs are of a model with 2; leave model= out",
+        ),
+        (
+            ("model.block_size=128",),
+            "model.block_size: is 128, but the weights of init_from=theirs are of a model with at most 64",
+        ),
+        (("model.positions=rotary",), "model.positions: is rotary, but the weights"),
+        (("data.tokenizer=bpe", "data.vocab_size=300"), "the text's tokenizer"),
+        (("++model.n_layer=6",), "model.n_layer: is 6, but the weights of init_from=theirs"),
+        (("init_from=",), "init_from: '' is not possible; it should have at least 1 character"),
+        (
+            ("init_from=elsewhere",),
+            "init_from: elsewhere: no such folder; name one, or one of gpt2, gpt2-medium",
+        ),
+    ],
+)
+def test_what_the_weights_cannot_be_is_refused(tmp_path, arguments, line):
+    gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    done = trained(tmp_path, *arguments)
+    assert done.returncode == 1
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
+    """Not by one of its own, which would have as many tokens, and other ones."""
+    gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    (tmp_path / "rotated.txt").write_text("".join(CHARS[::-1]) * 40)
+    assert trained(tmp_path, "data.path=rotated.txt").returncode == 0
+    [run] = tmp_path.glob("runs/*-*")
+    [*_, newest] = sorted(run.glob("checkpoints/*"))
+    assert load(newest).meta.tokenizer["chars"] == CHARS
+    (tmp_path / "rotated.txt").write_text("".join(chr(ord(c) + 200) for c in CHARS) * 40)
+    assert "is not in the vocabulary of" in trained(tmp_path, "data.path=rotated.txt").stderr
+    other = trained(tmp_path, "data.path=rotated.txt", "data.tokenizer=char")
+    assert other.stderr == (
+        "error: data.tokenizer: theirs was trained with another one than this text's; "
+        "give data.tokenizer=init_from\n"
+    )
+
+
+def test_a_run_of_ours_is_exported_first(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="a run of ours; name what python -m scripts.export makes of it"):
+        pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["it's (1)", "~here", "2024", "a=b"])
+def test_a_folder_may_have_any_name(tmp_path, name):
+    gpt2_models.saved(tmp_path / name, chars=CHARS)
+    done = trained(tmp_path, f"init_from={name}", "train.steps=0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
+    gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    common = ("train.steps=6", "train.checkpoint_every=3")
+    assert "begins with the weights" in trained(tmp_path, *common).stdout
+    [run] = tmp_path.glob("runs/*-*")
+    (run / "status.json").write_text("{}")
+    [*_, newest] = sorted(run.glob("checkpoints/*"))
+    newest.unlink()
+    done = trained(tmp_path, *common)
+    assert "going on from step 3 of 6" in done.stdout
+    assert "begins with the weights" not in done.stdout
+
+
+def test_runs_of_other_weights_by_one_name_are_compared_as_such(tmp_path):
+    gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
+    trained(tmp_path)
+    changed(tmp_path / "theirs", lambda some: {name: tensor * 2 for name, tensor in some.items()})
+    trained(tmp_path)
+    compared = programs.run("compare.py", "runs", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert len(set(re.findall(r"theirs [0-9a-f]{8}", compared.stdout))) == 2
+
+
+def test_parts_that_are_not_all_there_are_refused(tmp_path):
+    model = gpt2_models.theirs()
+    model.save_pretrained(tmp_path, max_shard_size="20kB")
+    sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
+    with pytest.raises(ConfigError, match="some are missing or too many"):
+        pretrained(str(tmp_path)).check()
+
+
+def test_what_is_said_and_the_same_is_taken(tmp_path):
+    gpt2_models.saved(tmp_path)
+    config = configured(f"init_from={tmp_path}", "model.n_layer=2", "model.bias=true", "model.block_size=64")
+    assert config.model.n_layer == 2
+    assert configured(f"init_from={tmp_path}", "model.block_size=9").model.block_size == 9
+    assert configured(f"init_from={tmp_path}").model.block_size == 64
+    assert configured(f"init_from={tmp_path}").norm.options["bias"] is True
+    assert configured(f"init_from={tmp_path}", "norm.eps=1e-3").norm.options["eps"] == 1e-3
+
+
+def test_of_gpt2s_vocabulary_the_tokenizer_is_gpt2s(tmp_path):
+    gpt2_models.theirs(vocab_size=50304, n_embd=4).save_pretrained(tmp_path)
+    assert configured(f"init_from={tmp_path}").data.tokenizer == "gpt2"
+    model, found = ours(tmp_path)
+    assert model.head.weight.shape == (50257, 4)
+    assert found.meta.tokenizer["special"] == ["<|endoftext|>"]
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "dyt", "none", "torch_layernorm"])
+def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
+    gpt2_models.saved(tmp_path)
+    there, config = ours(tmp_path)[0], configured(f"init_from={tmp_path}", f"norm={norm}")
+    model = initial_model(config, 61)
+    own, theirs = weights(model), weights(there)
+    shared = {name for name in own.keys() & theirs.keys() if own[name].shape == theirs[name].shape}
+    assert all(torch.equal(own[name], theirs[name]) for name in shared)
+    assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
+    words = begun_in_words(model, str(tmp_path))
+    left = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # of 5 norms, biases; all
+    new = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
+    expected = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
+    assert words == f"begins with the weights of {tmp_path}" + expected * bool(left or new)
+
+
+def test_other_runs_keep_their_names():
+    """init_from is in a run's identity only where it is there."""
+    config = configured()
+    assert "init_from" not in identity.identity(config, "fp32", "tokens")
+
+
+# nanoGPT ------------------------------------------------------------------------------------------------
+
+
+def nanogpts(reference: Any, folder: Path, bias: bool = True) -> None:
+    """A ckpt.pt as nanoGPT's train.py writes it, of a compiled model with these weights."""
+    tensors = {}
+    for name, tensor in reference.state_dict().items():
+        turned = tensor.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight", "lm_head.weight"))
+        tensors[f"_orig_mod.{name}"] = tensor.T.contiguous() if turned else tensor
+    tensors["_orig_mod.transformer.h.0.attn.bias"] = torch.ones(
+        1, 1, 64, 64
+    )  # where there is no flash attention
+    if not bias:
+        tensors = {name: t for name, t in tensors.items() if not name.endswith(".bias") or t.ndim == 4}
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 64, "bias": bias, "dropout": 0.0}
+    said = {
+        "model": tensors,
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3}]},
+        "model_args": sizes | {"vocab_size": reference.config.vocab_size},
+        "iter_num": 2000,
+        "best_val_loss": torch.tensor(1.5),
+        "config": {"out_dir": "out", "dataset": "shakespeare_char"},
+    }
+    folder.mkdir()
+    torch.save(said, folder / "ckpt.pt")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, bias):
+    reference = gpt2_models.theirs(vocab_size=len(CHARS), activation_function="gelu")
+    if not bias:
+        with torch.no_grad():
+            for name, p in reference.named_parameters():
+                p.mul_(not name.endswith("bias"))
+    nanogpts(reference, tmp_path / "out", bias)
+    for arguments in (
+        ("init_from=out",),
+        ("init_from=out/ckpt.pt",),
+        ("checkpoint=out/ckpt.pt",),
+        ("run=out",),
+    ):
+        done = programs.run("sample.py", *arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        command = re.fullmatch(
+            r"error: out/ckpt\.pt: a pickle, which is not opened here; in its folder run (.*) and give "
+            r"init_from=FOLDER\n",
+            done.stderr,
+        )[1]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, shell=True, cwd=tmp_path / "out", env=os.environ | {"PATH": path}, check=True)
+    (tmp_path / "out/meta.json").write_text(json.dumps({"tokenizer": {"kind": "char", "chars": CHARS}}))
+    model, found = ours(tmp_path / "out")
+    assert found.meta.config.model.bias is bias
+    idx = torch.randint(len(CHARS), (3, 50), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5
+    done = programs.run("sample.py", "init_from=out", "prompt=No", "max_new_tokens=9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_hugging_faces_own_pickle_too(tmp_path):
+    reference = gpt2_models.saved(tmp_path)
+    torch.save(reference.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="a pickle, which is not opened here") as raised:
+        pretrained(str(tmp_path)).check()
+    command = re.search(r"run (.*) and give", str(raised.value))[1]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, shell=True, cwd=tmp_path, env=os.environ | {"PATH": path}, check=True)
+    pretrained.cache_clear()
+    model, _ = ours(tmp_path)
+    idx = torch.arange(50)[None]
+    with torch.no_grad():
+        assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5
+
+
+def test_of_several_pickles_the_weights_are_named(tmp_path):
+    gpt2_models.theirs().config.save_pretrained(tmp_path)
+    for name in ("optimizer.pt", "pytorch_model.bin", "training_args.bin"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"torch\.load\('pytorch_model\.bin'"):
+        pretrained(str(tmp_path)).check()
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
+    (tmp_path / "optimizer.pt").unlink()
+    with pytest.raises(ConfigError, match="let transformers' save_pretrained write safetensors"):
+        pretrained(str(tmp_path)).check()
+
+
+def test_a_name_that_a_shell_would_run_is_not_repeated(tmp_path):
+    (tmp_path / "'); import os #.pt").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"torch\.load\('FILE'"):
+        pretrained(str(tmp_path))

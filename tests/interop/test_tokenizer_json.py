@@ -1,0 +1,156 @@
+"""Our tokenizers as Hugging Face's tokenizer.json: transformers gives the same ids, and what is read is what
+was written."""
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from data import tokenizers
+from interop import tokenizer_json
+from system.errors import DataError
+from tests.conftest import LETTERS
+
+PIECES = [
+    "I'll",
+    "It's",
+    "we'VE",
+    " ",
+    "\n\n",
+    "  ",
+    "\t",
+    "1234567",
+    "don't",
+    "\r\n",
+    "héé",
+    "日本",
+    "🙂",
+    "ı́",
+    "\x00",
+]
+
+
+def text(number: int, chars: str | None) -> str:
+    """Pieces that are cut in some way, or any characters at all."""
+    some = random.Random(number)
+    if chars:
+        return "".join(some.choices(chars, k=60))
+    if number % 2:
+        numbers = [str(some.randrange(10**9)) for _ in PIECES]
+        return "".join(some.choices([*PIECES, *numbers, "a", "B", " the"], k=40))
+    ranges = [(32, 127), (32, 127), (0, 0xD800), (0xE000, 0x110000)]
+    return "".join(chr(some.randrange(*some.choice(ranges))) for _ in range(40))
+
+
+TEXT = LETTERS + " ".join(text(number, None) for number in range(1, 2000, 2))  # with merges in all pieces
+KINDS = {
+    "gpt2": lambda: tokenizers.gpt2("", "", 0),
+    "bpe": lambda: tokenizers.train_bpe(TEXT, "", 2000),
+    "char": lambda: tokenizers.train_char(LETTERS, "".join(PIECES), 0),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request, tmp_path_factory):
+    """A tokenizer of ours, and a folder with it for transformers."""
+    made, folder = KINDS[request.param](), tmp_path_factory.mktemp("tokenizer")
+    said = json.dumps(tokenizer_json.described(made.spec))
+    (folder / "tokenizer.json").write_text(said, encoding="utf-8")
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return made, folder
+
+
+def test_transformers_gives_the_ids_that_ours_gives_of_a_thousand_random_texts(written):
+    from transformers import AutoTokenizer
+
+    ours, folder = written
+    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    chars = ours.spec.get("chars")
+    for some in (text(number, chars) for number in range(1000)):
+        ids = ours.encode(some).tolist()
+        assert theirs(some)["input_ids"] == ids
+        assert theirs.decode(ids).encode() == ours.decode(ids)
+    assert len(theirs) == ours.vocab_size
+
+
+def test_what_is_read_is_what_was_written(written):
+    ours, folder = written
+    assert tokenizer_json.read(folder / "tokenizer.json") == ours.spec
+
+
+def test_a_character_that_is_not_in_the_vocabulary_is_an_error_there_too(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    said = tokenizer_json.described({"kind": "char", "chars": "ab"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    with pytest.raises(Exception, match="Missing"):
+        PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))("abc")
+
+
+def gpt2s_own(said: dict) -> dict:
+    """As the file of OpenAI's model on the hub is written: an old format, that means the same."""
+    said["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    del said["model"]["type"], said["pre_tokenizer"]["use_regex"]
+    said["model"]["vocab"]["<|endoftext|>"] = 50256
+    return said
+
+
+@pytest.mark.parametrize("merges", [str, list], ids=["as text", "as pairs"])
+def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
+    spec = tokenizers.gpt2("", "", 0).spec
+    said = gpt2s_own(tokenizer_json.described(spec))
+    if merges is list:
+        said["model"]["merges"] = [pair.split(" ") for pair in said["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    assert tokenizer_json.read(tmp_path / "tokenizer.json") == spec
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said["model"]["merges"].reverse(),
+        lambda said: said["model"]["merges"].pop(),
+        lambda said: said["model"]["vocab"].update({"a": 3}),
+        lambda said: said["model"]["vocab"].update({"zzzz": 2**70}),
+        lambda said: said["model"].update(end_of_word_suffix="</w>"),
+        lambda said: said["model"].update(ignore_merges=True),
+        lambda said: said["model"].update(byte_fallback=True),
+        lambda said: said["added_tokens"].append({"content": "quick", "id": 300}),
+        lambda said: said.update(post_processor={"type": "TemplateProcessing", "single": []}),
+        lambda said: said.update(normalizer={"type": "Lowercase"}),
+        lambda said: said.update(pre_tokenizer={"type": "Whitespace"}),
+        lambda said: said.update(pre_tokenizer=None),
+        lambda said: said["pre_tokenizer"].update(add_prefix_space=True),
+        lambda said: said["model"].update(type="Unigram"),
+        lambda said: said.update(model=[]),
+        lambda said: said.update(added_tokens=[{"content": "x" * 10_000, "id": -1}]),
+    ],
+)
+def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path, change):
+    said = tokenizer_json.described(tokenizers.train_bpe(LETTERS, "", 300).spec)
+    said["pre_tokenizer"] = copy.deepcopy(tokenizer_json.CUTS["gpt2"])
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(said))
+    assert tokenizer_json.read(file)["pattern"] == "gpt2"
+    change(said)
+    file.write_text(json.dumps(said))
+    with pytest.raises(DataError, match="of another kind than GPT-2's"):
+        tokenizer_json.read(file)
+
+
+def test_tokens_that_no_merges_make_cannot_be_written():
+    every_byte = [bytes([byte]) for byte in range(256)]
+    tokenizer = tokenizers.BytePairTokenizer("gpt2", [*every_byte, b"abc"])
+    with pytest.raises(DataError, match="b'abc' is no merge of two others"):
+        tokenizer_json.described(tokenizer.spec)
+    long = tokenizers.BytePairTokenizer("gpt2", [*every_byte, b"ab" * 2**15])
+    with pytest.raises(DataError, match="too long"):
+        tokenizer_json.described(long.spec)
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        tokenizer_json.read(tmp_path / "tokenizer.json")

@@ -1,0 +1,209 @@
+"""What is saved comes back bit for bit, and damage never passes for a checkpoint."""
+
+import resource
+
+import pytest
+import torch
+from torch import nn
+
+from model.batchnorms import BatchNorm
+from rundir import checkpoint_file
+from system.errors import CheckpointError
+from tests.conftest import configured
+from training import state
+
+
+class Small(nn.Module):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.norm = BatchNorm(width)
+        self.map = nn.Linear(width, 2)
+
+
+def meta(step: int) -> checkpoint_file.Meta:
+    return checkpoint_file.Meta(
+        step=step, config=configured(), tokenizer={"chars": "é"}, fingerprint="f", run="r", optimizer={}
+    )
+
+
+def write(folder, step=1, best=None, model=None):
+    model = model or Small()
+    tensors = state.model_tensors(model)
+    return checkpoint_file.save(folder, meta(step), tensors, best)
+
+
+def test_parameters_buffers_optimizer_and_metadata_come_back_bit_for_bit(tmp_path):
+    model = Small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.map(model.norm(torch.randn(4, 5, 3))).sum().backward()
+    optimizer.step()
+    tensors = state.model_tensors(model) | state.optimizer_state(model, [optimizer])[0]
+    loaded = checkpoint_file.load(checkpoint_file.save(tmp_path, meta(7), tensors, None))
+    assert loaded.meta == meta(7)
+    assert loaded.tensors.keys() == tensors.keys()
+    assert {"norm.num_batches_tracked", "optimizer/map.weight/exp_avg_sq"} <= tensors.keys()
+    assert all(torch.equal(value, tensors[name]) for name, value in loaded.tensors.items())
+    other = Small()
+    state.restore_model(other, loaded)
+    for name, value in state.model_tensors(model).items():
+        assert torch.equal(value, state.model_tensors(other)[name])
+
+
+def test_a_tied_weight_is_stored_once(tmp_path):
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    model[1].weight = model[0].weight
+    path = write(tmp_path, model=model)
+    assert [*checkpoint_file.load(path).tensors] == ["0.weight"]
+
+
+def test_a_flipped_bit_anywhere_is_noticed(tmp_path, record_property):
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    assert len(whole) < 4000
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CheckpointError, match=path.name):
+            checkpoint_file.load(path)
+    record_property("R3 bytes with a flipped bit, all noticed", len(whole))
+    path.write_bytes(whole)
+    checkpoint_file.load(path)
+
+
+def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path, record_property):
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    for damaged in [*(whole[:length] for length in range(len(whole))), whole + b"\0"]:
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=path.name):
+            checkpoint_file.load(path)
+    record_property("R3 lengths that a file was cut to, all noticed", len(whole))
+
+
+def test_what_is_not_a_checkpoint_is_said(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    (tmp_path / "header.safetensors").write_bytes(b"\xff" * 100)
+    for name, message in (
+        ("foreign", "not a checkpoint"),
+        ("header", "damaged"),
+        ("nope", "no such checkpoint"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint_file.load(tmp_path / f"{name}.safetensors")
+
+
+def test_the_newest_two_and_the_best_are_kept(tmp_path):
+    for step in (10, 20, 30, 40, 100):
+        write(tmp_path, step, best=20)
+    assert checkpoint_file.saved_steps(tmp_path) == [20, 40, 100]
+    assert not [*tmp_path.glob(".*")]
+
+
+def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
+    write(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # bytes a file may have: what a full disk does
+    try:
+        with pytest.raises(CheckpointError, match=r"step-00000002.* cannot be written \(.*too large"):
+            write(tmp_path, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001.safetensors"]
+    checkpoint_file.load(checkpoint_file.path_of(tmp_path, 1))
+
+
+def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "plain").write_text("")
+    path = write(tmp_path / "checkpoints")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("map.bias"), "tensor map.bias is missing"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "tensor extra is not of this model"),
+        (
+            lambda tensors: tensors.update({"map.bias": torch.zeros(9)}),
+            r"map.bias has shape \(9,\), not \(2,\)",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_the_tensors_name(tmp_path, change, message):
+    loaded = checkpoint_file.load(write(tmp_path))
+    change(loaded.tensors)
+    with pytest.raises(CheckpointError, match=message):
+        state.restore_model(Small(), loaded)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *([1], {}, {"step": 1}, None, "x"),
+        {
+            "format": checkpoint_file.FORMAT,
+            "step": "abc",
+            "config": None,
+            "tokenizer": {},
+            "fingerprint": "f",
+        },
+        {"format": 1, "step": 1, "config": {}, "tokenizer": {}, "fingerprint": "f"},
+        {
+            "format": checkpoint_file.FORMAT,
+            "step": 1,
+            "config": {"seed": 0},
+            "tokenizer": {},
+            "fingerprint": "f",
+        },
+    ],
+)
+def test_metadata_that_is_not_ours_is_refused_by_the_files_name(tmp_path, monkeypatch, said):
+    path = write(tmp_path)
+    monkeypatch.setattr(checkpoint_file.Meta, "model_dump", lambda self, **_: said)
+    write(tmp_path)  # a valid SHA-256 over strange metadata
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=path.name):
+        checkpoint_file.load(path)
+
+
+def test_weights_that_are_not_finite_are_not_restored(tmp_path):
+    model = Small()
+    with torch.no_grad():
+        model.map.bias[0] = torch.nan
+    with pytest.raises(CheckpointError, match="not finite"):
+        state.restore_model(Small(), checkpoint_file.load(write(tmp_path, model=model)))
+
+
+def test_the_newest_of_this_run_is_found_and_anothers_is_not(tmp_path):
+    assert checkpoint_file.newest(tmp_path, "r") is None
+    for step in (1, 2):
+        write(tmp_path, step)
+    assert checkpoint_file.newest(tmp_path, "r").meta.step == 2
+    with pytest.raises(
+        CheckpointError, match=r"step-00000002.safetensors: of another run or step, and no older"
+    ):
+        checkpoint_file.newest(tmp_path, "another")
+    assert checkpoint_file.saved_steps(tmp_path) == [1, 2]
+
+
+def test_other_names_and_folders_are_left_alone(tmp_path):
+    (tmp_path / "step-00000009.safetensors").mkdir()
+    (tmp_path / "step-7.safetensors").write_text("mine")
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    assert checkpoint_file.saved_steps(tmp_path) == [2, 3]
+    assert checkpoint_file.newest(tmp_path, "r").meta.step == 3
+    assert (tmp_path / "step-7.safetensors").read_text() == "mine"
+
+
+def test_what_cannot_be_removed_is_told_of_and_the_save_holds(tmp_path, monkeypatch, capsys):
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(type(tmp_path), "unlink", refuse)
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    assert checkpoint_file.saved_steps(tmp_path) == [1, 2, 3]
+    assert "step-00000001.safetensors: cannot be removed (Permission denied)" in capsys.readouterr().err

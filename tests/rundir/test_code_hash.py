@@ -1,0 +1,111 @@
+"""The code behind a name changes with all that the name uses, and with nothing else."""
+
+import pytest
+
+from rundir.code_hash import source
+from system.errors import ConfigError
+from tests.training.test_build import component
+from training.build import bind
+
+CODE = '''
+"""A module."""
+SIZE: float = 2.0
+
+def helper(x):
+    """Doubles."""
+    return SIZE * x  # a comment
+
+class Base:
+    pass
+
+class Norm(Base):
+    """A norm."""
+    def forward(self, x):
+        return helper(x)
+
+class Other:
+    pass
+'''
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def source_of(code: str) -> str:
+        (tmp_path / "a_module.py").write_text(code)
+        source.cache_clear()  # as in another process
+        return source("a_module.Norm")
+
+    return source_of
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return helper(x)", "return helper(x) + 1"),
+        ("SIZE * x", "SIZE + x"),
+        ("SIZE: float = 2.0", "SIZE: float = 3.0"),
+        ("class Base:\n    pass", "class Base:\n    a = 1"),
+    ],
+)
+def test_the_source_of_a_norm_changes_with_all_that_it_uses(module, before, after):
+    assert before in CODE
+    assert module(CODE) != module(CODE.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"""A norm."""', '"""Another text."""'),
+        ("# a comment", "# another"),
+        ("class Other:\n    pass", "class Other:\n    a = 1"),
+        ('"""Doubles."""\n', ""),
+    ],
+)
+def test_and_not_with_what_it_does_not_use(module, before, after):
+    assert before in CODE
+    assert module(CODE) == module(CODE.replace(before, after))
+
+
+def test_the_source_of_ours_is_found_and_that_of_torch_is_torchs_affair():
+    assert "square().mean" in source("model.norms.LayerNorm")
+    assert "def at_least_fp32" in source("model.norms.LayerNorm")
+    assert "class BatchNorm" not in source("model.norms.LayerNorm")
+    assert "class Placement" in source("model.placements.Post")
+    assert source("torch.nn.LayerNorm") == ""
+    assert source("os.system") == ""
+
+
+def test_a_module_that_is_not_python_is_an_error_of_its_line(module):
+    assert module("class Norm(:") == ""
+    with pytest.raises(ConfigError, match="norm._target_: a_module.Norm cannot be imported .*line 1"):
+        bind("norm", component("a_module.Norm"))
+
+
+def test_imports_of_the_users_own_files_are_followed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "a_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .half import Half as Mine\n")
+    (package / "half.py").write_text("from a_helper import scaled\n\nclass Half:\n    f = scaled\n")
+    (tmp_path / "a_helper.py").write_text("A, B = 2.0, 3.0\n\ndef scaled(x):\n    return A * x\n")
+    first = source("a_package.Mine")
+    assert "class Half" in first
+    assert "def scaled" in first
+    (tmp_path / "a_helper.py").write_text("A, B = 4.0, 3.0\n\ndef scaled(x):\n    return A * x\n")
+    source.cache_clear()
+    assert source("a_package.Mine") != first
+
+
+def test_definitions_inside_of_if_and_all_assignments_count(module):
+    code = "import os\nif os.name:\n    K = 1\nelse:\n    K = 2\n"
+    code += "L = 1\nL = 2\n\n\nclass Norm:\n    k, l = K, L\n"
+    for before, after in (("K = 1", "K = 3"), ("L = 1", "L = 3"), ("L = 2", "L = 3")):
+        assert module(code) != module(code.replace(before, after))
+
+
+def test_a_norm_that_extends_ours_changes_with_ours(module):
+    assert "at_least_fp32" in module(
+        "from model.norms import LayerNorm\n\nclass Norm(LayerNorm):\n    pass\n"
+    )

@@ -1,0 +1,63 @@
+"""Metrics are JSON lines that survive the process; the progress line says the newest of each."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rundir.metrics import Metrics, cut
+from rundir.progress_line import ProgressLine
+
+
+def test_a_row_is_one_json_line_on_disk_at_once(tmp_path):
+    with Metrics(tmp_path / "m.jsonl") as metrics:
+        metrics.write({"step": 1, "train/loss": 2.5})
+        assert json.loads((tmp_path / "m.jsonl").read_text()) == {"step": 1, "train/loss": 2.5}
+
+
+def test_what_is_not_finite_is_a_string(tmp_path):
+    with Metrics(tmp_path / "m.jsonl") as metrics:
+        metrics.write({"a": math.nan, "b": math.inf, "c": -math.inf})
+    assert json.loads((tmp_path / "m.jsonl").read_text()) == {"a": "NaN", "b": "Infinity", "c": "-Infinity"}
+
+
+def test_without_a_terminal_evaluations_are_plain_lines(capsys):
+    with ProgressLine(0, 100) as progress:
+        progress.update(0, {"val/loss": 4.0})
+        progress.update(1, {"train/loss": 3.0})  # too soon for another line
+        progress.update(50, {"val/loss": 2.0})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  eta")[0] for line in lines] == [
+        "step 0/100  val 4.000",
+        "step 50/100  loss 3.000  val 2.000",
+    ]
+
+
+def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    assert cut(file, 3) == []
+    lines = [
+        '{"step": 0, "seconds": 1.0, "x": "NaN"}',
+        "3",
+        "{}",
+        "[1]",
+        '{"step": 1}',
+        '{"step": 2, "seconds": 2.0}',
+        '{"step": 3, "seconds": 3.0}',
+        '{"step": "a"}',
+        '{"ste',
+    ]
+    file.write_text("\n".join(lines))
+    kept = [{"step": 0, "seconds": 1.0, "x": "NaN"}, {"step": 2, "seconds": 2.0}]
+    assert cut(file, 3) == kept
+    assert [json.loads(line) for line in file.read_text().splitlines()] == kept
+
+
+def test_a_row_that_the_disk_refuses_says_which_file(tmp_path):
+    metrics = Metrics(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left") as raised:
+        metrics.write({"step": 0})
+    assert raised.value.filename == "/dev/full"
+    with pytest.raises(OSError, match="No space left"):
+        metrics.stream.close()

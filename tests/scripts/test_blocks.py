@@ -1,0 +1,136 @@
+"""python -m scripts.blocks looks at any run's checkpoint, or at a file."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.tokenizers import CharTokenizer
+from data.windows import fixed_windows
+from scripts.blocks import look
+from tests.conftest import LETTERS, ROOT
+from tests.helpers import gpt2_models
+from tests.test_train import run
+
+Started = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def started(tmp_path: Path, text_file: Path) -> Started:
+    """The program, in an empty folder, given the text of ``tiny``."""
+
+    def start(*arguments: object, data: Path | None = text_file) -> subprocess.CompletedProcess[str]:
+        named = ["--data", data] if data else []
+        return subprocess.run(
+            [sys.executable, "-m", "scripts.blocks", *map(str, (*arguments, *named))],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path):
+    folder = run(tiny("norm=dyt", "placement=peri"))
+    done = started(folder, "--windows", 5)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"norm=dyt placement=peri, step 6: loss \d\.\d{4} on 5 windows", done.stdout)
+    assert re.search(r"^ +00 +[+-]0\.\d{4} +0\.\d{4} +\d", done.stdout, re.M)
+    assert re.search(r"^ +01 ", done.stdout, re.M)
+    drawn = (tmp_path / "maps.svg").read_text()
+    for site in ("00.attn.pre", "01.mlp.out", "final"):
+        assert f">{site}<" in drawn
+    [newest] = folder.glob("checkpoints/step-*6.safetensors")
+    of_file = started(newest, "--windows", 5, "--out", "other.png")
+    assert of_file.stdout.splitlines()[:6] == done.stdout.splitlines()[:6]
+    assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said, rows, maps, certificate = look(run(tiny()), windows=6, data_path=str(text_file))
+    assert len(rows) == 3
+    assert "cost" not in rows[0]
+    assert set(maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
+    assert all(0 <= row["distance"] <= 1 for row in rows[1:])
+    assert float(re.search(r"loss (\S+)", said)[1]) > 0
+    assert certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
+
+
+def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
+    """On any text of its tokenizer, by default 4,096 tokens of it: leaving out a block costs what it does in
+    transformers, where the block is taken out of the list."""
+    chars = "".join(sorted(set(LETTERS)))
+    reference = gpt2_models.saved(tmp_path / "theirs", chars=chars)
+    done = started("theirs", "--windows", 4)
+    assert done.returncode == 0, done.stderr
+    assert "init_from=theirs norm=layernorm placement=pre, step 0: loss" in done.stdout
+    assert "causality: in init_from=theirs norm=layernorm placement=pre no logit depends" in done.stdout
+    ids = CharTokenizer(chars).encode(LETTERS[int(len(LETTERS) * 0.9) :])
+    [(x, y)] = fixed_windows(ids, 64, 4, 4)
+
+    def loss() -> float:
+        with torch.no_grad():
+            logits = reference(torch.from_numpy(x), use_cache=False).logits
+        return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()))
+
+    whole, blocks = loss(), reference.transformer.h
+    for number in range(2):
+        reference.transformer.h = torch.nn.ModuleList(b for i, b in enumerate(blocks) if i != number)
+        reference.config.n_layer = 1
+        said = re.search(rf"^ +0{number} +(\S+) ", done.stdout, re.M)
+        assert float(said[1]) == pytest.approx(loss() - whole, abs=1e-4)
+    assert f"loss {whole:.4f} on 4 windows" in done.stdout
+
+
+def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, text_file):
+    gpt2_models.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
+    text_file.write_text(LETTERS + "€")
+    done = started("theirs")
+    assert done.returncode == 1
+    assert re.match(r"error: data: character '€' .* is not in the vocabulary of \d+ characters", done.stderr)
+
+
+def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
+    folder = run(tiny())
+    for arguments, said in (
+        ((tmp_path,), "no checkpoint there"),
+        ((folder, "--out", "maps.txt"), "should end in .svg, .png or .pdf"),
+        ((folder, "--windows", 0), "--windows: at least 1"),
+    ):
+        done = started(*arguments)
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    text_file.write_text(text_file.read_text() + "more")
+    assert "its text is not the one it was trained on" in started(folder).stderr
+    assert not (tmp_path / "maps.svg").exists()
+
+
+def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(tiny, started, tmp_path):
+    folder = run(tiny(f"data.cache={tmp_path}/theirs"))
+    (tmp_path / "theirs").rename(tmp_path / "away")
+    done = started(folder, data=None)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: --data: it was trained on data=text \S+; if you know that, .*\n", done.stderr
+    )
+    assert started(folder).returncode == 0
+    assert not (tmp_path / "theirs").exists()
+    assert [*(tmp_path / "data" / "cache").iterdir()]
+
+
+def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_path):
+    done = started(run(tiny("norm=none")))
+    assert done.returncode == 0, done.stderr
+    assert "angular distance" in done.stdout
+    assert "no norm, so no picture" in done.stdout
+    assert not (tmp_path / "maps.svg").exists()

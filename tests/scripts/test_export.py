@@ -1,0 +1,211 @@
+"""What is exported, others load: transformers the folder, sample.py the weights; the card says what it is."""
+
+import json
+import re
+import shlex
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+import yaml
+
+from rundir import checkpoint_file
+from tests.conftest import LETTERS, TINY
+from tests.helpers import gpt2_models, programs
+
+EXPORT = "scripts/export.py"
+
+
+def trained(folder: Path, *more: str) -> Path:
+    """The folder of a run of a second."""
+    (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
+    common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
+    given = {one.split("=")[0] for one in more}
+    done = programs.run("train.py", *(c for c in common if c.split("=")[0] not in given), *more, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    [run] = folder.glob("runs/*-*")
+    return run
+
+
+def exported(folder: Path, *arguments: str) -> Any:
+    return programs.run(EXPORT, *arguments, cwd=folder)
+
+
+GPT2S = [
+    ("data.tokenizer=char",),
+    ("data.tokenizer=bpe", "data.vocab_size=300", "model.bias=true"),
+    ("norm=torch_layernorm", "model.activation=relu2", "model.tie=false", "norm.eps=1e-3"),
+    ("norm.elementwise_affine=false", "model.activation=gelu_tanh", "model.dropout=0.1"),
+]
+
+
+@pytest.mark.parametrize("options", GPT2S, ids=" ".join)
+def test_transformers_generates_the_text_that_sample_prints(tmp_path, options):
+    trained(tmp_path, "model.block_size=64", "train.steps=20", "optim.learning_rate=1e-2", *options)
+    done = exported(tmp_path, "format=hf", "out=out")
+    assert done.returncode == 0, done.stderr
+    prompt = "Now is the "
+    ours = programs.run(
+        "sample.py", f"prompt={prompt}", "temperature=0", "max_new_tokens=30", "precision=fp32", cwd=tmp_path
+    )
+    model, tokenizer = gpt2_models.loaded(tmp_path / "out")
+    ids = tokenizer(prompt)["input_ids"]
+    assert ours.stdout == tokenizer.decode(ids + gpt2_models.greedy(model, ids, 30)) + "\n"
+    again = programs.run(
+        "sample.py",
+        "init_from=out",
+        f"prompt={prompt}",
+        "temperature=0",
+        "max_new_tokens=30",
+        "precision=fp32",
+        cwd=tmp_path,
+    )
+    assert again.stdout == ours.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("norm=rmsnorm",), "norm=rmsnorm"),
+        (("norm=batchnorm", "placement=post"), "norm=batchnorm, placement=post"),
+        (("model=modern",), "norm=rmsnorm, model.positions=rotary, model.qk_norm=rmsnorm"),
+        (("model.activation=swiglu",), "model.activation=swiglu"),
+        (("model.embedding_norm=same",), "model.embedding_norm=layernorm"),
+        (("model.final_norm=none",), "model.final_norm=none"),
+        (("model.embedding_scale=true",), "model.embedding_scale=true"),
+    ],
+)
+def test_what_is_no_gpt2_is_refused_with_the_reason(tmp_path, options, what):
+    trained(tmp_path, "train.steps=1", *options)
+    done = exported(tmp_path, "format=hf", "out=out")
+    assert done.returncode == 1
+    said = f"error: format: hf is GPT-2's layout, which has no {what}; give format=safetensors\n"
+    assert done.stderr == said
+    assert not [file for file in tmp_path.iterdir() if "out" in file.name]
+    assert exported(tmp_path, "format=safetensors", "out=out").returncode == 0
+
+
+def test_weights_alone_are_a_checkpoint_for_sampling(tmp_path):
+    run = trained(tmp_path, "norm=batchnorm", "placement=post")
+    assert exported(tmp_path, f"run={run}", "which=last", "format=safetensors", "out=a/b").returncode == 0
+    [newest] = run.glob("checkpoints/step-*6.safetensors")
+    assert not [
+        name for name in checkpoint_file.load(tmp_path / "a/b/model.safetensors").tensors if "/" in name
+    ]
+    assert (tmp_path / "a/b/model.safetensors").stat().st_size < newest.stat().st_size / 2
+    texts = {
+        programs.run("sample.py", f"checkpoint={file}", "max_new_tokens=30", cwd=tmp_path).stdout
+        for file in (newest, "a/b/model.safetensors")
+    }
+    assert len(texts) == 1
+    assert len(texts.pop()) > 20
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
+    gpt2_models.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
+    begun = f"init_from={tmp_path}/theirs"
+    if trains:
+        places = (f"runs_dir={tmp_path}/runs", f"data.path={tmp_path}/text.txt", begun)
+        sizes = [f"model.{key}={size}" for key, size in (("n_layer", 2), ("n_head", 2), ("n_embd", 16))]
+        trained(tmp_path, "wandb.entity=me", *places, *sizes)
+    done = exported(tmp_path, "format=safetensors", "out=out", *[begun] * (not trains))
+    assert done.returncode == 0, done.stderr
+    with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
+        said = file.metadata()["normgpt"] + (tmp_path / "out/README.md").read_text()
+    assert str(tmp_path) not in said
+    assert '"entity": null' in said
+    assert "theirs" in said
+
+
+def test_the_card_says_what_the_run_says(tmp_path):
+    run = trained(tmp_path, "norm=batchnorm")
+    assert exported(tmp_path, "format=safetensors", "out=out").returncode == 0
+    card = (tmp_path / "out/README.md").read_text()
+    status = json.loads((run / "status.json").read_text())
+    assert f"# `{run.name}`" in card
+    assert f"| val/full_loss | {status['final']:.4f} nats per token" in card
+    assert f"| best val/loss | {status['best']['val/loss']:.4f} nats per token, at step 6 |" in card
+    assert "| trained | 6 of 6 steps, 192 tokens; seed 0 |" in card
+    assert re.search(r"\| text \| text, tokenizer char, [\d,]+ tokens for training \|", card)
+    assert "WARNING: this model LEAKS" in card
+    front, settings = card.split("---\n")[1], card.split("```yaml\n")[1].split("```")[0]
+    assert yaml.safe_load(front) == {"pipeline_tag": "text-generation", "tags": ["normgpt", "batchnorm"]}
+    assert yaml.safe_load(settings)["norm"]["_target_"] == "model.batchnorms.BatchNorm"
+    mode = stat.S_IMODE((tmp_path / "out/README.md").stat().st_mode)
+    assert mode == 0o644
+    again = programs.run("scripts/export.py", "run=.", "format=safetensors", f"out={tmp_path}/again", cwd=run)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again/README.md").read_text() == card
+
+
+def test_the_lines_of_the_card_work(tmp_path, capsys, monkeypatch):
+    trained(tmp_path, "model.block_size=16")
+    assert exported(tmp_path, "format=hf", "out=out").returncode == 0
+    [lines] = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.S)
+    monkeypatch.chdir(tmp_path / "out")
+    exec(lines, {})
+    assert len(capsys.readouterr().out) > 15
+
+
+def test_a_checkpoint_whose_run_is_not_there_has_a_card_too(tmp_path):
+    run = trained(tmp_path)
+    [newest] = run.glob("checkpoints/step-*6.safetensors")
+    newest.rename(tmp_path / "alone.safetensors")
+    assert exported(tmp_path, "checkpoint=alone.safetensors", "format=hf", "out=out").returncode == 0
+    card = (tmp_path / "out/README.md").read_text()
+    assert "val/full_loss" not in card
+    assert "in this model no logit depends on later tokens" in card
+
+
+def test_weights_from_elsewhere_have_a_card_that_claims_no_training(tmp_path):
+    gpt2_models.saved(tmp_path / "theirs")
+    assert exported(tmp_path, "init_from=theirs", "format=hf", "out=out").returncode == 0
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| trained | not by normgpt: these are the weights of theirs |" in card
+    assert "learning_rate" not in card
+    assert "shakespeare" not in card
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("format=hf", "out: a value is needed; give out=…"),
+        ("out=out", "format: a value is needed; give format=…"),
+        ("format=onnx out=out", "format: 'onnx' is not possible; it should be 'hf' or 'safetensors'"),
+        ("format=hf out=taken", "out: taken is there already; name another folder"),
+        ("format=hf out=out run=a checkpoint=b", "run: and checkpoint= both say what to load"),
+        ("format=hf out=new/out", "runs_dir: runs has no run"),
+        ("format=hf out=out init_from=taken", "init_from: taken: has no config.json; name a folder"),
+    ],
+)
+def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path, arguments, line):
+    (tmp_path / "taken").mkdir()
+    done = exported(tmp_path, *shlex.split(arguments))
+    assert done.returncode == 1
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["taken"]
+
+
+def test_where_the_disk_is_full_it_says_so_and_leaves_nothing(tmp_path):
+    trained(tmp_path)
+    for form in ("hf", "safetensors"):
+        done = programs.run(EXPORT, f"format={form}", "out=out", cwd=tmp_path, TEST_FILE_SIZE="4096")
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_fp32_number_is_the_same_number_there(tmp_path):
+    run = trained(tmp_path, "model.tie=false")
+    assert exported(tmp_path, "which=last", "format=hf", "out=out").returncode == 0
+    [newest] = run.glob("checkpoints/step-*6.safetensors")
+    ours, theirs = checkpoint_file.load(newest).tensors, gpt2_models.loaded(tmp_path / "out")[0].state_dict()
+    assert torch.equal(ours["embed.tokens.weight"], theirs["transformer.wte.weight"])
+    assert torch.equal(ours["head.weight"], theirs["lm_head.weight"])
+    assert torch.equal(ours["blocks.1.mlp.branch.fc.weight"].T, theirs["transformer.h.1.mlp.c_fc.weight"])
+    assert not theirs["transformer.h.1.mlp.c_fc.bias"].any()  # ours has none

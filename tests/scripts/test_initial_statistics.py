@@ -1,0 +1,68 @@
+"""python -m scripts.initial_statistics shows what step 0 of the run sees, for one choice or several side by side."""
+
+import subprocess
+import sys
+
+import pytest
+
+from scripts import initial_statistics
+from tests.conftest import ROOT, TINY
+from tests.test_train import rows, run
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.initial_statistics", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    "choice", [("norm=layernorm", "placement=post"), ("norm=batchnorm", "model.dropout=0.2")]
+)
+def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
+    config = tiny(*choice, "train.steps=1", "stats=all")
+    row = rows(run(config))[0]
+    columns, certificate = initial_statistics.look(config)
+    assert columns["variance of the stream"] == {
+        site: pytest.approx(row[f"act.std/{stream}"] ** 2)
+        for site, stream in {"embed": "embed", "00": "00.mlp", "01": "01.mlp", "final": "final"}.items()
+    }
+    assert columns["MLP / stream"]["01"] == pytest.approx(row["act.ratio/01.mlp.branch"])
+    assert columns["attention / stream"]["00"] == pytest.approx(row["act.ratio/00.attn.branch"])
+    assert columns["norm of the gradient"] == {
+        site: pytest.approx(row[f"grad.norm/{site}"]) for site in ("embed", "00", "01")
+    }
+    assert certificate.startswith("WARNING") == ("norm=batchnorm" in choice)
+
+
+def test_choices_stand_side_by_side(tmp_path, text_file):
+    data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
+    sizes = [argument for argument in TINY if "n_layer" not in argument]
+    done = started(*sizes, *data, "norm=none,batchnorm", "model.n_layer=1,3")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert (
+        lines.count(" ".join(f"norm={n} model.n_layer={d}" for n in ("none", "batchnorm") for d in (1, 3)))
+        == 4
+    )
+    assert done.stdout.count("WARNING: norm=batchnorm placement=pre LEAKS") == 2
+    deepest = [line.split() for line in lines if line.startswith("02")]
+    assert [len(line) for line in deepest] == [3] * 4  # the shallow models have no such block
+
+
+def test_bad_input_is_one_line():
+    for argument, said in (("norm=nope", "norm: there is no 'nope'"), ("model.n_embd=13", "not divisible")):
+        done = started(argument)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+        assert done.stderr.startswith("error: ")
+        assert said in done.stderr
+
+
+def test_help_is_the_programs_text():
+    done = started("--help")
+    assert done.returncode == 0
+    assert "python -m scripts.initial_statistics norm=layernorm,batchnorm" in done.stdout

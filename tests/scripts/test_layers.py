@@ -1,0 +1,92 @@
+"""The picture of a run's layers has a panel for each run and statistic, and a line for each block."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from scripts.layers import METRICS, curves, draw, titles
+from tests.conftest import ROOT
+from tests.test_train import run
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "scripts.layers", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_goes_on(tmp_path):
+    axes = {"tokens": 0, "seconds": 0}
+    rows = [
+        {"step": 0, "a": 1.5, "b": "NaN"} | axes,
+        {"step": 2, "a": 2, "hist.act/embed": {"low": 0}} | axes,
+    ]
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "a"'
+    )
+    assert curves(tmp_path) == {"a": [(0, 1.5), (2, 2)], "b": []}
+
+
+def test_runs_are_drawn_without_torch(tiny, tmp_path):
+    folders = [run(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
+    out = tmp_path / "layers.svg"
+    done = started(*map(str, folders), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}\n"
+    assert " torch\n" not in done.stderr
+    text = out.read_text()
+    assert text.count(">step<") == 2 * len(METRICS)
+    assert all(folder.name in text for folder in folders)
+    assert all(metric.partition("/")[0] in text for metric in METRICS)
+
+
+def test_the_same_runs_are_the_same_file(tmp_path):
+    found = {"A": {"act.rms/00.mlp": [(0, 1.0), (1, 100.0)], "act.rms/01.mlp": [(0, 2.0)]}}
+    files = [tmp_path / name for name in ("1.svg", "2.svg")]
+    for file in files:
+        draw(found, ["act.rms/*"], file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere",), "nowhere/metrics.jsonl: No such file or directory"),
+        (("RUN", "--metrics", "act.rsm/*"), "no run has 'act.rsm/*'"),
+        (("RUN", "--out", "layers.gif"), "should end in .svg, .png or .pdf"),
+        (("RUN", "--out", "/nowhere/layers.svg"), "/nowhere/layers.svg: No such file"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, said):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 0, "tokens": 0, "seconds": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
+    )
+    chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
+    done = started(*(str(tmp_path) if a == "RUN" else a for a in arguments), *chosen)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert done.returncode == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert said in lines[0]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    assert titles([tmp_path / "a" / "R", tmp_path / "b" / "S"]) == ["R", "S"]
+    assert titles([tmp_path / "a" / "R", tmp_path / "b" / "R"]) == [f"{tmp_path}/a/R", f"{tmp_path}/b/R"]
+
+
+def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run(tmp_path):
+    deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
+    shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
+    draw({"deep": deep, "shallow": shallow}, ["act.rms/*"], tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(#[0-9a-f]{6})"', text)
+    assert sorted(Counter(strokes).values()) == [1, 1, 2, 2]

@@ -1,0 +1,80 @@
+"""A run's small files are believed only where they are what they should be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rundir import metrics
+from rundir.schema import KINDS, read_json
+from system.files import write_atomically
+
+GOOD = {
+    "status.json": {"state": "finished", "step": 3, "saved": 3, "reason": None, "best": None, "final": 2.0},
+    "environment.json": {"packages": {"torch": "2"}, "code": {"train.py": "0"}, "earlier": [], "git": None},
+    "certificate.json": {
+        "causal": True,
+        "independent_rows": True,
+        "reason": None,
+        "context": 8,
+        "train": {"future": 0.0, "rows": 0.0},
+        "eval": {"future": 0.0, "rows": 0.0},
+    },
+    "wandb.json": {"id": "a", "copied": 10},
+    "job.json": {"launcher": [1, 2.0], "process": [3, 4.0], "state": "running", "host": "h"},
+    "slurm.json": {"job": "12_3"},
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_written_comes_back(tmp_path, name):
+    write_atomically(tmp_path / name, json.dumps(GOOD[name]))
+    assert json.loads(json.dumps(read_json(tmp_path / name))) == GOOD[name]
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("name", KINDS)
+def test_whatever_stands_there_is_a_table_or_nothing(tmp_path_factory, name, data):
+    """Each of its keys may hold anything."""
+    content = dict(GOOD[name])
+    content[data.draw(st.sampled_from([*content]))] = data.draw(JSON)
+    file = tmp_path_factory.mktemp("any") / name
+    file.write_text(json.dumps(data.draw(st.sampled_from([content, data.draw(JSON)]))), encoding="utf-8")
+    found = read_json(file)
+    assert isinstance(found, dict)
+    if name == "status.json":
+        assert found.get("state") != "finished" or isinstance(found["final"], float)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "", "\0", "{", '{"state": "finished"}', '"x"'])
+def test_what_is_damaged_or_deep_is_nothing(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    assert read_json(tmp_path / "status.json") == {}
+
+
+def test_a_file_that_is_larger_than_any_of_ours_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("system.files.LARGEST", 10)
+    (tmp_path / "wandb.json").write_text(json.dumps(GOOD["wandb.json"]))
+    assert read_json(tmp_path / "wandb.json") == {}
+
+
+@settings(deadline=None)
+@given(JSON)
+def test_lines_of_metrics_that_are_no_rows_are_dropped(tmp_path_factory, other):
+    file: Path = tmp_path_factory.mktemp("any") / "metrics.jsonl"
+    good = {"step": 1, "tokens": 4, "seconds": 0.5, "val/loss": 2.0, "act.rms/embed": "NaN"}
+    odd = {"step": 2, "seconds": 1.0, "val/loss": other}
+    lines = [json.dumps(one) for one in (good, other, odd)]
+    file.write_text("\n".join([*lines, "[" * 10_000, '{"step": 3, "sec']))
+    rows = metrics.cut(file, 5)
+    assert rows[0] == good
+    assert metrics.best_of(rows) is not None
+    assert all(isinstance(row["seconds"], float) for row in rows)

@@ -1,0 +1,80 @@
+"""What Linux has and others do not is asked for in system/os_compat.py and system/lock.py alone, and there is
+something in its place."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from system import os_compat
+from tests.conftest import ROOT
+from tests.helpers.tree import ours
+
+PROGRAMS = (
+    "train",
+    "sample",
+    "compare",
+    "data.token_files",
+    "data.prepare",
+    "sweep.runner",
+    "rundir.wandb_process",
+    "bench.train",
+)
+WITHOUT = """
+import os, signal, sys
+import psutil  # has its own ways
+sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them fails
+for module, name in ((signal, "SIGUSR1"), (os, "nice"), (os, "sched_getaffinity"), (os, "getloadavg")):
+    delattr(module, name)
+import ctypes
+real = ctypes.CDLL
+ctypes.CDLL = lambda name, *more, **named: real(name, *more, **named) if name else real(name["a library"])
+"""
+
+
+def test_everything_can_be_imported_where_there_is_no_fcntl_and_no_sigusr1(tmp_path):
+    code = (
+        WITHOUT
+        + "".join(f"import {name}\n" for name in PROGRAMS)
+        + (
+            "from system import os_compat, signals\n"
+            "assert len(signals.SIGNALS) == 2\n"
+            "assert os_compat.cores() == os.cpu_count()\n"
+            "os_compat.keep_freed_memory(); os_compat.forget_peak()\n"
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_else_names_what_only_some_systems_have():
+    only = re.compile(
+        r"\bfcntl\b|\bimport resource\b|signal\.SIGUSR|sched_getaffinity|os\.fork\b|/proc/self/(status|clear)"
+    )
+    found = {
+        str(file.relative_to(ROOT)): match[0]
+        for file in ours()
+        if file.name not in ("os_compat.py", "lock.py")
+        and (match := only.search(file.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_process_is_told_from_a_later_one_of_its_number():
+    import os
+
+    began = os_compat.began(os.getpid())
+    assert began is not None
+    assert os_compat.exists(os.getpid(), began)
+    assert not os_compat.exists(os.getpid(), began - 1000)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        since = os_compat.began(process.pid)
+    assert since is not None
+    assert not os_compat.exists(process.pid, since)
+    assert os_compat.began(process.pid) is None
+
+
+@pytest.mark.skipif(os_compat.resource is None, reason="Linux and macOS")
+def test_the_signals_are_three_where_there_are_three():
+    assert [number.name for number in os_compat.SIGNALS] == ["SIGINT", "SIGTERM", "SIGUSR1"]

@@ -1,0 +1,63 @@
+"""A stranger's text is shown on a terminal and not obeyed; a program may outlive who reads it."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from system.terminal import escaped
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("a\r\nb", r"a\r\nb"),
+        ("right\u202eto left", r"right\u202eto left"),
+        ("\x9b1m", r"\x9b1m"),
+        ("né 日本 👩\u200d🚀 [bold]", "né 日本 👩\u200d🚀 [bold]"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_control_characters_are_escaped_and_letters_are_not(text, shown):
+    assert escaped(text) == shown
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="utf-8")))
+def test_what_is_kept_is_kept_and_nothing_else_steers(text):
+    assert escaped(text, keep="\n\t").count("\n") == text.count("\n")
+    assert not {chr(c) for c in [*range(32), 127, *range(128, 160)]} & set(escaped(text))
+
+
+def test_output_that_nobody_reads_is_dropped():
+    code = (
+        "import sys, os; from system.terminal import outlive_readers; outlive_readers()\n"
+        "print('first', flush=True); sys.stdin.readline()\n"
+        "for _ in range(3): print('second', flush=True); print('third', file=sys.stderr, flush=True)\n"
+        "os._exit(7)"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as child:
+        assert child.stdout.readline() == b"first\n"
+        child.stdout.close()
+        child.stderr.close()
+        child.stdin.write(b"\n")
+        child.stdin.close()
+        assert child.wait(30) == 7
+
+
+def test_a_sampled_text_is_escaped_on_a_terminal_alone(capsys, monkeypatch):
+    from data.tokenizers import CharTokenizer
+    from sample import show
+
+    tokenizer = CharTokenizer("\n\x1b[a")
+    for terminal, expected in ((True, "a\\x1b[\n\n"), (False, "a\x1b[\n\n")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        show("a", tokenizer, [1, 2, 0])
+        assert capsys.readouterr().out == expected

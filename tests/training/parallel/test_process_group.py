@@ -1,0 +1,239 @@
+"""Several ranks train the run of one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rundir import checkpoint_file
+from rundir.folder import read_status
+from rundir.schema import read_json
+from tests.conftest import TINY, daily
+from tests.helpers import rank_program
+from tests.helpers.programs import ROOT, run
+
+CARD = ("batchnorm", "layernorm", "torch_layernorm", "none")
+MORE = ("train.steps=50", "train.batch_size=8", "train.eval_every=25", "model.dropout=0", "stats=all")
+
+
+@pytest.fixture
+def arguments(text_file):
+    return [*TINY, *MORE, "data=text", f"data.path={text_file}"]
+
+
+def rows_of(folder: Path) -> list[dict]:
+    [file] = folder.glob("runs/*/metrics.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def without_time(row: dict) -> dict:
+    return {k: v for k, v in row.items() if k not in ("seconds", "train/tokens_per_s", "stats/overhead")}
+
+
+def assert_alike(found: list[dict], wanted: list[dict], rel: float = 1e-4) -> None:
+    """All numbers of two runs' rows; a leak is 0 or it is not."""
+    assert [row["step"] for row in found] == [row["step"] for row in wanted]
+    for one, other in zip(map(without_time, found), map(without_time, wanted), strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            if isinstance(value, dict):
+                assert sum(value["counts"]) == sum(other[key]["counts"])
+            elif key.startswith("leak."):
+                assert (value == 0) == (other[key] == 0)
+            elif isinstance(value, str):  # NaN, of what rezero's branches are at the start
+                assert value == other[key]
+            else:
+                assert value == pytest.approx(other[key], rel=rel, abs=1e-6), (one["step"], key)
+
+
+REPLICAS = [(f"norm={norm}", "placement=pre", count, "ddp") for norm in CARD for count in (2, 4)]
+# a parameter may be one number: scalenorm's, dyt's, rezero's
+SHARDS = [
+    (f"norm={norm}", f"placement={placement}", count, "fsdp")
+    for norm, placement, count in (
+        ("scalenorm", "rezero", 2),
+        ("batchnorm", "pre", 2),
+        ("layernorm", "post", 4),
+        ("dyt", "peri", 2),
+    )
+]
+EVERY_DAY = {0, len(REPLICAS)}
+
+
+@pytest.mark.parametrize(
+    ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
+)
+def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, count, kind):
+    arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
+    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
+        folder.mkdir()
+    assert run("train.py", *arguments, cwd=alone).returncode == 0
+    ended = rank_program.trained(count, *arguments, f"distributed={kind}", cwd=shared)
+    assert [status for status, _, _ in ended] == [0] * count
+    assert all(output == "" and errors == "" for _, output, errors in ended[1:])
+    found, wanted = rows_of(shared), rows_of(alone)
+    assert found[0]["train/loss"] == pytest.approx(wanted[0]["train/loss"], rel=1e-6)
+    assert_alike(found, wanted)
+
+
+def test_a_rank_may_have_no_sequence_whose_attention_is_looked_at(arguments, tmp_path):
+    """The first 8 are all of the first rank."""
+    ended = rank_program.trained(2, *arguments, "train.batch_size=32", "train.steps=2", cwd=tmp_path)
+    assert [status for status, _, _ in ended] == [0, 0]
+    assert {"attn.max_logit/00.attn", "attn.entropy/00.attn"} <= rows_of(tmp_path)[0].keys()
+
+
+def until_saved(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while not any(
+        checkpoint_file.saved_steps(run / "checkpoints")[-1:] >= [step] for run in folder.glob("runs/*-*")
+    ):
+        assert time.monotonic() < deadline, [*folder.rglob("*")]
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def longer(arguments, tmp_path):
+    """The arguments of a run that is interrupted, its folder, and the rows that it is to have in the end."""
+    arguments = [*arguments, *(f"train.{key}" for key in ("steps=60", "checkpoint_every=5", "eval_every=30"))]
+    arguments += ["norm=batchnorm", "placement=rezero"]
+    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
+        folder.mkdir()
+    assert run("train.py", *arguments, cwd=alone).returncode == 0
+    return arguments, shared, rows_of(alone)
+
+
+def test_a_run_goes_on_with_more_ranks_with_fewer_and_in_shards(longer):
+    arguments, folder, wanted = longer
+    parts = ((1, "ddp", 5, 143), (2, "fsdp", 20, 130), (2, "ddp", 35, 143))
+    for count, kind, until, status in parts:
+        programs = rank_program.started(count, *arguments, f"distributed={kind}", cwd=folder)
+        until_saved(folder, until)
+        programs[-1].send_signal(status - 128)  # one of them hears it, all end
+        statuses = [(program.communicate(), program.wait())[1] for program in programs]
+        assert statuses == [status] * count
+    last = run("train.py", *arguments, cwd=folder)
+    assert last.returncode == 0
+    assert "ranks 2 → 1" in last.stdout
+    assert_alike(rows_of(folder), wanted, rel=1e-3)
+
+
+def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
+    started = (f"--nproc_per_node={count}", f"--max-restarts={restarts}", "--monitor-interval=0.1")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *started]
+    return subprocess.Popen(
+        [*command, ROOT / "train.py", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[str, str]:
+    """What it says until its end, which has to come."""
+    try:
+        return process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # and its ranks with it
+        raise
+
+
+def ranks_of(process: int) -> list[int]:
+    import psutil
+
+    children = psutil.Process(process).children(recursive=True)
+    return [child.pid for child in children if any(part.endswith("train.py") for part in child.cmdline())]
+
+
+def errors_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("error: ")]
+
+
+@pytest.mark.parametrize("kind", daily(("ddp", "fsdp")))
+def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(longer, kind):
+    arguments, folder, wanted = longer
+    arguments = [*arguments, f"distributed={kind}"]
+    with torchrun(2, *arguments, cwd=folder) as process:
+        until_saved(folder, 5)
+        victim = ranks_of(process.pid)[1]
+        os.kill(victim, signal.SIGKILL)
+        began = time.monotonic()
+        _, said = ended(process)
+        assert time.monotonic() - began < 30
+    assert process.returncode == 1
+    assert errors_of(said) == [
+        "error: another rank has ended; the same command goes on from the newest checkpoint"
+    ]
+    [its] = (folder / "runs").glob("*-*")
+    assert read_status(its)["state"] == "failed"
+    assert rank_program.trained(2, *arguments, cwd=folder)[0][0] == 0
+    assert_alike(rows_of(folder), wanted, rel=1e-3)
+
+
+@pytest.mark.faults
+def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
+    more = [*arguments, "train.steps=60", "train.checkpoint_every=5"]
+    with torchrun(2, *more, cwd=tmp_path, restarts=1) as process:
+        until_saved(tmp_path, 5)
+        os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
+        output, _ = ended(process)
+    assert process.returncode == 0
+    assert "going on from step" in output
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("norm=nonorm", "norm: there is no 'nonorm'"),
+        ("data.path=nowhere", "data.path: nowhere"),
+        ("train.batch_size=5", "cannot be shared by 2 ranks"),
+        ("-m", "torchrun is for one run"),
+        ("device=cuda:1", "is one GPU for 2 ranks"),
+        ("model.n_head=3", "is not divisible"),
+        (("distributed=fsdp", "optim=muon"), "distributed: fsdp gives each rank a part"),
+    ],
+)
+def test_a_mistake_is_told_once(arguments, tmp_path, mistake, said):
+    mistake = (mistake,) if isinstance(mistake, str) else mistake
+    ended = rank_program.trained(2, *arguments, *mistake, cwd=tmp_path)
+    assert all(status != 0 for status, _, _ in ended)
+    [error] = errors_of("".join(errors for _, _, errors in ended))
+    assert said in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_finished_run_is_told_of_once(arguments, tmp_path):
+    first = rank_program.trained(2, *arguments, cwd=tmp_path)
+    again = rank_program.trained(2, *arguments, cwd=tmp_path)
+    assert [status for status, _, _ in first + again] == [0] * 4
+    assert "nothing left to do" in again[0][1]
+    assert again[1][1:] == ("", "")
+
+
+def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
+    results = {}
+    for sync in ("true", "false"):
+        (folder := tmp_path / sync).mkdir()
+        own = [*arguments, "norm=batchnorm", f"norm.sync={sync}"]
+        assert rank_program.trained(2, *own, cwd=folder)[0][0] == 0
+        results[sync] = rows_of(folder)[0]["train/loss"]
+    assert results["true"] != pytest.approx(results["false"], rel=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_compiled_they_are_the_same(arguments, tmp_path, kind):
+    for choice in ("true", "false"):
+        (tmp_path / choice).mkdir()
+        settings = [*arguments, "norm=batchnorm", "train.grad_accum=2", f"compile={choice}"]
+        settings.append(f"distributed={kind}")
+        assert [status for status, *_ in rank_program.trained(2, *settings, cwd=tmp_path / choice)] == [0, 0]
+        [run_folder] = (tmp_path / choice / "runs").glob("*-*")
+        assert read_json(run_folder / "environment.json")["compile"] is (choice == "true")
+    assert_alike(rows_of(tmp_path / "true"), rows_of(tmp_path / "false"))

@@ -1,0 +1,33 @@
+"""The tokens of a run: of its text, by the tokenizer that goes with its weights."""
+
+from cli.schema import RunConfig
+from data.token_cache import prepare
+from data.token_files import Prepared
+from interop.pretrained import pretrained
+from system.errors import ConfigError
+
+
+def tokens_of(config: RunConfig) -> Prepared:
+    """The tokens that a run is trained on, made now where they are not there.
+
+    Raises:
+        ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
+        DataError: as data.token_files.prepare.
+    """
+    if config.init_from is None:
+        if config.data.tokenizer == "init_from":
+            raise ConfigError("data.tokenizer: init_from is the one of others' weights; give init_from=, too")
+        return prepare(**config.data.model_dump())
+    weights, spec = pretrained(config.init_from), None
+    if config.data.tokenizer == "init_from":
+        spec = weights.tokenizer
+        if spec is None:
+            raise ConfigError(f"data.tokenizer: {weights.name} has no tokenizer.json, nor meta.json; add it")
+    data = prepare(**config.data.model_dump(), spec=spec)
+    weights.check_vocabulary(data.tokenizer.vocab_size)
+    if weights.tokenizer not in (None, data.tokenizer.spec):
+        raise ConfigError(
+            f"data.tokenizer: {weights.name} was trained with another one than this text's; "
+            "give data.tokenizer=init_from"
+        )
+    return data

@@ -1,0 +1,106 @@
+"""Which model a program is to look at: a run's, a checkpoint, or one from elsewhere."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli import app
+from cli.schema import Chosen, RunConfig
+from data import tokenizers
+from interop.pickle_hint import first_pickle, pickled
+from interop.pretrained import pretrained
+from rundir import checkpoint_file
+from rundir.checkpoint_file import Checkpoint
+from rundir.folder import newest_run, read_status
+from system import errors
+from system.errors import CheckpointError, ConfigError
+from training.build import bind, build_model
+
+if TYPE_CHECKING:
+    from model import GPT
+
+
+def find_checkpoint(config: Chosen) -> Path:
+    """The file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
+    if config.checkpoint is not None:
+        return Path(config.checkpoint)
+    folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
+    steps = checkpoint_file.saved_steps(folder / "checkpoints")
+    if not steps:
+        other = first_pickle(folder)
+        said = f"{folder}: no checkpoint there; name a run's folder that has one"
+        raise errors.CheckpointError(pickled(other) if other else said)
+    best = (read_status(folder).get("best") or {}).get("step")
+    return checkpoint_file.path_of(
+        folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]
+    )
+
+
+def load(config: Chosen) -> checkpoint_file.Checkpoint:
+    """What was chosen. Raises ConfigError, CheckpointError or DataError where it cannot be had."""
+    if config.init_from is None:
+        return checkpoint_file.load(find_checkpoint(config))
+    return from_elsewhere(config.init_from)
+
+
+def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
+    """What ``init_from`` names, as a checkpoint. Raises as ``load``."""
+    [config] = app.composed_all("config", RunConfig, [[app.as_text("init_from", name)]])
+    return pretrained_checkpoint(name, config)
+
+
+def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
+    """The weights of ``init_from=name`` as a checkpoint of ours; ``config`` is one with this ``init_from``."""
+    weights = pretrained(name)
+    spec = weights.tokenizer
+    if spec is None:
+        raise ConfigError(
+            f"init_from: {name} has no tokenizer.json, nor the meta.json of its data; put one there"
+        )
+    meta = checkpoint_file.Meta(step=0, config=config, tokenizer=spec, fingerprint="", run=name, optimizer={})
+    vocab_size = tokenizers.from_spec(spec).vocab_size
+    return Checkpoint(Path(name), meta, weights.tensors(config.model.block_size, vocab_size))
+
+
+def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
+    """The model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where its
+    tensors are not those of its config."""
+    from training.memory import lacking_memory
+    from training.state import restore_model
+
+    block_size = loaded.meta.config.model.block_size
+    try:
+        check_sizes(loaded, vocab_size, packages)
+        with lacking_memory(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+            model = build_model(loaded.meta.config, vocab_size, packages)
+            restore_model(model, loaded)
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:  # whatever classes raise that are given options they were not made for
+        said = " ".join(str(error).split())
+        raise CheckpointError(f"{loaded.path}: its config does not work ({said}); use another one") from error
+    return model
+
+
+def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
+    """Whether a checkpoint holds as many numbers as its config asks memory for, at the least. Raises as
+    ``load_model``, or what the classes raise."""
+    import torch
+
+    config, held = loaded.meta.config, sum(tensor.numel() for tensor in loaded.tensors.values())
+    sizes = config.model
+    positions = sizes.block_size if sizes.positions == "learned" else 0
+    asked = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
+    widths = {"model.qk_norm": sizes.n_embd // sizes.n_head}
+    if asked["model"] <= held:  # else its norms may be large, too
+        for key, component in config.components().items():
+            if key != "placement":
+                with torch.device("meta"):  # takes no memory
+                    module = bind(key, component, packages)(widths.get(key, sizes.n_embd))
+                numbers = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+                asked[key] = numbers * 2 * sizes.n_layer
+    for key, least in asked.items():
+        if least > held:
+            raise CheckpointError(
+                f"{loaded.path}: its config is of a {key} of {least:,} parameters, but it holds {held:,} "
+                "numbers; use another one"
+            )
