@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import programs
-from tests.test_train import rows
+from tests.helpers.runs import rows
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")
 NAME, DOTTED = "l1", "mynorms.L1Norm"

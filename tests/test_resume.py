@@ -12,45 +12,22 @@ from pathlib import Path
 
 import pytest
 
-import train as program
 from data import windows as data_windows
-from data.token_cache import prepare
 from diagnostics import causality
-from rundir import checkpoint_file, identity
+from rundir import checkpoint_file
 from rundir.folder import Run, read_status
+from rundir.metrics import Metrics
 from rundir.schema import read_json
 from system import errors
 from system import signals as system_signals
 from system.errors import ConfigError
 from tests.conftest import daily
 from tests.helpers.programs import Program, saved
-from tests.test_train import QUICK, final, rows, same
+from tests.helpers.runs import QUICK, elsewhere, final, go, measured, rows, same
 from training import device
-from training.parallel.ranks import Ranks
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
-CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("adamw", "muon")]
-
-
-def go(config) -> Path:
-    """What the command does: begin, or go on."""
-    with system_signals.ending():
-        data, compute = prepare(**config.data.model_dump()), device.choose(config.device, config.precision)
-        folder = identity.run_folder(config, compute.precision, data.fingerprint)
-        with Run(folder) as run:
-            program.train(config, data, compute, run, Ranks())
-    return folder
-
-
-def elsewhere(config, path):
-    """The same run, of which nothing is there."""
-    return config.model_copy(update={"runs_dir": str(path)})
-
-
-def measured(folder: Path) -> list[dict]:
-    """The rows, without the clock's."""
-    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows(folder)]
 
 
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------
@@ -62,7 +39,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
 ):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
     whole = go(config)
-    write = program.tracking.Metrics.write
+    write = Metrics.write
     for number, stops in [(signal.SIGINT, {k}) for k in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]:
         left = set(stops)
 
@@ -72,7 +49,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
                 left.remove(row["step"])
                 os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
+        monkeypatch.setattr(Metrics, "write", write_and_stop)
         again = elsewhere(config, tmp_path / f"stopped{number}-{min(stops)}")
         for stop in sorted(stops):
             with pytest.raises(system_signals.Interrupted) as raised:
@@ -295,14 +272,14 @@ DAMAGES = [cut_in_half, flip_a_bit, take_another_steps, make_foreign]
 
 def stop_after(config, monkeypatch, step):
     """The run, stopped after that step; its checkpoints are those of steps 6 and step + 1."""
-    write = program.tracking.Metrics.write
+    write = Metrics.write
 
     def write_and_stop(self, row):
         write(self, row)
         if row["step"] == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(program.tracking.Metrics, "write", write_and_stop)
+    monkeypatch.setattr(Metrics, "write", write_and_stop)
     with pytest.raises(system_signals.Interrupted):
         go(config)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.programs import Program
-from tests.test_train import run
+from tests.helpers.runs import run
 from training.build import build_model
 
 

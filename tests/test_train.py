@@ -13,50 +13,22 @@ import pytest
 import torch
 import yaml
 
-import train as program
 from data.token_cache import prepare
 from data.windows import training_batch
 from model.branches import PlainAttend
 from model.streams import stream_seed
 from rundir import checkpoint_file, identity
 from rundir.code_hash import source
-from rundir.folder import Run, read_status
+from rundir.folder import read_status
+from rundir.outcome import report
 from system.errors import ConfigError
 from tests.conftest import AROUND
 from tests.helpers import programs
 from tests.helpers.programs import Program
+from tests.helpers.runs import FAILS, QUICK, final, losses, rows, run, same
 from training import state
 from training.build import build_model
-from training.device import choose
 from training.dry_run import rehearse
-from training.parallel.ranks import Ranks
-
-
-def run(config) -> Path:
-    """Train from step 0, whatever is there."""
-    config = config.model_copy(update={"fresh": True})
-    data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
-    folder = identity.run_folder(config, compute.precision, data.fingerprint)
-    with Run(folder) as opened:
-        program.train(config, data, compute, opened, Ranks())
-    return folder
-
-
-def final(folder: Path) -> dict[str, torch.Tensor]:
-    steps = checkpoint_file.saved_steps(folder / "checkpoints")
-    return checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", steps[-1])).tensors
-
-
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def losses(folder: Path) -> list[float]:
-    return [row["train/loss"] for row in rows(folder) if "train/loss" in row]
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize(("norm", "placement"), AROUND)
@@ -302,7 +274,7 @@ def test_divergence_is_a_result_and_no_broken_weight_is_saved(tiny, capsys):
     for step in checkpoint_file.saved_steps(folder / "checkpoints"):
         tensors = checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", step)).tensors
         assert all(tensor.isfinite().all() for tensor in tensors.values())
-    assert program.report(folder) == math.inf
+    assert report(folder) == math.inf
     assert "diverged" in capsys.readouterr().out
 
 
@@ -377,11 +349,6 @@ def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path
 
 # the command -----------------------------------------------------------------------------------------
 
-QUICK = (
-    *("data=text", "data.path=text.txt", "train.steps=3", "model.n_layer=1", "train.threads=1"),
-    *("model.n_embd=16", "model.n_head=2", "model.block_size=8"),
-)
-
 
 def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command, text_file, tmp_path):
     done = programs.from_scratch("train.py", *QUICK, cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")
@@ -442,24 +409,6 @@ def test_a_run_that_diverged_is_not_run_again(command, text_file, tmp_path):
     assert again.returncode == 0
     assert "diverged by step" in again.stdout
     assert "nothing left to do" in again.stdout
-
-
-FAILS = """
-from torch import nn
-
-
-class Fails(nn.Module):
-    calls = 0
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-
-    def forward(self, x):
-        Fails.calls += 1
-        if Fails.calls > 60:  # some steps after the start
-            raise ZeroDivisionError("on purpose")
-        return x
-"""
 
 
 def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):

@@ -49,7 +49,7 @@ def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
 
 
 def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
-    """The weights of ``init_from=name`` as a checkpoint of ours; ``config`` is one with this ``init_from``."""
+    """The weights of ``init_from=name`` as a checkpoint; ``config`` is one with this ``init_from``."""
     weights = pretrained(name)
     spec = weights.tokenizer
     if spec is None:

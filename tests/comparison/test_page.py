@@ -2,11 +2,8 @@
 
 import json
 import re
-import shutil
-import time
 
 import pytest
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
@@ -14,18 +11,8 @@ from selenium.webdriver.support.ui import Select
 from comparison import write
 from comparison.page import page
 from comparison.report import reported
+from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
 from tests.helpers.run_folders import several
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-needs_browser = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"
-)
-FLAGS = (  # as root in a container, and without the browser's own calls home
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--window-size=1200,1000"),
-)
 
 
 def curve(norm: str, rate: float) -> dict[int, dict[str, float]]:
@@ -48,18 +35,6 @@ def report(tmp_path_factory):
     return reported(runs)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
 def opened(browser, report, tmp_path):
     file = tmp_path / "index.html"
@@ -68,14 +43,6 @@ def opened(browser, report, tmp_path):
     browser.get(file.as_uri())
     until(lambda: browser.execute_script("return document.body.dataset.drawn"))
     return browser
-
-
-def until(condition, seconds: float = 30):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
-    return found
 
 
 def lines(browser, figure: str) -> int:

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import train as program
 from diagnostics import metric_names, statistics
 from diagnostics.activations import Activations, without_effects
 from model import GPT
 from model.placements import Pre
 from tests.conftest import AROUND, NORMS, configured, daily
-from tests.test_train import final, rows, run, same
+from tests.helpers.runs import final, rows, run, same
 from training.build import build_model
 from training.state import model_tensors
+from training.timing import Clock
 
 V, B, T, C = 11, 6, 20, 16
 SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}")
@@ -420,19 +420,14 @@ def test_histograms_have_a_cadence_of_their_own(tiny):
 def test_what_observing_costs_is_stored_with_the_run(tiny, monkeypatch):
     seconds = {"evaluation": 100.0, "checkpoints": 100.0, "statistics": 1.0}  # each time
 
-    class Slow(program.Clock):
-        def training(self) -> float:
-            return 50.0
+    @contextlib.contextmanager
+    def aside(self, what):
+        yield
+        self.spent[what] += seconds[what]
 
-        def lap(self) -> float:
-            return 1.0
-
-        @contextlib.contextmanager
-        def aside(self, what):
-            yield
-            self.spent[what] += seconds[what]
-
-    monkeypatch.setattr(program, "Clock", Slow)
+    monkeypatch.setattr(Clock, "training", lambda self: 50.0)
+    monkeypatch.setattr(Clock, "lap", lambda self: 1.0)
+    monkeypatch.setattr(Clock, "aside", aside)
     found = rows(run(tiny("stats.every=2")))
     counted = [row["stats/overhead"] for row in found if "stats/overhead" in row]
     assert counted == [0.06, 0.12, 0.18, 0.24]  # at steps 0, 1, 2, 4: three seconds each, of 50

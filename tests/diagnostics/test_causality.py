@@ -12,7 +12,7 @@ from diagnostics.causality import certificate, in_words, leaks
 from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
-from tests.test_train import same
+from tests.helpers.runs import same
 from training.build import build_model
 from training.state import model_tensors
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.test_train import final, rows, run
+from tests.helpers.runs import final, rows, run
 
 ONE = (
     "train.steps=1",

@@ -7,7 +7,7 @@ import pytest
 
 from rundir import checkpoint_file
 from system import errors
-from tests.test_train import run
+from tests.helpers.runs import run
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:

@@ -10,7 +10,7 @@ from rundir import checkpoint_file
 from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.test_train import same
+from tests.helpers.runs import same
 
 EVERY = 3
 RUN = (*ARGUMENTS, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")

@@ -16,7 +16,7 @@ from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.killed import ARGUMENTS
-from tests.test_train import run
+from tests.helpers.runs import run
 
 
 @contextlib.contextmanager

@@ -9,9 +9,7 @@ import pytest
 
 from rundir import checkpoint_file
 from tests.helpers.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
-from tests.test_train import same
-
-STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
+from tests.helpers.runs import STEPS, same
 
 
 def tensors(folder: Path):

@@ -9,7 +9,7 @@ import torch
 from data import windows
 from rundir import checkpoint_file
 from rundir.folder import read_status
-from tests.test_train import rows, run
+from tests.helpers.runs import rows, run
 from training import dry_run, state
 
 STEP = {"logged": 4, "not logged": 5}

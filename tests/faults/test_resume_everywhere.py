@@ -5,8 +5,7 @@ import shutil
 import pytest
 
 from rundir import checkpoint_file
-from tests.test_resume import elsewhere, go, measured
-from tests.test_train import final, same
+from tests.helpers.runs import elsewhere, final, go, measured, same
 
 CARD = [(norm, p) for norm in ("layernorm", "torch_layernorm", "batchnorm", "none") for p in ("pre", "post")]
 BUFFERS = ("torch_batchnorm", "batchnorm_running", "batchnorm_position", "powernorm")  # they have some

@@ -16,7 +16,7 @@ from rundir import checkpoint_file
 from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.test_train import same
+from tests.helpers.runs import same
 
 BASE = ("norm=batchnorm", "model.dropout=0.1", "train.steps=40", "train.eval_every=8", "stats.every=10")
 WATCHED = {

@@ -9,10 +9,9 @@ from rundir import checkpoint_file
 from rundir.folder import read_status
 from system.signals import PATIENCE, SIGNALS
 from tests.conftest import LETTERS
-from tests.faults.test_kill import STEPS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.test_train import same
+from tests.helpers.runs import STEPS, same
 
 RUN = ("train.py", *ARGUMENTS, *STEPS, "norm=batchnorm", "train.steps=400")
 

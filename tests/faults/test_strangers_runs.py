@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from comparison import load
 from comparison.page import page
 from comparison.report import reported
-from tests.comparison.test_page import browser, needs_browser, until  # noqa: F401 a fixture
 from tests.conftest import daily
 from tests.helpers import programs
+from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
 from tests.helpers.contract import contents
 from tests.helpers.run_folders import made
 

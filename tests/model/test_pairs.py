@@ -11,6 +11,7 @@ from torch.func import functional_call
 from diagnostics.causality import MODES, certificate
 from model import GPT
 from tests.conftest import AROUND, NORMS, PLACEMENTS, configured, daily
+from tests.helpers.norm_leaks import SEES
 from training.build import bind, build_model
 
 SLOW = {"batchnorm_running"}  # its docstring says why; guessing by frequency costs 2.3
@@ -21,11 +22,6 @@ FIRST = daily(PAIRS, lambda number: PAIRS[number] in AROUND, "long")
 
 # What a norm's statistics in training mode see besides a token's own past; every other norm sees nothing, and
 # in evaluation mode none does.
-SEES: dict[str, set[str]] = {
-    "batchnorm": {"future", "rows"},
-    "torch_batchnorm": {"future", "rows"},
-    "batchnorm_position": {"rows"},
-}
 
 
 def made(norm: str, placement: str, *overrides: str) -> GPT:

@@ -9,7 +9,7 @@ from torch import nn
 from model.batchnorms import BatchNorm
 from rundir import checkpoint_file
 from system.errors import CheckpointError
-from tests.conftest import configured
+from tests.helpers.configs import meta
 from training import state
 
 
@@ -18,12 +18,6 @@ class Small(nn.Module):
         super().__init__()
         self.norm = BatchNorm(width)
         self.map = nn.Linear(width, 2)
-
-
-def meta(step: int) -> checkpoint_file.Meta:
-    return checkpoint_file.Meta(
-        step=step, config=configured(), tokenizer={"chars": "é"}, fingerprint="f", run="r", optimizer={}
-    )
 
 
 def write(folder, step=1, best=None, model=None):

@@ -4,7 +4,7 @@ import pytest
 
 from rundir.code_hash import source
 from system.errors import ConfigError
-from tests.training.test_build import component
+from tests.helpers.configs import component
 from training.build import bind
 
 CODE = '''

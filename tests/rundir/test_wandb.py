@@ -27,8 +27,7 @@ from rundir.metrics import Metrics
 from system import signals
 from system.errors import ConfigError
 from tests.conftest import ROOT, configured, daily
-from tests.test_resume import go
-from tests.test_train import FAILS, QUICK, final, rows, same
+from tests.helpers.runs import FAILS, QUICK, final, go, rows, same
 
 KEY = "0" * 40
 LONG = ("train.steps=60", "train.eval_every=0", "train.checkpoint_every=0")

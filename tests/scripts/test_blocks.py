@@ -15,7 +15,7 @@ from data.windows import fixed_windows
 from scripts.blocks import look
 from tests.conftest import LETTERS, ROOT
 from tests.helpers import gpt2_models
-from tests.test_train import run
+from tests.helpers.runs import run
 
 Started = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -1,4 +1,4 @@
-"""python -m scripts.initial_statistics shows what step 0 of the run sees, for one choice or several side by side."""
+"""python -m scripts.initial_statistics shows what step 0 of a run sees, for one choice or several."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from scripts import initial_statistics
 from tests.conftest import ROOT, TINY
-from tests.test_train import rows, run
+from tests.helpers.runs import rows, run
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:

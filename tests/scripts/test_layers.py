@@ -10,7 +10,7 @@ import pytest
 
 from scripts.layers import METRICS, curves, draw, titles
 from tests.conftest import ROOT
-from tests.test_train import run
+from tests.helpers.runs import run
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.leak_table import HEAD, table
 from tests.conftest import NORMS, ROOT
-from tests.model.test_pairs import SEES
+from tests.helpers.norm_leaks import SEES
 
 PAGE = (ROOT / "docs/norms.md").read_text(encoding="utf-8")
 

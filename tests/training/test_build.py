@@ -4,15 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from cli.schema import Component
 from model.norms import LayerNorm
 from system.errors import ConfigError
 from tests.conftest import configured
+from tests.helpers.configs import component
 from training.build import OURS, bind
-
-
-def component(target: str, **options) -> Component:
-    return Component.model_validate({"_name_": "x", "_target_": target} | options)
 
 
 def test_a_component_is_bound_to_its_options():

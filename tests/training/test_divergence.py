@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rundir.folder import read_status
-from tests.test_train import rows, run
+from tests.helpers.runs import rows, run
 from training.divergence import Divergence, guessing
 
 

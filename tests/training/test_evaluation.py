@@ -13,7 +13,7 @@ from model import GPT
 from model.placements import Pre
 from rundir.folder import read_status
 from tests.conftest import NORMS, configured, daily
-from tests.test_train import rows, run, same
+from tests.helpers.runs import rows, run, same
 from training import evaluation
 from training.build import build_model
 from training.parallel.ranks import Ranks

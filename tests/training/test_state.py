@@ -9,7 +9,7 @@ from torch import nn
 from model.batchnorms import BatchNorm
 from rundir import checkpoint_file
 from system.errors import CheckpointError
-from tests.rundir.test_checkpoint_file import meta
+from tests.helpers.configs import meta
 from training import state
 
 OPTIMIZERS = [

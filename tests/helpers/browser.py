@@ -1,0 +1,44 @@
+"""A headless Chromium, where there is one."""
+
+import shutil
+import time
+
+import pytest
+from selenium import webdriver
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+DRIVER = shutil.which("chromedriver")
+
+
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"
+)
+
+
+FLAGS = (  # as root in a container, and without the browser's own calls home
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--window-size=1200,1000"),
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def until(condition, seconds: float = 30):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+    return found

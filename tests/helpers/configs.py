@@ -1,0 +1,15 @@
+"""Components and metadata of checkpoints, made by hand."""
+
+from cli.schema import Component
+from rundir import checkpoint_file
+from tests.conftest import configured
+
+
+def component(target: str, **options) -> Component:
+    return Component.model_validate({"_name_": "x", "_target_": target} | options)
+
+
+def meta(step: int) -> checkpoint_file.Meta:
+    return checkpoint_file.Meta(
+        step=step, config=configured(), tokenizer={"chars": "é"}, fingerprint="f", run="r", optimizer={}
+    )
