@@ -94,8 +94,7 @@ def load(
     import torch
 
     from model.decoding import Decoder, agrees, uncached
-    from training import device
-    from training.memory import lacking_memory
+    from training import device, memory
 
     compute = device.choose(config.device, config.precision)
     packages = OURS + ((config.trust,) if config.trust else ())
@@ -105,7 +104,7 @@ def load(
         compute = device.Compute(compute.device, "fp32")
     device.set_switches(compute, threads=None)
     block_size = loaded.meta.config.model.block_size
-    with lacking_memory(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+    with memory.explained_as(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
         decodes = agrees(model, vocab_size)
     if decodes:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute

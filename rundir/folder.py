@@ -1,17 +1,16 @@
-"""A run's identity and folder.
+"""A run's folder.
 
     runs/<norm>-<placement>-s<seed>-<hash>/
         config.yaml         the resolved config, plain
         metrics.jsonl       one line a log: the source of truth
         status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
-        certificate.json    whether its model, at the start, keeps to the past; see diagnostics/causality.py
+        certificate.json    whether its model is causal at the start; see diagnostics/causality.py
         environment.json    where it ran: versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
         .lock               held by the process that trains it
 
-The hash is over what changes the result and nothing else, so the same command finds its run again, and
-another norm, rate or number of steps is another folder. Torch is not imported here: a finished run is skipped
-at once.
+Its name, from rundir/identity.py, is a hash over what changes the result and nothing else, so the same
+command finds its run again. Torch is not imported here: a finished run is skipped at once.
 """
 
 import json
@@ -36,15 +35,15 @@ from system.signals import Interrupted
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether the same command has nothing left to do there."""
+    """Return whether the same command has nothing left to do there."""
     return read_status(folder).get("state") in ("finished", "diverged")
 
 
-def ended_here(config: RunConfig, fingerprint: str) -> Path | None:
-    """The folder of this very run where it has ended and that can be told without torch, else None.
+def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
+    """Return the folder of this run if it has ended and torch is not needed to find it, else None.
 
-    What ``precision=auto`` is on this machine costs an import of torch, so the runs that were
-    made of it here are asked.
+    Resolving ``precision=auto`` on this machine would import torch, so earlier runs of this machine are asked
+    what it became.
     """
     if config.precision != "auto":
         folder = run_folder(config, config.precision, fingerprint)
@@ -61,11 +60,11 @@ def ended_here(config: RunConfig, fingerprint: str) -> Path | None:
 
 
 def newest_run(runs_dir: str) -> Path:
-    """The run that last wrote its status. Raises ConfigError where there is none."""
-    found = list(Path(runs_dir).glob("*/status.json"))
-    if not found:
+    """Return the run that last wrote its status. Raises ConfigError where there is none."""
+    files = list(Path(runs_dir).glob("*/status.json"))
+    if not files:
         raise ConfigError(f"runs_dir: {runs_dir} has no run; train one, or name one with run=FOLDER")
-    return max(found, key=lambda file: file.stat().st_mtime).parent
+    return max(files, key=lambda file: file.stat().st_mtime).parent
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def leaks(folder: Path) -> bool:
-    """Whether its certificate says that the run's model looks where it must not."""
+    """Return whether the run's certificate says that its model depends on what it must not see."""
     certificate = read_json(folder / "certificate.json")
     return certificate.get("causal") is False or certificate.get("independent_rows") is False
 
@@ -83,14 +82,35 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {folder}: {why}; name a folder that can be written")
 
 
-class Run:
-    """A run's folder. From ``lock`` to the end of ``with`` it is this process's alone; ``with`` locks one
-    that is there already, so that a second process is refused at once."""
+class Diverged(Exception):  # noqa: N818 a result
+    """A run has diverged: a result, which ends the run, not an error.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        step: the last step that was reached.
+    """
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(reason)
+        self.step, self.reason = step, reason
+
+
+class AlreadyEndedError(Exception):
+    """Another process ended this run while this one waited to train it."""
+
+
+class Run:
+    """A run's folder. From ``claim`` to the end of ``with`` it is this process's alone; ``with`` claims a
+    folder that exists at once, so that a second process is refused before it builds anything.
+
+    Args:
+        writes: false on all ranks but the first: they read the folder and write nothing.
+        had_ended: the run has ended before; the same command has nothing left to do.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, writes: bool = True, had_ended: bool = False) -> None:
+        self.folder, self.config, self.writes, self.had_ended = folder, config, writes, had_ended
         self.checkpoints = folder / "checkpoints"
-        self.metrics = folder / "metrics.jsonl"
+        self.metrics = folder / "metrics.jsonl" if writes else Path(os.devnull)
         self.certificate = folder / "certificate.json"
         self.status: dict[str, Any] = {
             "state": "interrupted",  # until it is inside ``recording``
@@ -100,115 +120,114 @@ class Run:
             "best": None,
         }
         self.held: IO[str] | None = None
-        self.without_fresh = ""
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
-            self.lock()
+            self.claim()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.held:
             self.held.close()
 
-    def lock(self) -> None:
-        """Make the folder and refuse it to other processes. However this one ends, the lock ends with it.
+    def claim(self) -> None:
+        """Make the folder and lock it. However this process ends, the lock ends with it.
 
         Raises:
-            ConfigError: another process has it, or the folder cannot be written.
+            ConfigError: another process has locked the folder, or the folder cannot be written.
         """
-        if self.held:
+        if self.held or not self.writes:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: a link, which leads elsewhere; name another runs_dir")
             self.held = hold(self.folder / ".lock")
-        except BlockingIOError as who:
-            raise ConfigError(f"{self.folder}: {who} is training this run; wait for it or end it") from None
+        except BlockingIOError as holder:
+            raise ConfigError(
+                f"{self.folder}: {holder} is training this run; wait for it or end it"
+            ) from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
-    def open(
-        self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None
+    def begin(
+        self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
-        """Write what the run is as it goes on from ``step``, its best evaluation until then, or begins at 0.
+        """Write what the run is as it begins, at step 0, or resumes from ``step``.
+
+        Args:
+            environment: see rundir/environment.py.
+            best: the best evaluation until then.
 
         Raises:
             ConfigError: the folder cannot be written.
         """
+        if not self.writes:
+            self.status |= {"step": step, "saved": step or None, "best": best}  # all ranks know what to save
+            return
         before = read_json(self.folder / "environment.json")
-        earlier = before.pop("earlier", [])  # environments that the run was in
+        earlier = before.pop("earlier", [])  # environments of the run's earlier processes
         status = read_status(self.folder)
         if step and (changes := differences(before, environment)):
             earlier.append(before)
-            print(f"{self.folder}: goes on in another environment: {'; '.join(changes)}")
+            print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:
             earlier = []
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
-        self.without_fresh = " without fresh=true" if config.fresh else ""
         try:
             self.write_status(step=step, saved=step or None, best=best)
-            for left in (*self.folder.rglob(".*.tmp"), *self.checkpoints.glob(".tmp*")):  # ours; safetensors'
-                left.unlink()  # of a process that was killed
-            if not step:
-                shutil.rmtree(self.checkpoints)
-                self.checkpoints.mkdir()
-            resolved = config.model_dump(by_alias=True)
+            self.remove_leftovers(keep_checkpoints=step > 0)
+            resolved = self.config.model_dump(by_alias=True)
             settings = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
             write_atomically(self.folder / "config.yaml", settings)
             self.write(self.folder / "environment.json", environment | {"earlier": earlier})
+            self.write(self.certificate, certificate)
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
+    def remove_leftovers(self, keep_checkpoints: bool) -> None:
+        """Remove temporary files of processes that were killed, and checkpoints of an earlier start."""
+        ours, of_safetensors = self.folder.rglob(".*.tmp"), self.checkpoints.glob(".tmp*")
+        for file in (*ours, *of_safetensors):
+            file.unlink()
+        if not keep_checkpoints:
+            shutil.rmtree(self.checkpoints)
+            self.checkpoints.mkdir()
+
     def write_status(self, **changes: Any) -> None:
+        """Change keys of status.json."""
         self.status |= jsonable(changes)
         self.write(self.folder / "status.json", self.status)
 
     def write(self, file: Path, content: dict[str, Any]) -> None:
-        write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
+        """Write a small JSON file of the folder, whole or not at all."""
+        if self.writes:
+            write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """The run is running; however it ends, its status says so."""
+        """Record that the run is running, and in the end how it ended: finished, diverged, interrupted or
+        failed."""
         self.write_status(state="running", reason=None)
         try:
             yield
+        except Diverged as divergence:
+            self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
         except Interrupted as signal:
             self.write_status(state="interrupted", reason=signal.signal)
-            going_on = f"the same command{self.without_fresh} goes on from step {self.status['saved'] or 0:,}"
-            print(f"{self.folder}: interrupted by {signal.signal}; {going_on}", file=sys.stderr)
+            command = "the same command" + " without fresh=true" * self.config.fresh
+            step = self.status["saved"] or 0
+            print(
+                f"{self.folder}: interrupted by {signal.signal}; {command} resumes from step {step:,}",
+                file=sys.stderr,
+            )
             raise
         except SystemExit:
             self.write_status(state="interrupted", reason="taken back by the cluster")
             raise
         except BaseException as error:
-            with suppress(OSError):  # of a full disk there is one error to tell of: that one
+            with suppress(OSError):  # a full disk is one error to report, not two
                 self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
             raise
-        if self.status["state"] == "running":
+        else:
             self.write_status(state="finished")
-
-
-class OthersRun(Run):
-    """A run as its ranks but the first see it: they read its folder, and write nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.metrics = Path(os.devnull)
-
-    def lock(self) -> None:
-        pass
-
-    def open(
-        self, config: RunConfig, environment: dict[str, Any], step: int, best: dict[str, Any] | None
-    ) -> None:
-        self.write_status(step=step, saved=step or None, best=best)  # by which all ranks know what to save
-
-    def write(self, file: Path, content: dict[str, Any]) -> None:
-        pass
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        self.write_status(state="running")
-        yield

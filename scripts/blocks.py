@@ -97,7 +97,7 @@ def look(
     import torch
 
     from diagnostics import block_effects, causality, norm_maps
-    from training.evaluation import cross_entropy
+    from training.loss import cross_entropy
 
     loaded = load(path)
     config = loaded.meta.config

@@ -36,9 +36,9 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.weights import Weights
     from model.streams import stream_seed
     from training.device import choose
-    from training.dry_run import rehearsed
-    from training.evaluation import Net, cross_entropy
+    from training.dry_run import tried_strategy
     from training.load_data import tokens_of
+    from training.loss import Net, cross_entropy
 
     data, T = tokens_of(config), config.model.block_size
     data.check_length(T)
@@ -50,7 +50,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
         torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
         return cross_entropy(net, x, y)
 
-    model = rehearsed(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
+    model = tried_strategy(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = metric_names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:

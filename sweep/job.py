@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cli import job_record
 from cli.schema import RunConfig
-from rundir.folder import ended_here, read_status
+from rundir.folder import ended_folder, read_status
 from rundir.identity import run_folder
 
 
@@ -51,7 +51,7 @@ class Job:
 
 def folder_of(config: RunConfig, fingerprint: str) -> Path:
     """The run's folder. Torch is asked only where nothing else can tell the precision. Raises ConfigError."""
-    if not config.fresh and (folder := ended_here(config, fingerprint)):
+    if not config.fresh and (folder := ended_folder(config, fingerprint)):
         return folder
     from training import device
 

@@ -1,77 +1,81 @@
-"""What the model of a run is given, batch by batch, and its loss on that."""
+"""The batches of a run: of its training steps, and of its evaluations. Each rank draws its share of them."""
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from cli.schema import RunConfig
 from data import windows
 from data.token_files import Prepared
 from data.windows import Batch
-from diagnostics import non_finite
 from model.streams import stream_seed
 from training.device import Compute
-from training.evaluation import Net, Objective, cross_entropy
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import View
 
 
-class Feed:
-    """The batches of a run, on each rank its share of them.
+@dataclass(frozen=True)
+class MicroBatch:
+    """This rank's share of a micro-batch.
 
     Attributes:
-        rows: of a micro-batch, that all ranks have together.
-        large: rows that a rank evaluates at once, without gradients.
-
-    Raises:
-        ConfigError: the ranks cannot have equal shares of a micro-batch.
+        x, y: tokens and the tokens that follow them, (rows, T) int64, on the device.
+        dropout_seed: seeds torch's random numbers before the forward: the dropout masks.
+        is_last: whether the step has no further micro-batch.
     """
 
-    def __init__(self, config: RunConfig, data: Prepared, compute: Compute, ranks: Ranks) -> None:
-        self.data, self.compute, self.ranks = data, compute, ranks
-        self.train, self.block_size = config.train, config.model.block_size
-        self.seed_of = partial(stream_seed, config.seed)  # of each stream, step and micro-batch
-        self.rows = config.train.batch_size // config.train.grad_accum
-        ranks.check_rows(self.rows)
-        fits = compute.evaluation_rows(self.block_size, data.tokenizer.vocab_size)
-        self.large = min(fits, 8 * self.rows // ranks.count)
+    x: Tensor
+    y: Tensor
+    dropout_seed: int
+    is_last: bool
 
-    def loss(self, net: Net, batch: Batch, objective: Objective = cross_entropy) -> Tensor:
-        """Mean loss, in nats per token, 0-d."""
-        x, y = map(self.compute.tensor, batch)
-        with self.compute.autocast():
-            return objective(net, x, y)
 
-    def micro_batches(self, step: int) -> Iterator[Batch]:
-        """The batch of a step, cut: of each micro-batch this rank's share. Its dropout masks are drawn from
-        where it comes."""
-        ranks, rows, seed = self.ranks, self.train.batch_size, self.seed_of("data", step)
-        for micro in range(self.train.grad_accum):
-            share = ranks.share(self.rows, start=micro * self.rows)
-            torch.manual_seed(self.seed_of("dropout", step, micro * ranks.count + ranks.rank))
-            yield windows.training_batch(self.data.train, self.block_size, rows, seed, share)
+class Batches:
+    """Batches as pure functions of the seed and the step, whatever was drawn before.
 
-    def windows(self, rows: int) -> Iterator[Batch]:
-        """Of the validation split, what every evaluation is on, so many rows at once."""
-        return windows.fixed_windows(self.data.val, self.block_size, self.train.eval_windows, rows)
+    Attributes:
+        micro_rows: rows of a micro-batch, all ranks together.
+        evaluation_rows: rows that a rank evaluates at once.
+        val_targets: target tokens of the whole validation split.
+    """
 
-    def as_in_training(self) -> Iterator[Batch]:
-        """Those of the windows that make micro-batches of all rows; there may be too few for one."""
-        return (batch for batch in self.windows(self.rows) if len(batch[0]) == self.rows)
+    def __init__(self, config: RunConfig, tokens: Prepared, compute: Compute, ranks: Ranks) -> None:
+        self.tokens, self.compute, self.ranks = tokens, compute, ranks
+        self.seed, self.train, self.block_size = config.seed, config.train, config.model.block_size
+        self.micro_rows = config.train.batch_size // config.train.grad_accum
+        fitting = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
+        self.val_targets = len(tokens.val) - 1
+        self.evaluation_rows = min(fitting, 8 * self.micro_rows // ranks.count)
+
+    def of_step(self, step: int) -> Iterator[MicroBatch]:
+        """Yield the batch of a step in ``grad_accum`` micro-batches."""
+        rows, count = self.train.batch_size, self.train.grad_accum
+        seed = stream_seed(self.seed, "data", step)
+        for micro in range(count):
+            share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
+            x, y = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
+            place = micro * self.ranks.count + self.ranks.rank
+            dropout_seed = stream_seed(self.seed, "dropout", step, place)
+            yield MicroBatch(*self.on_device((x, y)), dropout_seed, is_last=micro == count - 1)
+
+    def first_of(self, step: int) -> MicroBatch:
+        """Return the first micro-batch of a step."""
+        return next(self.of_step(step))
+
+    def fixed_windows(self, rows: int | None = None) -> Iterator[Batch]:
+        """Yield the windows of the validation split that every evaluation is on, ``rows`` at once."""
+        rows = rows or self.evaluation_rows
+        return windows.fixed_windows(self.tokens.val, self.block_size, self.train.eval_windows, rows)
+
+    def micro_windows(self) -> Iterator[Batch]:
+        """Yield those windows that fill micro-batches of all ranks; there may be too few for one."""
+        return (batch for batch in self.fixed_windows(self.micro_rows) if len(batch[0]) == self.micro_rows)
 
     def whole_split(self) -> Iterator[Batch]:
-        """All of the validation split."""
-        return windows.whole_split(self.data.val, self.block_size, self.large)
+        """Yield all of the validation split, ``val_targets`` target tokens."""
+        return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
 
-    def origin(self, view: View, step: int, evaluation: bool) -> str:
-        """Where the numbers of a step whose update was not made, or of its evaluation, first are not finite,
-        as ``first in <module>``."""
-        view.model.train(not evaluation)
-        with view.whole(), torch.set_grad_enabled(not evaluation):
-            for batch in self.windows(self.large) if evaluation else self.micro_batches(step):
-                loss_here = partial(self.loss, batch=batch)
-                if found := non_finite.first_not_finite(view.model, loss_here, self.ranks.first_of):
-                    return f"first in {found}"
-        return "but no layer by itself shows it"
+    def on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return x and y as tensors on the device."""
+        x, y = map(self.compute.tensor, batch)
+        return x, y

@@ -97,9 +97,9 @@ def is_component(group: str, target: type) -> bool:
     return issubclass(target, Placement if group == "placement" else nn.Module)
 
 
-def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """What was left open and depends on the norm and the placement, as its author wants it: keys of ``auto``,
-    and options of the two that are null. Raises ConfigError as ``bind`` does."""
+def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Return what ``auto`` and null became, by key: settings that depend on the norm and the placement.
+    Raises ConfigError as ``bind`` does."""
     import torch
 
     from model.init import INITS
@@ -129,9 +129,9 @@ def settled(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[
     return found
 
 
-def in_words(found: dict[str, Any]) -> str:
-    """What ``settled`` found, as it would be typed."""
-    return " ".join(f"{key}={str(value).lower()}" for key, value in found.items())
+def describe_choices(resolved: dict[str, Any]) -> str:
+    """Return the result of ``resolved_auto`` as it would be typed."""
+    return " ".join(f"{key}={str(value).lower()}" for key, value in resolved.items())
 
 
 def build_model(
@@ -157,7 +157,7 @@ def build_model(
     options = config.model
     bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
-        auto = settled(config, packages)
+        auto = resolved_auto(config, packages)
         own_final: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
         final_norm = bound.get("model.final_norm") or own_final[auto["model.final_norm"]]
         return GPT(
@@ -183,10 +183,10 @@ def build_model(
 
 
 def initial_model(config: RunConfig, vocab_size: int, attend: "type[Attend] | None" = None) -> "GPT":
-    """The model that a run begins with. Raises as ``build_model`` and interop/pretrained.py."""
-    from training.state import begin
+    """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py."""
+    from training.state import initialise_from
 
     model = build_model(config, vocab_size, attend=attend)
     if config.init_from:
-        begin(model, config.init_from, vocab_size)
+        initialise_from(model, config.init_from, vocab_size)
     return model

@@ -1,62 +1,66 @@
-"""torch.compile, with a fallback."""
+"""torch.compile for the loss and the net in it; where compiling fails, the run goes on without."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from model.gpt import GPT
 from system.errors import ConfigError, LostRankError
-from training.device import Compute
+from training.batches import Batches
 from training.dry_run import rehearse
-from training.evaluation import Objective, cross_entropy
-from training.parallel.ranks import Ranks, lost
+from training.loss import Loss, Objective, cross_entropy
+from training.parallel.ranks import Ranks, lost_ranks_explained
+from training.parallel.strategies import SingleProcess
 
 
-def compiled(
-    model: GPT, compute: Compute, loss_of: Callable[[Objective], Tensor], accumulates: bool, ranks: Ranks
-) -> Objective:
-    """``cross_entropy`` compiled, the model in it; where that fails, as it is. ``loss_of`` is one batch's
-    loss by either.
+def compile_loss(strategy: SingleProcess, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:
+    """Return the loss compiled together with the strategy's net; ``eager`` where that fails.
 
-    The loss is compiled together with the model, so that logits are not copied in fp32. On a CPU, dropout
-    draws torch's random numbers: the compiler's own take longer than all the rest of a step. On a GPU forward
-    and backward are a CUDA graph each where torch's compiler can make one, as small models wait for the
-    launches of their kernels; not where gradients accumulate or a forward replaces buffers: these would lie
-    in memory that the graph's next run writes to; and not where there are other ranks to wait for.
+    Compiled together, logits are not copied in fp32. On a CPU, dropout draws torch's random numbers: the
+    compiler's own take longer than all the rest of a step. On a GPU, forward and backward are a CUDA graph
+    each where torch's compiler can make one, as small models wait for the launches of their kernels; not
+    where gradients accumulate or a forward replaces buffers, which would lie in memory that the graph's next
+    run writes to; and not where there are other ranks to wait for.
 
     Raises:
-        ConfigError: it fails on one of several ranks, which must all do the same.
+        ConfigError: compiling fails on one of several ranks, which must all do the same.
     """
-    cpu, gpu = (compute.device.type == kind for kind in ("cpu", "cuda"))
-    alone = ranks.count == 1 and not accumulates
-    graphs = gpu and alone and not replaces_buffers(model, lambda: loss_of(cross_entropy))
+    batch, device = batches.first_of(0), eager.compute.device.type
+
+    def loss_by(objective: Objective) -> Tensor:
+        return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)
+
+    alone = ranks.count == 1 and batch.is_last
+    eager_forward = lambda: loss_by(cross_entropy)  # noqa: E731
+    graphs = device == "cuda" and alone and not replaces_buffers(strategy.trained, eager_forward)
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings are not for our user
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
-    options: dict[str, Any] = {"fallback_random": cpu, "triton.cudagraphs": graphs}
-    fast: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
-    why = None
+    options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
+    compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
+    failure = None
     try:
-        with lost():
+        with lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
-                rehearse(model, lambda: loss_of(fast))
+                rehearse(strategy.trained, lambda: loss_by(compiled))
     except LostRankError:
         raise
     except Exception as error:  # whatever a compiler may raise
-        why = type(error).__name__
-    if why and ranks.count > 1:
-        raise ConfigError(f"compile: failed ({why}); give compile=false")
-    if why:
-        print(f"compile: failed, going on without ({why})", flush=True)
-    return cross_entropy if why else fast
+        failure = type(error).__name__
+    if failure and ranks.count > 1:
+        raise ConfigError(f"compile: failed ({failure}); give compile=false")
+    if failure:
+        print(f"compile: failed, continuing without ({failure})", flush=True)
+        return eager
+    return replace(eager, objective=compiled)
 
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
-    """Whether a forward puts new tensors in the place of buffers, instead of changing these."""
+    """Return whether a forward puts new tensors in the place of buffers, instead of changing these."""
     before = [*model.buffers()]
     rehearse(model, loss)
     return any(old is not new for old, new in zip(before, model.buffers(), strict=True))

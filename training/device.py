@@ -54,13 +54,13 @@ class Compute:
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
     def peak_memory(self) -> int:
-        """The most bytes in use since the process began or ``forget`` was called: on a GPU by tensors, on a
+        """The most bytes in use since the process began or ``release`` was called: on a GPU by tensors, on a
         CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return os_compat.peak_memory()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Give back the memory that a run left in this process, and forget its peak, as the runs of a sweep
         share one."""
         if self.device.type == "cuda":
@@ -105,7 +105,7 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     threads.
 
     Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
-    them sets the compiler's switch, too, and for that imports it; training.dry_run calls it.)
+    them sets the compiler's switch, too, and for that imports it; training/compile.py calls it.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")

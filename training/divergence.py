@@ -1,4 +1,4 @@
-"""When a run has diverged: a loss or gradient is not finite, or it does not learn and will not.
+"""When a run has diverged: a loss or gradient is non-finite, or the model does not learn and will not.
 
 A model that ignores its context can do no better than to guess each token by its frequency. On given targets
 that costs at least the entropy of their frequencies (Gibbs' inequality), so a loss at or above it is that of
@@ -6,21 +6,31 @@ a model that has learned nothing, or has lost it, as a collapsed one has.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from data.windows import Batch
+from diagnostics.non_finite import first_not_finite
+from rundir.folder import Diverged
+from rundir.schema import DECISIVE
+from training.batches import Batches
+from training.loss import Loss
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import SingleProcess
 
 FALL = 1e-3  # of the loss: less is noise
-DECISIVE = ("val/loss", "val/full_loss")
 
 
-def guessing(some: Iterable[Batch]) -> float:
-    """The lowest loss that one guess for all the targets of these batches can have, in nats per token."""
+def unigram_loss(batches: Iterable[Batch]) -> float:
+    """Return the entropy of the targets' frequencies, in nats per token: the lowest loss that one guess for
+    all targets of these batches can have."""
     counts = np.zeros(0, np.int64)
-    for _, y in some:
+    for _, y in batches:
         more = np.bincount(y.ravel(), minlength=len(counts))
         more[: len(counts)] += counts
         counts = more
@@ -29,36 +39,52 @@ def guessing(some: Iterable[Batch]) -> float:
 
 
 class Divergence:
-    """Looks at the rows of a run as they come.
+    """Watches a run for divergence.
 
     Args:
-        unlearned: a loss that shows nothing learned: what ``guessing`` says of the evaluated targets.
-        warm: the first step after the warm-up.
+        unlearned: a loss that shows nothing learned: ``unigram_loss`` of the evaluated targets.
+        warmup: steps of the warm-up.
         last: the last step.
-        patience: so many evaluations in a row, after the warm-up, that show nothing learned are too many: at
-            the end, and before it if the loss does not fall, either, by FALL over them. 0 = never.
-        origin: a step, and whether its evaluation is meant -> where numbers are not finite, in words.
-        logged: rows of before, where the run goes on.
+        patience: the run has diverged after this many consecutive evaluations since the warm-up that show
+            nothing learned: at the end, and before it if the loss does not fall, either, by FALL over them.
+            0 = never.
+        origin: a step, and whether its evaluation is meant -> where numbers are non-finite, in words.
+        logged: rows of earlier processes, where the run resumes.
     """
 
     def __init__(
         self,
         unlearned: float,
-        warm: int,
+        warmup: int,
         last: int,
         patience: int,
         origin: Callable[[int, bool], str],
         logged: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self.unlearned, self.warm, self.last, self.patience = unlearned, warm, last, patience
+        self.unlearned, self.warmup, self.last, self.patience = unlearned, warmup, last, patience
         self.origin = origin
         self.losses: list[float] = []  # of every evaluation
         self.in_a_row = 0  # evaluations that show nothing learned
         for row in logged:
             self.reason(row)
 
+    def check_updates(self, step: int, skipped: Tensor, updates: int | None = None) -> None:
+        """Raise Diverged if some of the first ``updates`` updates, by default ``step``, were skipped. Waits
+        for the device."""
+        if count := int(skipped):
+            first = (step if updates is None else updates) - count
+            where = self.origin(first, False)
+            raise Diverged(step, f"loss or gradient of step {first:,} is not finite, {where}")
+
+    def check(self, step: int, row: dict[str, Any], skipped: Tensor) -> None:
+        """Raise Diverged if what was logged at ``step`` says so."""
+        if "train/loss" in row:  # so the device has done the step
+            self.check_updates(step, skipped, updates=step + 1)
+        if reason := self.reason({"step": step} | row):
+            raise Diverged(step, reason)
+
     def reason(self, row: dict[str, Any]) -> str | None:
-        """Why the run has diverged by this row, or None. What only watches need not be finite."""
+        """Return why the run has diverged by this row, or None. Other metrics may be non-finite."""
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
                 return f"{key} is {row[key]}, {self.origin(row['step'], True)}"
@@ -66,7 +92,7 @@ class Divergence:
             return None
         loss = row["val/loss"]
         self.losses.append(loss)
-        self.in_a_row = self.in_a_row + 1 if loss >= self.unlearned and row["step"] >= self.warm else 0
+        self.in_a_row = self.in_a_row + 1 if loss >= self.unlearned and row["step"] >= self.warmup else 0
         if not self.patience or self.in_a_row < self.patience:
             return None
         before = self.losses[-self.patience - 1 :][0]
@@ -75,9 +101,29 @@ class Divergence:
         guess = f"{self.unlearned:.4f}, that of guessing by frequency"
         return f"val/loss is not below {guess}, in {self.in_a_row} evaluations in a row"
 
-    def missed(self, step: int, updates: int) -> str | None:
-        """Why the run has diverged where so many of the updates before ``step`` were not made, or None."""
-        if not updates:
-            return None
-        step -= updates
-        return f"loss or gradient of step {step:,} is not finite, {self.origin(step, False)}"
+
+def non_finite_origin(
+    strategy: SingleProcess, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
+) -> str:
+    """Return where the numbers of a step whose update was skipped, or of its evaluation, first are
+    non-finite: ``first in <module>``."""
+    model = strategy.model
+    model.train(not evaluation)
+    with strategy.full_model(), torch.set_grad_enabled(not evaluation):
+        for x, y in evaluated(batches) if evaluation else trained(batches, step):
+            if module := first_not_finite(model, partial(loss, x=x, y=y), ranks.first_found):
+                return f"first in {module}"
+    return "but no layer by itself shows it"
+
+
+def evaluated(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield x and y of every batch of an evaluation."""
+    for batch in batches.fixed_windows():
+        yield batches.on_device(batch)
+
+
+def trained(batches: Batches, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield x and y of every micro-batch of a step, as the forward of training meets them."""
+    for batch in batches.of_step(step):
+        torch.manual_seed(batch.dropout_seed)
+        yield batch.x, batch.y

@@ -1,5 +1,4 @@
-"""What cannot work is heard of before anything is written: the model is built, compiled where that is wanted,
-and goes through one batch."""
+"""A dry run: the model is built and one batch goes through it before anything is written to disk."""
 
 from collections.abc import Callable
 
@@ -8,51 +7,54 @@ from torch import Tensor, nn
 
 from cli.schema import RunConfig
 from model import GPT
-from system.errors import ConfigError, LostRankError
+from system.errors import ConfigError, UserError
+from training import memory
 from training.build import initial_model
 from training.device import Compute
-from training.evaluation import Net
-from training.memory import lacking_memory, training_sizes
-from training.parallel.ranks import Ranks, lost
-from training.parallel.strategies import View, view_of
+from training.loss import Net
+from training.parallel.ranks import Ranks, lost_ranks_explained
+from training.parallel.strategies import SingleProcess, place
 
 
-def rehearsed(
+def tried_strategy(
     config: RunConfig,
     vocab_size: int,
     compute: Compute,
     loss_of: Callable[[Net], Tensor],
     evaluate: Callable[[GPT], object] = lambda model: None,
     ranks: Ranks | None = None,
-) -> View:
-    """The model of a config, on its device, and how it is to train; ``loss_of`` is one batch's loss, and
-    ``evaluate`` an evaluation on one.
+) -> SingleProcess:
+    """Build the model of a config, place it where it trains, and put one batch through it.
+
+    Args:
+        loss_of: a net -> the loss of one batch.
+        evaluate: evaluates one batch.
 
     Raises:
         ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
     """
     try:
-        with lacking_memory(training_sizes(config)), lost():
+        with memory.explained(config), lost_ranks_explained():
             attend = compute.attend(config.model.dropout)
             model = initial_model(config, vocab_size, attend=attend)
-            view = view_of(config.distributed, ranks or Ranks(), model, compute.device)
-            moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
-            rehearse(view.trained, lambda: loss_of(view.net))
-            with view.whole():
-                evaluate(view.model)
-            del moments
-    except (ConfigError, LostRankError):
+            strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
+            moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
+            rehearse(strategy.trained, lambda: loss_of(strategy.net))
+            with strategy.full_model():
+                evaluate(strategy.model)
+            del moments  # an optimizer's, which have had to fit, too
+    except UserError:
         raise
     except (ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise ConfigError(
             f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
         ) from error
-    return view
+    return strategy
 
 
 def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
-    """One forward and backward that leaves no trace in ``model``."""
+    """Run one forward and backward that leaves no trace in ``model``."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         loss().backward()

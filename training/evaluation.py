@@ -1,43 +1,97 @@
-"""The loss on given batches: as a model is used, and on the batch statistics that it was trained on.
+"""Evaluation: the loss on given batches, as the model is used, and on the batch statistics it trained on.
 
-Several ranks share them, a batch to each in turn, so they come as turns: see ``training.parallel.ranks``.
+Several ranks share the batches: each gets one of every hand that ``Ranks.deal`` deals.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from data.windows import Batch
-from training.parallel.ranks import Ranks
+from system.signals import Pending
+from training.batches import Batches
+from training.log import RunLog
+from training.loss import Loss, Net
+from training.parallel.ranks import Ranks, broadcast_buffers
+from training.parallel.strategies import SingleProcess
 
-Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
-Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d
 LossOf = Callable[[Net, Batch], Tensor]  # mean loss per target token, 0-d
 
 
-def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of idx's next tokens, the targets, in nats per token."""
-    return F.cross_entropy(net(idx).flatten(0, 1).float(), targets.flatten())
+class Evaluator:
+    """``evaluate(step)``: the validation losses that are due at a step, by metric.
+
+    Args:
+        estimating: modules that normalize by running estimates in evaluation and by the batch in training.
+        stop: a signal that came is acted upon between two batches.
+        last_step: the step at which the whole validation split is evaluated, too.
+    """
+
+    def __init__(
+        self,
+        strategy: SingleProcess,
+        batches: Batches,
+        loss: Loss,
+        ranks: Ranks,
+        estimating: Sequence[nn.Module],
+        stop: Pending,
+        log: RunLog,
+        last_step: int,
+    ) -> None:
+        self.strategy, self.batches, self.ranks, self.estimating = strategy, batches, ranks, estimating
+        self.stop, self.log, self.last_step = stop, log, last_step
+        self.loss_of = loss_of_batches(loss, batches)
+
+    def __call__(self, step: int) -> dict[str, float]:
+        broadcast_buffers(self.ranks, self.strategy.trained)
+        with self.log.clock.aside("evaluation"), self.strategy.full_model():
+            row = {"val/loss": self.mean_loss(self.batches.fixed_windows())}
+            if self.estimating:
+                by_batch = self.loss_by_batch_statistics()
+                row |= {"val/batch_stats_loss": by_batch, "val/batch_stats_gap": by_batch - row["val/loss"]}
+            if step == self.last_step:
+                shown = self.log.progress.through(step, self.batches.whole_split(), self.batches.val_targets)
+                row["val/full_loss"] = self.mean_loss(shown)
+        return row
+
+    def mean_loss(self, some: Iterable[Batch]) -> float:
+        hands = self.stop.watching(self.ranks.deal(some))
+        return evaluate(self.strategy.model, self.loss_of, hands, self.ranks)
+
+    def loss_by_batch_statistics(self) -> float:
+        micro_windows = self.stop.watching(self.batches.micro_windows())
+        return evaluate_on_batch_statistics(
+            self.strategy.model, self.estimating, self.loss_of, micro_windows, self.ranks
+        )
 
 
-def evaluate(model: nn.Module, loss_of: LossOf, turns: Iterable[list[Batch]], ranks: Ranks) -> float:
-    """Mean loss per target token, in evaluation mode. Moves no buffer and draws no random number."""
+def loss_of_batches(loss: Loss, batches: Batches) -> LossOf:
+    """Return the loss as a function of a net and a batch that is not on the device yet."""
+    return lambda net, batch: loss(net, *batches.on_device(batch))
+
+
+def evaluate_one_batch(model: nn.Module, batches: Batches, loss: Loss) -> float:
+    """Return the loss on the first batch of an evaluation."""
+    return evaluate(model, loss_of_batches(loss, batches), [[next(batches.fixed_windows())]], Ranks())
+
+
+def evaluate(model: nn.Module, loss_of: LossOf, hands: Iterable[list[Batch]], ranks: Ranks) -> float:
+    """Return the mean loss per target token in evaluation mode. Moves no buffer, draws no random number."""
     model.eval()
     try:
-        return mean_loss(model, loss_of, turns, ranks)
+        return mean_loss(model, loss_of, hands, ranks)
     finally:
         model.train()
 
 
 def evaluate_on_batch_statistics(
-    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, some: Iterable[Batch], ranks: Ranks
+    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Batch], ranks: Ranks
 ) -> float:
-    """The same, but the modules ``estimating`` normalize as they do in training: each rank does its share of
-    every batch. Their running estimates stay as they are, and no batch's are seen by the next."""
+    """Return the same, but the modules ``estimating`` normalize as they do in training: each rank takes its
+    share of every batch. Running estimates stay as they are, and no batch's are seen by the next."""
     model.eval()
     for module in estimating:
         module.train()
@@ -47,20 +101,20 @@ def evaluate_on_batch_statistics(
         return functional_call(model, buffers, (idx,))
 
     def shares() -> Iterator[list[Batch]]:
-        for x, y in some:
-            part = ranks.share(len(x))
-            yield [(x[part], y[part])]
+        for x, y in batches:
+            share = ranks.share(len(x))
+            yield [(x[share], y[share])]
 
     try:
-        here = torch.tensor(mean_loss(net, loss_of, shares(), Ranks()), dtype=torch.float64)
-        return float(ranks.mean(here))
+        local = torch.tensor(mean_loss(net, loss_of, shares(), Ranks()), dtype=torch.float64)
+        return float(ranks.mean(local))
     finally:
         model.train()
 
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """The modules whose buffers a forward in training mode moves, as BatchNorm's, unless they normalize by
-    them then, too. It is tried and taken back."""
+    """Return the modules whose buffers a forward in training mode moves, as BatchNorm's, unless they also
+    normalize by these buffers in training. A forward is tried and its effects are undone."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         loss_of(model)
@@ -82,16 +136,17 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
     return [] if torch.equal(by_estimates, by_batch) else modules
 
 
-def mean_loss(net: Net, loss_of: LossOf, turns: Iterable[list[Batch]], ranks: Ranks) -> float:
+def mean_loss(net: Net, loss_of: LossOf, hands: Iterable[list[Batch]], ranks: Ranks) -> float:
+    """Return the mean loss per target token over all hands; each rank computes its batch of every hand."""
     sizes: list[int] = []  # target tokens of each batch
-    mine = []
+    local = []
     with torch.inference_mode():
-        for turn in turns:
-            sizes += [y.size for _, y in turn]
-            if ranks.rank < len(turn):
-                mine.append(loss_of(net, turn[ranks.rank]))
+        for hand in hands:
+            sizes += [y.size for _, y in hand]
+            if ranks.rank < len(hand):
+                local.append(loss_of(net, hand[ranks.rank]))
         losses = torch.zeros(len(sizes))
-        if mine:
-            losses[ranks.rank :: ranks.count] = torch.stack(mine).cpu()  # one copy to the host
+        if local:
+            losses[ranks.rank :: ranks.count] = torch.stack(local).cpu()  # one copy to the host
         values = ranks.sum(losses).tolist()
     return math.fsum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)

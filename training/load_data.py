@@ -1,14 +1,27 @@
-"""The tokens of a run: of its text, by the tokenizer that goes with its weights."""
+"""The tokens of a run: its text, tokenized by the tokenizer that goes with its weights."""
 
 from cli.schema import RunConfig
 from data.token_cache import prepare
 from data.token_files import Prepared
 from interop.pretrained import pretrained
 from system.errors import ConfigError
+from training.parallel.ranks import Ranks
+
+
+def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
+    """Return the tokens of a run, prepared now if they were not before: once on each machine.
+
+    Raises:
+        UserError: as ``tokens_of``; or a split is too short for the model's context.
+    """
+    with ranks.local_first():
+        tokens = tokens_of(config)
+    tokens.check_length(config.model.block_size)
+    return tokens
 
 
 def tokens_of(config: RunConfig) -> Prepared:
-    """The tokens that a run is trained on, made now where they are not there.
+    """Return the tokens of a run, prepared now if they were not before.
 
     Raises:
         ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.

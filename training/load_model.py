@@ -64,13 +64,15 @@ def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
     """The model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where its
     tensors are not those of its config."""
-    from training.memory import lacking_memory
+    from training import memory
     from training.state import restore_model
 
     block_size = loaded.meta.config.model.block_size
     try:
         check_sizes(loaded, vocab_size, packages)
-        with lacking_memory(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+        with memory.explained_as(
+            f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"
+        ):
             model = build_model(loaded.meta.config, vocab_size, packages)
             restore_model(model, loaded)
     except (ConfigError, CheckpointError):

@@ -1,21 +1,21 @@
-"""Memory and disk that are not there: one line that says what a run needs them for."""
+"""Too little memory or disk: one line that says what a run needs them for."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
-from torch import Tensor
 
 from cli.schema import RunConfig
+from model import GPT
 from rundir.checkpoint_file import KEEP, saved_steps
+from rundir.folder import Run
 from system.errors import CheckpointError, ConfigError
-from training.muon import Muon
-from training.optimizer import AdamW
+from training.optimizer import Optimizer
+from training.state import model_tensors
 
-# What torch's, oneDNN's and the system's allocators say: there is no common error for it.
-LACKING = (
+# In the messages of torch's, oneDNN's and the system's allocators, which have no common error.
+OUT_OF_MEMORY = (
     "out of memory",
     "not enough memory",
     "can't allocate",
@@ -24,53 +24,52 @@ LACKING = (
     "bad_alloc",
     "alloc_failed",
 )
-BESIDES = 2**20  # bytes: what a checkpoint says of itself and its tokenizer, and the run's other files
+OVERHEAD = 2**20  # bytes: a checkpoint's metadata and tokenizer, and the run's other files
 
 
 @contextmanager
-def lacking_memory(message: str) -> Iterator[None]:
-    """Inside, memory that cannot be had is a ConfigError with this message."""
+def explained_as(message: str) -> Iterator[None]:
+    """Turn the errors that mean too little memory into a ConfigError with this message."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        said = any(words in str(error).lower() for words in LACKING)
-        if not said and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+        is_typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_typed and not any(words in str(error).lower() for words in OUT_OF_MEMORY):
             raise
         raise ConfigError(message) from error
 
 
-def training_sizes(config: RunConfig) -> str:
-    """What asks for a run's memory, as the message of a ConfigError."""
+def explained(config: RunConfig) -> AbstractContextManager[None]:
+    """Turn too little memory for a run into a ConfigError that names the run's sizes."""
     sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
     sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})
-    asked = " ".join(f"{key}={value}" for key, value in sizes.items())
-    return f"train.batch_size: out of memory at {asked}; raise train.grad_accum or make another one smaller"
+    typed = " ".join(f"{key}={value}" for key, value in sizes.items())
+    return explained_as(
+        f"train.batch_size: out of memory at {typed}; raise train.grad_accum or make another one smaller"
+    )
 
 
-def saves_of(config: RunConfig) -> int:
-    """How many checkpoints a run may save: one at its end, and when these are due."""
-    train = config.train
-    return 1 + sum(train.steps // every for every in (train.checkpoint_every, train.eval_every) if every)
-
-
-def size_of(tensors: Iterable[Tensor], optimizers: Sequence[AdamW | Muon]) -> int:
-    """Bytes of a checkpoint with a model's tensors and what the optimizers keep."""
-    kept = [
-        p.nbytes * len({*optimizer.keeps} - {"step"})
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-    ]
-    return sum(tensor.nbytes for tensor in tensors) + sum(kept) + BESIDES
-
-
-def check_room(folder: Path, size: int, most: int) -> None:
-    """Whether the disk takes all checkpoints, of ``size`` bytes each, that are there at once: the newest
-    KEEP, the best, and the one that is being written, and no more than ``most``. Raises CheckpointError."""
-    files = max(1, min(KEEP + 2, most) - len(saved_steps(folder)))
-    free = shutil.disk_usage(folder).free
+def check_disk(run: Run, model: GPT, optimizer: Optimizer) -> None:
+    """Check that the disk has room for all checkpoints that exist at one time: the newest KEEP, the best, and
+    the one that is being written, but no more than the run will save. Raises CheckpointError."""
+    train = run.config.train
+    due = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
+    files = max(1, min(KEEP + 2, 1 + sum(due)) - len(saved_steps(run.checkpoints)))
+    size = checkpoint_size(model, optimizer)
+    free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:
         raise CheckpointError(
-            f"{folder}: its disk has {free:,} bytes free, but {files} checkpoints of {size:,} bytes need "
-            f"{files * size:,}; make room or name another runs_dir"
+            f"{run.checkpoints}: its disk has {free:,} bytes free, but {files} checkpoints of {size:,} bytes "
+            f"need {files * size:,}; make room or name another runs_dir"
         )
+
+
+def checkpoint_size(model: GPT, optimizer: Optimizer) -> int:
+    """Return the bytes of a checkpoint with a model's tensors and what its optimizers keep."""
+    moments = sum(
+        p.nbytes * len({*part.keeps} - {"step"})
+        for part in optimizer.parts
+        for group in part.param_groups
+        for p in group["params"]
+    )
+    return sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD

@@ -1,18 +1,17 @@
-"""AdamW and Muon, what they decay, their rate as a pure function of the step, and the update itself."""
+"""AdamW and Muon, what they decay, and the update itself. The learning rate is training/schedule.py's."""
 
 import math
-from collections.abc import Sequence
 from inspect import unwrap
 
 import torch
 from torch import Tensor
 
-from cli.schema import MuonConfig, OptimConfig, ScheduleConfig
+from cli.schema import MuonConfig, OptimConfig
 from model import GPT
 from model.branches import Linear
 from training.muon import Muon
 from training.optimizer_base import Uncompiled
-from training.parallel.strategies import all_of
+from training.parallel.strategies import full_tensor
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
@@ -52,70 +51,50 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     return optimizers
 
 
-class Updates:
-    """Updates by all optimizers, as long as loss and gradient are finite. From the first that is not on,
-    neither parameters nor moments change any more, so that it can be looked into.
+class Optimizer:
+    """Updates by one or two torch optimizers, as long as loss and gradient are finite. From the first update
+    that is skipped on, neither parameters nor moments change, so that the cause can be looked for.
 
-    On CUDA this is decided on the device, and nothing waits for it.
+    On CUDA the device decides that, and nothing waits for it.
 
     Args:
-        parameters: all that have gradients.
-        largest_norm: to which the gradient is cut down; may be infinite.
+        model: its parameters are updated.
+        clip: the largest norm of the gradient; 0 for no clipping.
 
     Attributes:
-        missed: how many updates were not made, 0-d.
+        parts: torch's optimizers.
+        skipped: how many updates were skipped, 0-d.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        optimizers: Sequence[AdamW | Muon],
-        largest_norm: float,
-    ) -> None:
-        self.parameters, self.optimizers, self.largest_norm = parameters, optimizers, largest_norm
-        device = parameters[0].device
-        self.missed = torch.tensor(0, device=device)
-        self.sound = torch.tensor(True, device=device)
-        # A CPU is asked at no cost; the optimizers of other devices than CUDA's, and of shards, take no
+    def __init__(self, model: GPT, config: OptimConfig, clip: float) -> None:
+        self.parameters = [*model.parameters()]
+        self.parts = new_optimizers(model, config)
+        self.largest_norm = clip or math.inf
+        device = self.parameters[0].device
+        self.skipped = torch.tensor(0, device=device)
+        self.finite = torch.tensor(True, device=device)
+        # Reading a number of a CPU costs nothing; only CUDA's optimizers, and not those of shards, take
         # found_inf.
-        self.on_device = device.type == "cuda" and not hasattr(parameters[0], "full_tensor")
+        self.on_device = device.type == "cuda" and not hasattr(self.parameters[0], "full_tensor")
 
-    def step(self, loss: Tensor, rate: float) -> Tensor:
-        """One update by the gradients of ``loss``, which are then gone. Returns their norm, 0-d, before it
-        was cut down."""
-        norm = all_of(torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm))
-        self.sound &= loss.isfinite() & norm.isfinite()
-        self.missed += ~self.sound
-        found_inf = (~self.sound).float() if self.on_device else None
-        for optimizer in self.optimizers:
+    def clip(self) -> Tensor:
+        """Scale the gradient down to the largest norm. Returns its norm before that, 0-d."""
+        return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm))
+
+    def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
+        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, and
+        drop the gradients."""
+        self.finite &= loss.isfinite() & grad_norm.isfinite()
+        self.skipped += ~self.finite
+        found_inf = (~self.finite).float() if self.on_device else None
+        for optimizer in self.parts:
             optimizer.found_inf = found_inf
             for options in optimizer.param_groups:
-                options["lr"] = rate
-            if self.on_device or self.sound:
+                options["lr"] = learning_rate
+            if self.on_device or self.finite:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return norm
 
-    def known_to_have_ended(self) -> bool:
-        """Whether nothing changes any more, where to ask costs nothing."""
-        return not self.on_device and not self.sound
-
-
-SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gives 1 at 0
-    "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
-    "linear": lambda t: 1 - t,
-    "constant": lambda t: 1.0,
-}
-
-
-def warmup_steps(steps: int, schedule: ScheduleConfig) -> int:
-    return round(schedule.warmup_fraction * steps)
-
-
-def rate_scale(step: int, steps: int, schedule: ScheduleConfig) -> float:
-    """Factor on the learning rate of update ``step`` < ``steps``: up to 1, then down to final_fraction."""
-    warmup = warmup_steps(steps, schedule)
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    t = (step - warmup) / max(1, steps - warmup)
-    return schedule.final_fraction + (1 - schedule.final_fraction) * SHAPES[schedule.shape](t)
+    def has_stopped(self) -> bool:
+        """Return whether updates are skipped now, where asking costs nothing: not on a GPU."""
+        return not self.on_device and not self.finite

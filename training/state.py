@@ -1,11 +1,10 @@
-"""What a run is at a step, as tensors by name and plain data: its model's parameters and buffers, and its
-optimizers' state, whatever torch optimizers these are.
+"""The state of a run at a step, as tensors by name and plain data: its model's parameters and buffers, and
+its optimizers' state, whatever torch optimizers these are.
 
 Nothing else is state: random numbers and the learning rate are functions of the step.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,23 +13,21 @@ from torch.optim import Optimizer
 
 from interop.gpt2_layout import entries
 from interop.pretrained import pretrained
-from rundir.checkpoint_file import Checkpoint, load, newest, path_of
+from rundir.checkpoint_file import Checkpoint
 from system.errors import CheckpointError
-from training.parallel.ranks import Ranks
-from training.parallel.strategies import View
 
 OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; the tied head appears once, as the embedding it is."""
+    """Return parameters and buffers by name; a tied head appears once, as the embedding."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def optimizer_state(
     model: nn.Module, optimizers: Sequence[Optimizer]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of each parameter: its tensors, ``optimizer/<parameter>/<key>``, and its structure.
+    """Return the state of each parameter: its tensors, ``optimizer/<parameter>/<key>``, and its structure.
 
     A state may hold tensors, numbers, None, and lists and tables of these, whose keys are strings. An
     optimizer's options (betas, decay) are no state: they are the config's.
@@ -38,28 +35,28 @@ def optimizer_state(
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
     structure = {
-        names[parameter]: taken_apart(state, OPTIMIZER + names[parameter], tensors)
+        names[parameter]: take_apart(state, OPTIMIZER + names[parameter], tensors)
         for optimizer in optimizers
         for parameter, state in optimizer.state.items()
     }
     return tensors, structure
 
 
-def taken_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` with {"$tensor": path} in the place of each tensor, which goes into ``tensors``."""
+def take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return ``value`` with {"$tensor": path} in the place of each tensor, which goes into ``tensors``."""
     if isinstance(value, Tensor):
         tensors[path] = value
         return {"$tensor": path}
     if isinstance(value, dict):
-        return {key: taken_apart(inner, f"{path}/{key}", tensors) for key, inner in value.items()}
+        return {key: take_apart(inner, f"{path}/{key}", tensors) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [taken_apart(inner, f"{path}/{i}", tensors) for i, inner in enumerate(value)]
+        return [take_apart(inner, f"{path}/{i}", tensors) for i, inner in enumerate(value)]
     return value
 
 
 def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """What ``taken_apart`` took apart. The tensors are copies: one read from a file begins at any address,
-    and a sum over it may then be taken in another order."""
+    """Reverse ``take_apart``. The tensors are copies: one read from a file begins at any address, and a sum
+    over it may then be taken in another order."""
     if isinstance(value, dict):
         if value.keys() == {"$tensor"}:
             return tensors[value["$tensor"]].clone()
@@ -69,54 +66,35 @@ def put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def resume(folder: Path, run: str, view: View, optimizers: Sequence[Optimizer], ranks: Ranks) -> int:
-    """Take a model, inside ``view.whole``, and its optimizers to where the newest usable checkpoint of
-    ``run`` has them: that which the first rank finds. Returns its step, or 0 where there is none. Raises
-    CheckpointError where there are some and none can be used."""
-    found = newest(folder, run) if ranks.first else None
-    step = ranks.told(found.meta.step if found else None)
-    if step is None:
-        return 0
-    try:
-        found = found or load(path_of(folder, step))
-        if found.meta.step and not found.meta.optimizer:
-            raise CheckpointError(f"{found.path}: has no state of an optimizer, so nothing can go on from it")
-        restore_model(view.model, found)
-        view.restored()
-        restore_optimizers(view.trained, optimizers, found, view.cut)
-    except CheckpointError as error:  # the code of the model has changed
-        raise CheckpointError(f"{error}; fresh=true starts the run over") from None
-    return found.meta.step
-
-
-def begin(model: nn.Module, name: str, vocab_size: int) -> None:
-    """Copy the weights of ``init_from`` into a model of their architecture: all of its matrices, and of its
-    norms what has the same name and shape, so that a norm of another kind begins where theirs were, as far as
-    it can. Raises ConfigError as Pretrained."""
-    own = model.state_dict()  # the very tensors
-    there = pretrained(name).tensors(own["embed.positions.weight"].shape[0], vocab_size)
+def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
+    """Copy the weights of ``init_from`` into a model of their architecture: all matrices, and those norm
+    tensors that have the same name and shape. Raises ConfigError as Pretrained."""
+    state = model.state_dict()  # shares its memory with the model
+    weights = pretrained(name).tensors(state["embed.positions.weight"].shape[0], vocab_size)
     with torch.no_grad():
-        for key, tensor in there.items():
-            if key in own and own[key].shape == tensor.shape:
-                own[key].copy_(tensor)
+        for key, tensor in weights.items():
+            if key in state and state[key].shape == tensor.shape:
+                state[key].copy_(tensor)
 
 
-def begun_in_words(model: nn.Module, name: str) -> str:
-    """What ``begin`` took, and where another norm or placement has no such tensors."""
-    own = {key for key, _ in model.named_parameters()}
-    there = {entry.ours for entry in entries(pretrained(name).said)}
-    left, new = len(there - own), len(own - there)
-    others = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
-    return f"begins with the weights of {name}" + others * bool(left or new)
+def describe_initialisation(model: nn.Module, name: str) -> str:
+    """Return one line: what ``initialise_from`` copied, and what it could not."""
+    parameters = {key for key, _ in model.named_parameters()}
+    weights = {entry.ours for entry in entries(pretrained(name).said)}
+    skipped, fresh = len(weights - parameters), len(parameters - weights)
+    exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
+    return f"initialised from {name}" + exceptions * bool(skipped or fresh)
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Copy parameters and buffers into ``model``. Raises CheckpointError naming what does not fit."""
+    """Copy parameters and buffers into ``model``. Raises CheckpointError, with the tensor that misfits."""
     stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
     wanted = model_tensors(model)
     for name in sorted(stored.keys() ^ wanted.keys()):
-        what = "is missing" if name in wanted else "is not of this model"
-        raise CheckpointError(f"{checkpoint.path}: tensor {name} {what}; the checkpoint is of another model")
+        problem = "is missing" if name in wanted else "is not of this model"
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor {name} {problem}; the checkpoint is of another model"
+        )
     with torch.no_grad():
         for name, tensor in wanted.items():
             if tensor.shape != stored[name].shape:
@@ -131,17 +109,17 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
                 )
             tensor.copy_(stored[name])
     if not all_finite(wanted):
-        raise CheckpointError(f"{checkpoint.path}: has weights that are not finite; use another one")
+        raise CheckpointError(f"{checkpoint.path}: has non-finite weights; use another one")
 
 
 def restore_optimizers(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     checkpoint: Checkpoint,
-    cut: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
+    shard: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
 ) -> None:
-    """Give ``optimizers`` their state back: of a parameter's tensors what ``cut`` leaves, where a rank keeps
-    a part. Raises CheckpointError where it does not fit them."""
+    """Restore the state of ``optimizers``; ``shard`` leaves of a parameter's tensors what this rank keeps.
+    Raises CheckpointError where the state does not fit."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     try:
         whole = put_together(checkpoint.meta.optimizer, checkpoint.tensors)
@@ -152,7 +130,7 @@ def restore_optimizers(
             state = {i: whole.pop(name) for i, name in enumerate(ours) if name in whole}
             for i, kept in state.items():
                 if keys := getattr(optimizer, "keeps", ()):
-                    kept |= {k: cut(kept[k], groups_parameters[i]) for k in kept if k != "step"}
+                    kept |= {k: shard(kept[k], groups_parameters[i]) for k in kept if k != "step"}
                     check_fits(kept, groups_parameters[i], keys)
             # through torch's own loading, which knows the device that each tensor belongs on
             optimizer.load_state_dict(
@@ -167,7 +145,7 @@ def restore_optimizers(
 
 
 def check_fits(kept: dict[str, Any], parameter: Tensor, keys: Collection[str]) -> None:
-    """Whether that may be an optimizer's state of a parameter: torch's fused ones write into it unasked.
+    """Check an optimizer's state of a parameter: torch's fused optimizers write into it without a check.
     Raises ValueError."""
     if kept.keys() != {*keys}:
         raise ValueError(f"it has {', '.join(kept)}, not {', '.join(keys)}")
@@ -178,6 +156,6 @@ def check_fits(kept: dict[str, Any], parameter: Tensor, keys: Collection[str]) -
 
 
 def all_finite(tensors: dict[str, Tensor]) -> bool:
-    """Whether no number is NaN or infinite."""
-    found = [tensor.isfinite().all() for tensor in tensors.values()]
-    return bool(torch.stack([one.to(found[0].device) for one in found]).all()) if found else True
+    """Return whether no number is NaN or infinite."""
+    finite = [tensor.isfinite().all() for tensor in tensors.values()]
+    return bool(torch.stack([flag.to(finite[0].device) for flag in finite]).all()) if finite else True

@@ -1,55 +1,87 @@
-"""When something is due, and where a run's seconds go: to training, or to looking at it."""
+"""What is due at a step, and where a run's seconds go: to training, or to looking at it."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cli.schema import StatsConfig, TrainConfig
 
 
 def is_due(step: int, every: int, dense_start: bool = False) -> bool:
-    """Whether something done every so many steps is done at ``step``; every 0 is never. With a dense start
+    """Return whether something done every ``every`` steps is due at ``step``; 0 is never. With a dense start
     also at 1, 2, 4, 8, …, as a run changes most in the beginning."""
     if every == 0:
         return False
     return step % every == 0 or (dense_start and step < every and step & (step - 1) == 0)
 
 
+@dataclass(frozen=True)
+class Due:
+    """What is due at a step."""
+
+    evaluation: bool
+    checkpoint: bool
+    log: bool
+    statistics: bool
+    histograms: bool
+
+
+class Cadence:
+    """``cadence.at(step)``: what is due at a step. The last step makes no update; it evaluates and saves."""
+
+    def __init__(self, train: TrainConfig, stats: StatsConfig) -> None:
+        self.train, self.stats = train, stats
+
+    def at(self, step: int) -> Due:
+        train, stats, is_last = self.train, self.stats, step == self.train.steps
+        return Due(
+            evaluation=is_last or is_due(step, train.eval_every),
+            checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
+            log=is_due(step, train.log_every),
+            statistics=is_due(step, stats.every, dense_start=True),
+            histograms=is_due(step, stats.histograms_every),
+        )
+
+
 class Clock:
-    """Starts when it is made.
+    """Measures a run's seconds from when the clock is made.
 
     Args:
         synchronize: waits until the device has done its work.
         earlier: seconds that the run took in processes before this one.
+
+    Attributes:
+        spent: seconds that went elsewhere than to training, by purpose.
     """
 
     def __init__(self, synchronize: Callable[[], None], earlier: float = 0.0) -> None:
         self.synchronize, self.earlier = synchronize, earlier
         self.start = time.perf_counter()
-        self.spent: dict[str, float] = defaultdict(
-            float
-        )  # seconds aside from training, by what they were spent on
+        self.spent: dict[str, float] = defaultdict(float)
         self.lapped = 0.0
 
     def seconds(self) -> float:
-        """Since the run began."""
+        """Return the seconds since the run began."""
         return self.earlier + time.perf_counter() - self.start
 
     def training(self) -> float:
-        """Seconds that this process has spent on training."""
+        """Return the seconds that this process has spent on training."""
         return time.perf_counter() - self.start - sum(self.spent.values())
 
     def lap(self) -> float:
-        """Seconds spent on training since the last call."""
+        """Return the seconds spent on training since the last call."""
         before, self.lapped = self.lapped, self.training()
         return self.lapped - before
 
     @contextmanager
-    def aside(self, what: str) -> Iterator[None]:
-        """The seconds in here are spent on ``what``. They end when the device is done."""
+    def aside(self, purpose: str) -> Iterator[None]:
+        """Count the seconds of the block, until the device has done its work, as spent on ``purpose``."""
         self.synchronize()
         tick = time.perf_counter()
         try:
             yield
         finally:
             self.synchronize()
-            self.spent[what] += time.perf_counter() - tick
+            self.spent[purpose] += time.perf_counter() - tick

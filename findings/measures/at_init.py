@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnostics import block_effects
 from findings.models import Case, Cases, Found
-from training.evaluation import cross_entropy
+from training.loss import cross_entropy
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from diagnostics import block_effects, norm_maps
 from diagnostics.activations import without_effects
 from findings.measures.at_init import slope
 from findings.models import UNSEEN, Case, Cases, Found
-from training.evaluation import cross_entropy
+from training.loss import cross_entropy
 
 Numbers = NDArray[Any]
 WINDOWS = 64  # of the validation split that a model is looked at with

@@ -67,7 +67,7 @@ def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_
 
 
 @needs_browser
-def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):  # noqa: F811
+def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):
     loaded = [load.load(run)[0] for run in sorted(runs.iterdir())]
     file = tmp_path / "index.html"
     file.write_text(page(reported(loaded)), encoding="utf-8")

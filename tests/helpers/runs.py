@@ -1,15 +1,16 @@
 """Runs that tests train in this process or start as programs, and what they leave."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-import train as program
 from data.token_cache import prepare
 from rundir import checkpoint_file, identity
-from rundir.folder import Run
+from rundir.folder import AlreadyEndedError, Run
 from system import signals
+from train import train
 from training.device import choose
 from training.parallel.ranks import Ranks
 
@@ -18,12 +19,7 @@ STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "mo
 
 def run(config) -> Path:
     """Train from step 0, whatever is there."""
-    config = config.model_copy(update={"fresh": True})
-    data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
-    folder = identity.run_folder(config, compute.precision, data.fingerprint)
-    with Run(folder) as opened:
-        program.train(config, data, compute, opened, Ranks())
-    return folder
+    return go(config.model_copy(update={"fresh": True}))
 
 
 def final(folder: Path) -> dict[str, torch.Tensor]:
@@ -71,12 +67,12 @@ CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 
 def go(config) -> Path:
-    """What the command does: begin, or go on."""
+    """What the command does: begin, or go on; also with a run that has ended."""
     with signals.ending():
         data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
         folder = identity.run_folder(config, compute.precision, data.fingerprint)
-        with Run(folder) as run:
-            program.train(config, data, compute, run, Ranks())
+        with Run(folder, config) as run, suppress(AlreadyEndedError):
+            train(run, data, Ranks())
     return folder
 
 

@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 
-Each draws the whole batch of a step and trains on its share of it, so the run is that of one process on the
-same batch, but for the order of sums. The first rank alone has the run's folder, the log and the terminal.
+Each rank draws the whole batch of a step and trains on its share of it, so the run is that of one process on
+the same batch, but for the order of sums. Rank 0 alone writes to the run's folder, the log and the terminal.
 """
 
 import os
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from system.errors import ConfigError
 from system.launch import count, nowhere, rank
 from system.os_compat import SIGNALS
-from training.parallel.ranks import Ranks, lost
+from training.parallel.ranks import Ranks, lost_ranks_explained
 
 
 @contextmanager
-def together(device: str) -> Iterator[Ranks]:
-    """The ranks, until the end of ``with``: however one ends, all do, and one of them says why.
+def process_group(device: str) -> Iterator[Ranks]:
+    """Join the ranks until the end of ``with``. However one of them ends, all end, and one prints why.
 
     Raises:
         ConfigError: there are fewer GPUs than ranks.
@@ -40,9 +40,9 @@ def together(device: str) -> Iterator[Ranks]:
     local = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if here > torch.cuda.device_count():
-            raise ConfigError(f"device: {here} ranks here for {torch.cuda.device_count()} GPUs; start fewer")
+        local_count, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if local_count > gpus:
+            raise ConfigError(f"device: {local_count} ranks on this machine for {gpus} GPUs; start fewer")
         torch.cuda.set_device(local)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives it
     store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
@@ -50,13 +50,13 @@ def together(device: str) -> Iterator[Ranks]:
     dist.init_process_group(backend, store=store, rank=rank(), world_size=count())
     ranks = Ranks(rank(), count(), local, PrefixStore("normgpt", store))
     try:
-        with lost():
+        with lost_ranks_explained():
             yield ranks
     except BaseException as error:
         if isinstance(error, Exception) or error.__cause__:
-            for number in SIGNALS:  # torchrun ends all as soon as one has: this one has first to say why
+            for number in SIGNALS:  # torchrun ends all ranks as soon as one has ended: print first why
                 signal.signal(number, signal.SIG_IGN)
-            sys.stderr = sys.__stderr__ if ranks.speaks() else nowhere()
+            sys.stderr = sys.__stderr__ if ranks.store.claims_error() else nowhere()
         raise
     dist.barrier()
     dist.destroy_process_group()

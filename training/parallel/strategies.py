@@ -1,6 +1,6 @@
-"""How a model trains: by itself, as replicas, one to each rank, or in shards, a part to each rank.
+"""How a model trains: in one process, as replicas (DDP), or in shards (FSDP).
 
-The whole model is the truth: evaluation, statistics and the certificate look at it, eagerly. A view of it is
+The whole model is the truth: evaluation, statistics and the certificate look at it, eagerly. A strategy is
 what a training step computes with.
 """
 
@@ -16,13 +16,13 @@ from model import GPT
 from training.parallel.ranks import Ranks
 
 
-class View:
-    """The model itself, as one process trains it.
+class SingleProcess:
+    """The model itself, trained by one process.
 
     Attributes:
-        model: inside ``whole`` it is as it was trained so far, on every rank.
+        model: the whole model, eager; up to date inside ``full_model``, on every rank.
         trained: the same modules and names; its parameters are those that the optimizers update.
-        net: what the forward of a step goes through, tokens (B, T) -> logits (B, T, V). Of several ranks, its
+        net: the forward of a training step, tokens (B, T) -> logits (B, T, V). With several ranks, its
             backward leaves the mean of their gradients.
     """
 
@@ -30,28 +30,28 @@ class View:
         self.model = self.trained = model
         self.net: Any = model
 
-    def averages(self, does: bool) -> None:
-        """Whether the next backward has to average over ranks: not before a step's last micro-batch."""
+    def sync_gradients(self, needed: bool) -> None:
+        """Choose whether the next backward averages gradients over the ranks: only a step's last one must."""
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Inside, ``model`` may be looked at. All ranks enter it together."""
+    def full_model(self) -> Iterator[None]:
+        """Gather the weights into ``model`` for as long as the block lasts. All ranks enter it together."""
         yield
 
-    def restored(self) -> None:
-        """Train on what ``model`` was changed to inside ``whole``."""
+    def load_full_model(self) -> None:
+        """Train on from the weights that ``model`` was given inside ``full_model``."""
 
-    def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All of each tensor of ``trained`` or its optimizers, by its name in a checkpoint."""
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the whole of each tensor of ``trained`` or its optimizers, by its name in a checkpoint."""
         return tensors
 
-    def cut(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """What this rank keeps of an optimizer's tensor, whole, for a parameter of ``trained``."""
+    def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+        """Return this rank's part of an optimizer's whole tensor for a parameter of ``trained``."""
         return tensor
 
 
-class Replicas(View):
-    """Each rank has all of the model (DistributedDataParallel, Li et al. 2020, arXiv 2006.15704)."""
+class DDP(SingleProcess):
+    """Every rank has the whole model (DistributedDataParallel, Li et al. 2020, arXiv 2006.15704)."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__(model)
@@ -60,22 +60,22 @@ class Replicas(View):
         self.net: Any = DistributedDataParallel(
             model,
             forward_sync_buffers=False,
-            gradient_as_bucket_view=True,  # what is sent is the gradient itself, not a copy
+            gradient_as_bucket_view=True,  # the gradient itself is sent, not a copy
         )
 
-    def averages(self, does: bool) -> None:
-        self.net.require_backward_grad_sync = does
+    def sync_gradients(self, needed: bool) -> None:
+        self.net.require_backward_grad_sync = needed
 
 
-class Shards(View):
-    """Each rank keeps some rows of every parameter, of its gradient and of its moments, and has all of a
-    block's parameters while that computes (FSDP, Zhao et al. 2023, arXiv 2304.11277; torch's second).
-    Gradients are averaged after every micro-batch: a rank would else have to keep them whole.
+class FSDP(SingleProcess):
+    """Every rank keeps some rows of each parameter, of its gradient and of its moments, and has all of a
+    block's parameters while that block computes (Zhao et al. 2023, arXiv 2304.11277; torch's fully_shard).
+    Gradients are averaged after every micro-batch, or each rank would have to keep them whole.
 
-    ``model`` has memory inside ``whole`` only. What is gathered is for the first rank; others get nothing.
+    ``model`` has memory inside ``full_model`` only. Gathered tensors are for rank 0; other ranks get none.
 
     Args:
-        model: on the CPU. It becomes ``trained``: no device has to have room for a second whole one.
+        model: on the CPU. It becomes ``trained``: no device has to have room for a second whole model.
     """
 
     def __init__(self, model: GPT, device: torch.device, ranks: Ranks) -> None:
@@ -84,8 +84,8 @@ class Shards(View):
 
         super().__init__(model)
         self.first = ranks.first
-        self.model = copy.deepcopy(model, {id(p): hollow(p, device) for p in model.parameters()}).to(device)
-        self.numbers = {name for name, p in model.named_parameters() if p.dim() == 0}
+        self.model = copy.deepcopy(model, {id(p): freed(p, device) for p in model.parameters()}).to(device)
+        self.scalars = {name for name, p in model.named_parameters() if p.dim() == 0}
         for module in model.modules():
             for name, p in module.named_parameters(recurse=False):
                 if p.dim() == 0:  # has no row; of one row it computes the same
@@ -95,11 +95,11 @@ class Shards(View):
             fully_shard(part, mesh=mesh)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def full_model(self) -> Iterator[None]:
         for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
-            p.data = all_of(shard.detach()).view_as(p)
-        for buffer, own in zip(self.model.buffers(), self.trained.buffers(), strict=True):
-            buffer.copy_(own)
+            p.data = full_tensor(shard.detach()).view_as(p)
+        for buffer, trained in zip(self.model.buffers(), self.trained.buffers(), strict=True):
+            buffer.copy_(trained)
         try:
             yield
         finally:
@@ -107,44 +107,45 @@ class Shards(View):
                 p.untyped_storage().resize_(0)
 
     @torch.no_grad()
-    def restored(self) -> None:
+    def load_full_model(self) -> None:
         for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
-            shard.copy_(self.cut(p, shard))
-        for buffer, own in zip(self.model.buffers(), self.trained.buffers(), strict=True):
-            own.copy_(buffer)
+            shard.copy_(self.shard(p, shard))
+        for buffer, trained in zip(self.model.buffers(), self.trained.buffers(), strict=True):
+            trained.copy_(buffer)
 
-    def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        gathered = {}
         for name, tensor in tensors.items():
-            whole = all_of(tensor.detach())
-            if self.numbers & {*name.split("/")} and whole.shape == (1,):
-                whole = whole.view(())
+            full = full_tensor(tensor.detach())
+            if self.scalars & {*name.split("/")} and full.shape == (1,):
+                full = full.view(())
             if self.first:
-                found[name] = whole.cpu()  # one after another: a GPU need not have room for all
-        return found
+                gathered[name] = full.cpu()  # one after another: a GPU need not have room for all
+        return gathered
 
-    def cut(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+    def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
         from torch.distributed.tensor import distribute_tensor
 
-        of: Any = parameter  # a DTensor
-        rows = tensor.to(of.device).reshape(tensor.shape or (1,))
-        return distribute_tensor(rows, of.device_mesh, of.placements, src_data_rank=None)
+        like: Any = parameter  # a DTensor
+        rows = tensor.to(like.device).reshape(tensor.shape or (1,))
+        return distribute_tensor(rows, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def all_of(tensor: Tensor) -> Tensor:
-    """A tensor of which each rank may have a shard. All ranks call it together."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor of which each rank may have a shard. All ranks call it together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def hollow(parameter: Tensor, device: torch.device) -> nn.Parameter:
-    """One of its shape, on that device, without memory."""
-    alike = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
-    alike.untyped_storage().resize_(0)
-    return alike
+def freed(parameter: Tensor, device: torch.device) -> nn.Parameter:
+    """Return a parameter of this shape on ``device`` whose storage is freed."""
+    empty = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+    empty.untyped_storage().resize_(0)
+    return empty
 
 
-def view_of(kind: str, ranks: Ranks, model: GPT, device: torch.device) -> View:
-    """That of a model that was made on the CPU. ``kind`` says how several ranks train it: ddp or fsdp."""
+def place(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> SingleProcess:
+    """Put a model that was made on the CPU where it trains; ``distributed``, ddp or fsdp, is for several
+    ranks."""
     if ranks.count == 1:
-        return View(model.to(device))
-    return Shards(model, device, ranks) if kind == "fsdp" else Replicas(model.to(device))
+        return SingleProcess(model.to(device))
+    return FSDP(model, device, ranks) if distributed == "fsdp" else DDP(model.to(device))

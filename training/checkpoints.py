@@ -1,0 +1,98 @@
+"""A run's checkpoints: when they are written, and how a run resumes from the newest one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from data.token_files import Prepared
+from rundir import checkpoint_file
+from rundir.folder import Run
+from system.errors import CheckpointError
+from system.signals import Interrupted, Pending
+from training import state
+from training.log import RunLog
+from training.optimizer import Optimizer
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import SingleProcess
+
+
+def resume(run: Run, strategy: SingleProcess, optimizer: Optimizer, ranks: Ranks) -> int:
+    """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds.
+
+    Call it inside ``strategy.full_model``. Returns the checkpoint's step, or 0 where there is none.
+
+    Raises:
+        CheckpointError: there are checkpoints and none can be used.
+    """
+    name = run.folder.name
+    checkpoint = checkpoint_file.newest(run.checkpoints, name) if ranks.first else None
+    step = ranks.broadcast(checkpoint.meta.step if checkpoint else None)
+    if step is None:
+        return 0
+    try:
+        checkpoint = checkpoint or checkpoint_file.load(checkpoint_file.path_of(run.checkpoints, step))
+        if checkpoint.meta.step and not checkpoint.meta.optimizer:
+            raise CheckpointError(
+                f"{checkpoint.path}: has no optimizer state, so a run cannot resume from it"
+            )
+        state.restore_model(strategy.model, checkpoint)
+        strategy.load_full_model()
+        state.restore_optimizers(strategy.trained, optimizer.parts, checkpoint, strategy.shard)
+    except CheckpointError as error:  # the code of the model has changed
+        raise CheckpointError(f"{error}; fresh=true starts the run over") from None
+    return checkpoint.meta.step
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run.
+
+    Args:
+        stop: whether a signal came; it is acted upon in ``saved_on_signal`` alone.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        strategy: SingleProcess,
+        optimizer: Optimizer,
+        tokens: Prepared,
+        ranks: Ranks,
+        log: RunLog,
+        stop: Pending,
+    ) -> None:
+        self.run, self.strategy, self.optimizer = run, strategy, optimizer
+        self.tokens, self.ranks, self.log, self.stop = tokens, ranks, log, stop
+
+    def save(self, step: int) -> None:
+        """Save this step, unless it is saved or a number is non-finite, which the next loss reports."""
+        if step == self.run.status["saved"] or self.optimizer.skipped:
+            return
+        with self.log.clock.aside("checkpoints"):
+            trained, parts = self.strategy.trained, self.optimizer.parts
+            moments, structure = state.optimizer_state(trained, parts)
+            tensors = self.strategy.gather(state.model_tensors(trained) | moments)
+            if not self.ranks.broadcast(state.all_finite(tensors)):
+                return
+            meta = checkpoint_file.Meta(
+                step=step,
+                config=self.run.config,
+                tokenizer=self.tokens.tokenizer.spec,
+                fingerprint=self.tokens.fingerprint,
+                run=self.run.folder.name,
+                optimizer=structure,
+            )
+            if self.ranks.first:
+                self.log.metrics.sync()
+                best = self.log.best["step"] if self.log.best else None
+                checkpoint_file.save(self.run.checkpoints, meta, tensors, best)
+            self.run.write_status(step=step, saved=step)
+
+    @contextmanager
+    def saved_on_signal(self, step: int) -> Iterator[None]:
+        """Act on a signal here, where weights and step agree: save, then raise Interrupted."""
+        try:
+            self.stop.check()
+            yield
+        except Interrupted:
+            self.save(step)
+            self.ranks.broadcast()  # no rank ends before the checkpoint is written
+            raise

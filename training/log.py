@@ -1,0 +1,72 @@
+"""What a run writes down as it goes: metrics.jsonl, status.json, and a line on the terminal."""
+
+import math
+from typing import Any, Self
+
+from torch import Tensor
+
+from diagnostics.statistics import on_host
+from rundir.folder import Run
+from rundir.metrics import Metrics, best_of, cut, losses
+from rundir.progress_line import ProgressLine
+from training.device import Compute
+from training.parallel.ranks import Ranks
+from training.timing import Clock
+
+
+class RunLog:
+    """Writes the rows of a run from step ``start`` on; earlier rows stay, later ones are dropped.
+
+    Attributes:
+        earlier: the rows before ``start`` that have a validation loss, and the last of them.
+        best: step and val/loss of the lowest val/loss so far, step 0 aside; None before there is one.
+        clock: where the run's seconds go.
+    """
+
+    def __init__(self, run: Run, compute: Compute, ranks: Ranks, start: int) -> None:
+        train = run.config.train
+        self.run, self.compute, self.steps = run, compute, train.steps
+        self.tokens_per_step = train.batch_size * run.config.model.block_size
+        self.earlier = ranks.broadcast(losses(cut(run.metrics, start)) if ranks.first else None)
+        self.best = best_of(self.earlier)
+        self.clock = Clock(compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)
+        self.timed_from = start  # the step after the last row with a training loss
+        self.metrics = Metrics(run.metrics)
+        self.progress = ProgressLine(start, train.steps)
+
+    def __enter__(self) -> Self:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.progress.__exit__(*error)
+        self.metrics.__exit__(*error)
+
+    def is_new_best(self, step: int, row: dict[str, Any]) -> bool:
+        """Return whether ``row`` has the lowest val/loss so far, which then is ``best``."""
+        loss, lowest = row.get("val/loss", math.inf), self.best["val/loss"] if self.best else math.inf
+        if (step == 0 and self.steps > 0) or not loss < lowest:
+            return False
+        self.best = {"step": step, "val/loss": loss}
+        return True
+
+    def write(self, step: int, row: dict[str, Any]) -> dict[str, Any]:
+        """Write what was measured at ``step``, if anything was. Returns it as plain numbers.
+
+        Args:
+            row: numbers, and tensors on the device, which are copied to the host at once.
+        """
+        if not row:
+            return row
+        row |= on_host({name: value for name, value in row.items() if isinstance(value, Tensor)})
+        if "train/loss" in row:
+            tokens = (step + 1 - self.timed_from) * self.tokens_per_step
+            row["train/tokens_per_s"] = tokens / self.clock.lap()
+            self.timed_from = step + 1
+        tokens = step * self.tokens_per_step
+        self.metrics.write({"step": step, "tokens": tokens, "seconds": self.clock.seconds()} | row)
+        self.progress.update(step, row)
+        self.run.write_status(
+            step=step, best=self.best, final=row.get("val/full_loss"), peak_memory=self.compute.peak_memory()
+        )
+        return row

@@ -1,0 +1,44 @@
+"""From a config to the open folder of its run. Torch is imported only for a run that has to be trained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cli.schema import RunConfig
+from data.token_files import Prepared
+from rundir.folder import AlreadyEndedError, Run, ended_folder, has_ended, read_status
+from rundir.identity import run_folder
+from training.parallel.ranks import Ranks
+
+
+@contextmanager
+def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]:
+    """Open the folder of a run, which is named by all that determines the result; one that exists is locked.
+
+    A run that has ended before is only looked at, and its ``had_ended`` is true.
+
+    Raises:
+        ConfigError: another process trains this run, or the device is not available.
+    """
+    ended = None if config.fresh else ended_folder(config, tokens.fingerprint)
+    if path := ranks.broadcast(str(ended) if ended else None):
+        yield Run(Path(path), config, had_ended=True)
+        return
+    counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
+    print(f"{config.chosen()} seed={config.seed}: {counts}", flush=True)
+    from training import device  # imports torch
+
+    compute = device.choose(config.device, config.precision)
+    folder = run_folder(config, compute.precision, tokens.fingerprint)
+    if not config.fresh and ranks.broadcast(has_ended(folder)):
+        yield Run(folder, config, had_ended=True)
+        return
+    new = "" if read_status(folder) else "a new run, "
+    print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
+    try:
+        with suppress(AlreadyEndedError), Run(folder, config, writes=ranks.first) as run:
+            ranks.broadcast()  # rank 0 was not refused
+            yield run
+    finally:
+        compute.release()
+    ranks.broadcast()  # rank 0 has written how the run ended

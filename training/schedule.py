@@ -1,0 +1,35 @@
+"""The learning rate as a pure function of the step: linear warm-up, then cosine, linear or no decay."""
+
+import math
+
+from cli.schema import ScheduleConfig
+
+SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gives 1 at 0
+    "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
+    "linear": lambda t: 1 - t,
+    "constant": lambda t: 1.0,
+}
+
+
+class Schedule:
+    """``schedule(step)``: the learning rate of update ``step`` < ``steps``: up to ``peak``, then down to
+    ``final_fraction`` of it.
+
+    Attributes:
+        warmup: updates before the peak.
+    """
+
+    def __init__(self, config: ScheduleConfig, peak: float, steps: int) -> None:
+        self.config, self.peak, self.steps = config, peak, steps
+        self.warmup = round(config.warmup_fraction * steps)
+
+    def __call__(self, step: int) -> float:
+        return self.peak * self.scale(step)
+
+    def scale(self, step: int) -> float:
+        """Return the factor on ``peak``, in [0, 1]."""
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        t = (step - self.warmup) / max(1, self.steps - self.warmup)
+        final = self.config.final_fraction
+        return final + (1 - final) * SHAPES[self.config.shape](t)

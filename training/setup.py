@@ -1,0 +1,158 @@
+"""The objects of train.py's loop, built in the order in which building can fail: nothing is written to disk
+before the model, its compiled form and an evaluation have been through one batch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from cli import app
+from data.token_files import Prepared
+from diagnostics import causality
+from rundir import wandb_sink
+from rundir.environment import environment
+from rundir.folder import AlreadyEndedError, Run, has_ended
+from rundir.identity import group_name
+from rundir.schema import read_json
+from system import signals
+from training import checkpoints, cost, device, dry_run, memory
+from training.batches import Batches
+from training.build import describe_choices, resolved_auto
+from training.checkpoints import Checkpoints
+from training.compile import compile_loss
+from training.device import Compute
+from training.divergence import Divergence, non_finite_origin, unigram_loss
+from training.evaluation import Evaluator, evaluate_one_batch, with_running_estimates
+from training.log import RunLog
+from training.loss import Loss
+from training.optimizer import Optimizer
+from training.parallel.ranks import Ranks, lost_ranks_explained
+from training.parallel.strategies import SingleProcess
+from training.schedule import Schedule
+from training.state import describe_initialisation
+from training.step_statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The objects of the loop; each is one file that can be read by itself."""
+
+    compute: Compute  # the device and the precision
+    strategy: SingleProcess  # or DDP or FSDP: the model, and the net that a step computes with
+    batches: Batches
+    loss: Loss  # nats per token; compiled together with the net where that pays
+    optimizer: Optimizer  # AdamW, or Muon and AdamW; clipping; no update by non-finite numbers
+    schedule: Schedule  # step -> learning rate
+    start: int  # the step that the run is at
+    leaks: dict[str, float]  # the causality certificate as metrics
+    evaluate: Evaluator
+    statistics: Statistics
+    checkpoints: Checkpoints
+    log: RunLog
+    divergence: Divergence
+
+
+@contextmanager
+def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
+    """Build what the loop uses, and resume the run if it has begun.
+
+    Raises:
+        UserError: the settings do not work, memory or disk are too small, or no checkpoint can be used.
+        AlreadyEndedError: another process has ended this run meanwhile.
+    """
+    config, vocab_size, steps = run.config, tokens.tokenizer.vocab_size, run.config.train.steps
+    wandb_mode = wandb_sink.wandb_mode(config) if ranks.first else "disabled"
+    compute = device.choose(config.device, config.precision)
+    threads = device.set_switches(compute, config.train.threads)
+
+    # the model, and one batch through it
+    batches, eager = Batches(config, tokens, compute, ranks), Loss(compute)
+    with memory.explained(config):
+        batch = batches.first_of(0)
+        loss_of = partial(eager, x=batch.x, y=batch.y)
+        evaluate = partial(evaluate_one_batch, batches=batches, loss=eager)
+        strategy = dry_run.tried_strategy(config, vocab_size, compute, loss_of, evaluate, ranks)
+        with strategy.full_model():
+            measurable = any(True for _ in batches.micro_windows())
+            estimating = with_running_estimates(strategy.model, loss_of) if measurable else []
+    loss = eager
+    if cost.worth_compiling(config, vocab_size, compute.device.type):
+        loss = compile_loss(strategy, batches, eager, ranks)
+    optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
+    schedule = Schedule(config.schedule, config.optim.learning_rate, steps)
+
+    # from here on the folder is this process's alone
+    run.claim()
+    if not config.fresh and ranks.broadcast(has_ended(run.folder)):
+        raise AlreadyEndedError
+    with strategy.full_model():
+        start = 0 if config.fresh else checkpoints.resume(run, strategy, optimizer, ranks)
+        certificate = ranks.broadcast(read_json(run.certificate) if start else {})
+        certificate = certificate or causality.certificate(strategy.model, vocab_size)
+    log = RunLog(run, compute, ranks, start)
+    origin = partial(non_finite_origin, strategy, batches, eager, ranks)
+    unlearned, patience = unigram_loss(batches.fixed_windows()), config.train.hopeless_after
+    divergence = Divergence(unlearned, schedule.warmup, steps, patience, origin, log.earlier)
+    if ranks.first:
+        memory.check_disk(run, strategy.model, optimizer)
+    computed = {"threads": threads, "compile": loss is not eager, "ranks": ranks.count}
+    here = described(run, tokens, strategy, computed)
+    run.begin(here, certificate, log.best, start)
+    announce(run, here, strategy, certificate, start)
+
+    with (
+        wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, here["group"], start),
+        signals.deferred(ranks.max) as stop,  # noted now, acted upon by checkpoints.saved_on_signal
+        run.recording(),  # running; then finished, diverged, interrupted or failed
+        log,
+        memory.explained(config),
+        lost_ranks_explained(),
+    ):
+        yield Setup(
+            compute=compute,
+            strategy=strategy,
+            batches=batches,
+            loss=loss,
+            optimizer=optimizer,
+            schedule=schedule,
+            start=start,
+            leaks=causality.leaks(certificate),
+            evaluate=Evaluator(strategy, batches, eager, ranks, estimating, stop, log, steps),
+            statistics=Statistics(strategy, eager, ranks, config.stats, log.clock),
+            checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
+            log=log,
+            divergence=divergence,
+        )
+
+
+def described(
+    run: Run, tokens: Prepared, strategy: SingleProcess, computed: dict[str, Any]
+) -> dict[str, Any]:
+    """Return environment.json: where and how the run is trained, and what ``auto`` became."""
+    config, compute = run.config, device.choose(run.config.device, run.config.precision)
+    computed |= {
+        "device": str(compute.device),
+        "precision": compute.precision,
+        "parameters": sum(p.numel() for p in strategy.model.parameters()),
+        "settled": resolved_auto(config),
+        "overrides": app.arguments(),
+        "distributed": config.distributed,
+        "group": group_name(config, compute.precision, tokens.fingerprint),
+    }
+    return environment(config, tokens, computed)
+
+
+def announce(
+    run: Run, here: dict[str, Any], strategy: SingleProcess, certificate: dict[str, Any], start: int
+) -> None:
+    """Print what is about to be trained, and whether it is causal."""
+    config = run.config
+    resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""
+    ranks = f"{here['ranks']} ranks of " * (here["ranks"] > 1)
+    print(f"{here['parameters']:,} parameters, {ranks}{here['threads']} threads{resuming}", flush=True)
+    if here["settled"]:
+        print(f"with {config.chosen()}: {describe_choices(here['settled'])}")
+    if config.init_from and not start:
+        print(describe_initialisation(strategy.model, config.init_from))
+    print(causality.in_words(certificate, config.chosen()), flush=True)

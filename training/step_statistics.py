@@ -1,0 +1,53 @@
+"""Statistics of a training step: of its activations and gradients layer by layer, and of its update."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cli.schema import StatsConfig
+from diagnostics import metric_names
+from diagnostics.activations import Activations, without_effects
+from diagnostics.weights import Weights
+from training.batches import MicroBatch
+from training.loss import Loss
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import SingleProcess
+from training.timing import Clock
+
+
+class Statistics:
+    """Measures what ``config`` selects. Its seconds are set aside from those of training."""
+
+    def __init__(
+        self, strategy: SingleProcess, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock
+    ) -> None:
+        self.strategy, self.loss, self.ranks, self.clock = strategy, loss, ranks, clock
+        self.wanted = metric_names.selection(config.metrics, config.sites)
+        self.weights = Weights(strategy.trained, self.wanted)
+
+    def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
+        """Return the statistics of one more forward and backward of ``batch`` through the eager model, which
+        has no side effect. Tensors are 0-d, on the device; histograms (67,)."""
+        with self.clock.aside("statistics"), self.strategy.full_model():
+            model = self.strategy.model
+            with Activations(model, self.wanted, histograms) as values:
+                torch.manual_seed(batch.dropout_seed)
+                (self.loss(without_effects(model), batch.x, batch.y) / self.ranks.count).backward()
+            return values
+
+    @contextmanager
+    def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
+        """Add to ``row``, if ``due``, the norms of gradients and weights as they are before the block, which
+        clips and updates, and how far it moved the weights."""
+        if not due:
+            yield
+            return
+        with self.clock.aside("statistics"):
+            row |= self.weights.before()
+        yield
+        with self.clock.aside("statistics"):
+            row |= self.weights.after()
+        row["stats/overhead"] = self.clock.spent["statistics"] / self.clock.training()
