@@ -16,6 +16,7 @@ from interop.pretrained import pretrained
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("model", "data", "diagnostics", "interop", "cli", "rundir", "training", "system")
+LISTED = 5  # changed files that are printed by name
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
@@ -61,7 +62,13 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     old, new = before.get("packages", {}), now["packages"]
     found += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
     changed = changed_code(before)
-    return found + ([f"changed code: {', '.join(changed)}"] if changed else [])
+    return found + ([f"changed code: {shortened(changed)}"] if changed else [])
+
+
+def shortened(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def changed_code(before: dict[str, Any]) -> list[str]:

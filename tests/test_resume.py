@@ -304,7 +304,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
     assert warning.startswith("warning:")
     assert newest.name in warning
     assert older.name in warning
-    assert "going on from step 6 of 9" in said.out
+    assert "resuming from step 6 of 9" in said.out
     assert newest.with_name(f"{newest.name}.unusable1").read_bytes() == damaged
     assert measured(folder) == measured(whole)
 
@@ -420,7 +420,7 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
             assert line.startswith(f"error: runs/{folder.name}: process {first.pid} on ")
             assert "is training this run" in line
     with Program("train.py", *long, cwd=tmp_path) as third:
-        assert any("going on from step" in line for line in third.stdout)  # and reading stops there
+        assert any("resuming from step" in line for line in third.stdout)  # and reading stops there
         third.terminate()
         assert third.wait() == 128 + signal.SIGTERM
 

@@ -437,7 +437,7 @@ def test_a_failing_compiler_is_one_line_and_the_run_goes_on(command, text_file, 
     nowhere = {"CXX": "/no/such/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     done = command("train.py", *QUICK, "compile=true", **nowhere)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("compile: failed, going on without") == 1
+    assert done.stdout.count("compile: failed, continuing without") == 1
     assert done.stderr == ""
 
 

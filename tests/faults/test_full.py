@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
         assert [file for file in run.rglob("*") if ".tmp" in file.name] == []
         (disk / "others").unlink()
         with programs.Program("train.py", *arguments, cwd=tmp_path) as again:
-            assert any(f"going on from step {saved[-1]:,}" in line for line in again.stdout)
+            assert any(f"resuming from step {saved[-1]:,}" in line for line in again.stdout)
 
 
 def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path):

@@ -48,16 +48,16 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
             output.register_hook(spoilt)
         return None
 
-    real = dry_run.rehearsed
+    real = dry_run.tried_strategy
 
-    def rehearsed(*arguments):
+    def tried_strategy(*arguments):
         view = real(*arguments)
         if place != "the loss":
             view.model.get_submodule(place).register_forward_hook(hook)
         return view
 
     monkeypatch.setattr(windows, "training_batch", drawn)
-    monkeypatch.setattr(dry_run, "rehearsed", rehearsed)
+    monkeypatch.setattr(dry_run, "tried_strategy", tried_strategy)
     if place == "the loss":
         loss = torch.nn.functional.cross_entropy
         monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *a: spoilt(loss(*a)))
@@ -100,22 +100,21 @@ def test_so_it_is_everywhere(tiny, monkeypatch, record_property):
 def test_moments_and_parameters_stay_as_they_are(tiny):
     """Of both optimizers, on whatever device."""
     from training.build import build_model
-    from training.optimizer import Updates, new_optimizers
+    from training.optimizer import Optimizer
 
     for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
         config = tiny(f"optim={optim}")
         model = build_model(config, 11)
-        optimizers = new_optimizers(model, config.optim)
-        updates = Updates([*model.parameters()], optimizers, 1.0)
-        updates.on_device = on_device
+        optimizer = Optimizer(model, config.optim, clip=1.0)
+        optimizer.on_device = on_device
 
-        def step(bad: bool, model=model, updates=updates) -> None:
+        def step(bad: bool, model=model, optimizer=optimizer) -> None:
             loss = model(torch.arange(8)[None]).square().mean() * (math.nan if bad else 1.0)
             loss.backward()
-            updates.step(loss.detach(), 0.1)
+            optimizer.update(0.1, loss.detach(), optimizer.clip())
 
-        def now(model=model, optimizers=optimizers) -> list[torch.Tensor]:
-            moments, _ = state.optimizer_state(model, optimizers)
+        def now(model=model, optimizer=optimizer) -> list[torch.Tensor]:
+            moments, _ = state.optimizer_state(model, optimizer.parts)
             return [t.clone() for t in (*model.parameters(), *moments.values())]
 
         step(False)
@@ -123,5 +122,5 @@ def test_moments_and_parameters_stay_as_they_are(tiny):
         for bad in (True, False):
             step(bad)
             assert all(torch.equal(a, b) for a, b in zip(now(), before, strict=True))
-        assert updates.missed == 2
-        assert updates.known_to_have_ended() != on_device
+        assert optimizer.skipped == 2
+        assert optimizer.has_stopped() != on_device

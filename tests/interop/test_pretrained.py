@@ -29,7 +29,7 @@ from tests.conftest import LETTERS, TINY, configured
 from tests.helpers import gpt2_models, programs
 from training.build import OURS, initial_model
 from training.load_model import from_elsewhere, load_model
-from training.state import begun_in_words
+from training.state import describe_initialisation
 
 CHARS = "".join(sorted(set(LETTERS)))
 RUN = [one for one in TINY if not one.startswith("model.")]  # which the weights say
@@ -283,7 +283,7 @@ def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
     [*_, newest] = sorted(run.glob("checkpoints/*"))
     newest.unlink()
     done = trained(tmp_path, *common)
-    assert "going on from step 3 of 6" in done.stdout
+    assert "resuming from step 3 of 6" in done.stdout
     assert "begins with the weights" not in done.stdout
 
 
@@ -332,11 +332,11 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     shared = {name for name in own.keys() & theirs.keys() if own[name].shape == theirs[name].shape}
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
     assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
-    words = begun_in_words(model, str(tmp_path))
-    left = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # of 5 norms, biases; all
-    new = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
-    expected = f", but {left} tensors of its norms, which this model has not; {new} of this one's begin anew"
-    assert words == f"begins with the weights of {tmp_path}" + expected * bool(left or new)
+    words = describe_initialisation(model, str(tmp_path))
+    skipped = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # of 5 norms, biases; all
+    fresh = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
+    exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
+    assert words == f"initialised from {tmp_path}" + exceptions * bool(skipped or fresh)
 
 
 def test_other_runs_keep_their_names():

@@ -16,7 +16,7 @@ from model.placements import Pre
 from model.scales import LearnedScale
 from tests.conftest import configured
 from tests.model.test_norms import drawn
-from training.build import build_model, settled
+from training.build import build_model, resolved_auto
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
 DEFAULT_SIZES = ("model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.block_size=8")
@@ -227,7 +227,7 @@ def test_same_is_the_norm_of_the_group_with_its_options():
 )
 def test_what_is_left_open_is_settled_as_the_norm_and_the_placement_need_it(overrides, expected):
     config = configured(*DEFAULT_SIZES, *overrides)
-    found = settled(config)
+    found = resolved_auto(config)
     assert {key.split(".")[1]: value for key, value in found.items()} == expected
     model = build_model(config, 11)  # and so it is built
     if "final_norm" in expected:

@@ -149,7 +149,7 @@ def test_a_sweep_on_slurm_is_that_of_this_machine_also_where_runs_are_taken_back
     assert "failed" not in output
     logs = [file.read_text() for file in folder.glob(".sweep/*/*/log.txt")]
     assert len(logs) == 8
-    assert sum("going on from step" in log for log in logs) == 2
+    assert sum("resuming from step" in log for log in logs) == 2
     assert table(folder) == table(tmp_path / "here")
 
 

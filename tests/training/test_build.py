@@ -116,11 +116,11 @@ def test_a_model_that_cannot_be_built_names_norm_and_placement():
 )
 def test_what_a_class_refuses_is_one_line_that_names_what_was_chosen(overrides, message):
     from training import device
-    from training.dry_run import rehearsed
+    from training.dry_run import tried_strategy
 
     compute = device.choose("cpu", "fp32")
     with pytest.raises(ConfigError, match=message):
-        rehearsed(
+        tried_strategy(
             configured(*overrides), 9, compute, lambda net: net(torch.zeros(2, 4, dtype=torch.long)).sum()
         )
 
@@ -137,17 +137,17 @@ class Vector(nn.Module):
 
 
 def test_an_option_that_becomes_several_numbers_is_settled_by_its_class_alone():
-    from training.build import build_model, settled
+    from training.build import build_model, resolved_auto
 
     config = configured("model.n_layer=1", "model.n_embd=16")
     vector = component(f"{__name__}.Vector", scale=None)
     config = config.model_copy(update={"norm": vector})
-    assert "norm.scale" not in settled(config)
+    assert "norm.scale" not in resolved_auto(config)
     assert build_model(config, 9).final.scale.shape == (16,)
 
 
 def test_what_is_settled_at_other_sites_is_said_too():
-    from training.build import settled
+    from training.build import resolved_auto
 
-    found = settled(configured("model.qk_norm=dyt", "model.final_norm=derf"))
+    found = resolved_auto(configured("model.qk_norm=dyt", "model.final_norm=derf"))
     assert (found["model.qk_norm.alpha"], found["model.final_norm.alpha"]) == (1, 1)

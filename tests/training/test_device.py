@@ -71,12 +71,12 @@ def test_rows_of_an_evaluation_are_fewer_where_logits_are_many():
 
 def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_process():
     compute = choose("cpu", "fp32")
-    compute.forget()  # what other tests of this process took
+    compute.release()  # what other tests of this process took
     before = compute.peak_memory()
     several = [torch.zeros(4 * 2**20) for _ in range(20)]  # 16 MiB each
     del several
     assert compute.peak_memory() > before + 300 * 2**20
-    compute.forget()
+    compute.release()
     assert compute.peak_memory() < before + 100 * 2**20
 
 

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rundir.folder import read_status
+from rundir.folder import Diverged, read_status
 from tests.helpers.runs import rows, run
-from training.divergence import Divergence, guessing
+from training.divergence import Divergence, unigram_loss
 
 
 def batch(targets: list[int]):
@@ -18,9 +19,9 @@ def batch(targets: list[int]):
 
 
 def test_guessing_costs_the_entropy_of_the_targets_over_all_batches():
-    assert guessing([batch([0, 1, 2, 3])]) == pytest.approx(math.log(4))
-    assert guessing([batch([5, 5])]) == 0.0
-    assert guessing([batch([0, 0]), batch([7, 7]), batch([0, 7])]) == pytest.approx(math.log(2))
+    assert unigram_loss([batch([0, 1, 2, 3])]) == pytest.approx(math.log(4))
+    assert unigram_loss([batch([5, 5])]) == 0.0
+    assert unigram_loss([batch([0, 0]), batch([7, 7]), batch([0, 7])]) == pytest.approx(math.log(2))
 
 
 @given(
@@ -28,7 +29,7 @@ def test_guessing_costs_the_entropy_of_the_targets_over_all_batches():
 )
 def test_no_guess_that_ignores_the_context_is_better(targets, weights):
     guess = np.array(weights) / sum(weights)
-    assert guessing([batch(targets)]) <= -np.log(guess[targets]).mean() + 1e-12
+    assert unigram_loss([batch(targets)]) <= -np.log(guess[targets]).mean() + 1e-12
 
 
 def where(step: int, evaluation: bool) -> str:
@@ -37,8 +38,9 @@ def where(step: int, evaluation: bool) -> str:
 
 def test_the_first_update_that_was_not_made_is_named():
     judge = Divergence(3.0, 10, 1000, 0, where)
-    assert judge.missed(8, 0) is None
-    assert judge.missed(8, 3) == ("loss or gradient of step 5 is not finite, step 5, evaluation False")
+    judge.check_updates(8, torch.tensor(0))
+    with pytest.raises(Diverged, match="loss or gradient of step 5 is not finite, step 5, evaluation False"):
+        judge.check_updates(8, torch.tensor(3))
 
 
 def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int = 10) -> list[bool]:

@@ -7,7 +7,7 @@ from tests.conftest import NORMS, configured
 from training.build import build_model
 from training.compile import replaces_buffers
 from training.dry_run import rehearse
-from training.evaluation import cross_entropy
+from training.loss import cross_entropy
 
 REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py says why
 SIZES = ("model.n_layer=1", "model.n_head=2", "model.n_embd=8", "model.block_size=4")

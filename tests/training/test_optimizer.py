@@ -1,13 +1,11 @@
-"""Matrices decay and vectors do not; the learning rate is nanoGPT's."""
-
-import math
+"""Matrices decay and vectors do not; AdamW is torch's, and Muon has the matrices of the blocks."""
 
 import pytest
 import torch
 
 from tests.conftest import AROUND, configured, daily
 from training.build import build_model
-from training.optimizer import new_optimizers, rate_scale
+from training.optimizer import new_optimizers
 
 
 @pytest.mark.parametrize("optim", daily(["muon", "adamw"], others="long"))
@@ -61,41 +59,6 @@ def test_a_step_of_muon_is_as_large_as_one_of_adamw_usually_is():
     for p, start in before.items():
         moved = (p - start).square().mean().sqrt().item()
         assert 0.15 < moved / config.optim.learning_rate < 0.25, p.shape
-
-
-def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
-    """get_lr of nanoGPT's train.py, written anew from its description."""
-    if step < warmup:
-        return peak * (step + 1) / (warmup + 1)
-    ratio = (step - warmup) / (decay_steps - warmup)
-    return smallest + 0.5 * (1 + math.cos(math.pi * ratio)) * (peak - smallest)
-
-
-def test_the_cosine_is_nanogpts():
-    schedule = configured("schedule=cosine", "schedule.warmup_fraction=0.05").schedule
-    for step in range(2000):
-        expected = nanogpts(step, 100, 2000, 1e-3, 1e-4)
-        assert 1e-3 * rate_scale(step, 2000, schedule) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
-@pytest.mark.parametrize("steps", [1, 2, 10, 1000])
-def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
-    schedule = configured(f"schedule={shape}").schedule
-    scales = [rate_scale(step, steps, schedule) for step in range(steps)]
-    warmup = round(0.1 * steps)
-    assert scales[warmup] == 1
-    assert scales[: warmup + 1] == sorted(scales[: warmup + 1])
-    assert scales[warmup:] == sorted(scales[warmup:], reverse=True)
-    assert min(scales[warmup:]) >= schedule.final_fraction
-    assert min(scales) > 0
-
-
-def test_linear_is_half_way_at_half_time():
-    schedule = configured(
-        "schedule=linear", "schedule.warmup_fraction=0", "schedule.final_fraction=0"
-    ).schedule
-    assert rate_scale(50, 100, schedule) == pytest.approx(0.5)
 
 
 def test_adamw_is_torchs_to_the_bit():

@@ -102,7 +102,7 @@ def test_state_that_no_optimizer_takes_is_an_error(tmp_path):
 )
 def test_a_state_may_be_any_plain_data_with_tensors_in_it(value):
     tensors: dict[str, torch.Tensor] = {}
-    apart = state.taken_apart(value, "here", tensors)
+    apart = state.take_apart(value, "here", tensors)
     assert not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(apart))
     assert repr(state.put_together(apart, tensors)) == repr(value)
 

@@ -168,7 +168,7 @@ def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(long
         assert time.monotonic() - began < 30
     assert process.returncode == 1
     assert errors_of(said) == [
-        "error: another rank has ended; the same command goes on from the newest checkpoint"
+        "error: another rank has ended; the same command resumes from the newest checkpoint"
     ]
     [its] = (folder / "runs").glob("*-*")
     assert read_status(its)["state"] == "failed"
@@ -184,7 +184,7 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
         os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
         output, _ = ended(process)
     assert process.returncode == 0
-    assert "going on from step" in output
+    assert "resuming from step" in output
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What each rank keeps of a model, and the whole of it."""
+"""Each rank keeps its shard of a model, and can gather the whole."""
 
 from functools import partial
 
@@ -8,9 +8,9 @@ from torch import nn
 from tests.conftest import configured
 from tests.helpers import rank_program
 from training.build import build_model
-from training.optimizer import Updates, new_optimizers
+from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import Shards, View
+from training.parallel.strategies import FSDP, SingleProcess
 
 MODEL = ("norm=dyt", "model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.block_size=8")
 
@@ -19,28 +19,27 @@ def new_model(*overrides):
     return build_model(configured(*MODEL, *overrides), 9)
 
 
-def a_step(view: View, rank: int) -> None:
-    config = configured(*MODEL)
-    updates = Updates([*view.trained.parameters()], new_optimizers(view.trained, config.optim), 1.0)
-    loss = view.net(torch.tensor([[rank, 2, 3]])).square().mean()
+def update(strategy: SingleProcess, tokens: list[list[int]]) -> None:
+    optimizer = Optimizer(strategy.trained, configured(*MODEL).optim, clip=1.0)
+    loss = strategy.net(torch.tensor(tokens)).square().mean()
     loss.backward()
-    updates.step(loss.detach(), 1e-2)
+    optimizer.update(1e-2, loss.detach(), optimizer.clip())
 
 
-def bytes_here(module: nn.Module) -> int:
-    """Of the memory that its parameters have in this process."""
-    mine = (getattr(p, "to_local", lambda p=p: p)() for p in module.parameters())
-    return sum(p.untyped_storage().nbytes() for p in mine)
+def local_bytes(module: nn.Module) -> int:
+    """Return the bytes that the module's parameters have in this process."""
+    local = (getattr(p, "to_local", lambda p=p: p)() for p in module.parameters())
+    return sum(p.untyped_storage().nbytes() for p in local)
 
 
 def in_shards(rank: int):
-    whole, view = bytes_here(new_model()), Shards(new_model(), torch.device("cpu"), Ranks(rank, 2))
-    a_step(view, rank)
-    outside = bytes_here(view.model), bytes_here(view.trained) / whole
-    with view.whole():
-        weights = {name: p.tolist() for name, p in view.model.named_parameters()}
-        inside = whole <= bytes_here(view.model) < 1.2 * whole  # shards are filled up to be of one size
-    return outside, inside, bytes_here(view.model), weights
+    whole, strategy = local_bytes(new_model()), FSDP(new_model(), torch.device("cpu"), Ranks(rank, 2))
+    update(strategy, [[rank, 2, 3]])
+    outside = local_bytes(strategy.model), local_bytes(strategy.trained) / whole
+    with strategy.full_model():
+        weights = {name: p.tolist() for name, p in strategy.model.named_parameters()}
+        inside = whole <= local_bytes(strategy.model) < 1.2 * whole  # shards are padded to one size
+    return outside, inside, local_bytes(strategy.model), weights
 
 
 def by_rank(function):
@@ -56,29 +55,25 @@ def test_a_rank_keeps_its_part_and_has_the_whole_model_when_asked():
 
 
 def test_the_whole_model_is_that_of_one_process():
-    alone = View(new_model())
-    config = configured(*MODEL)
-    updates = Updates([*alone.model.parameters()], new_optimizers(alone.model, config.optim), 1.0)
-    loss = alone.net(torch.tensor([[0, 2, 3], [1, 2, 3]])).square().mean()
-    loss.backward()
-    updates.step(loss.detach(), 1e-2)
+    alone = SingleProcess(new_model())
+    update(alone, [[0, 2, 3], [1, 2, 3]])
     weights = rank_program.each(2, partial(by_rank, in_shards))[0][-1]
     for name, p in alone.model.named_parameters():
         assert torch.tensor(weights[name]).shape == p.shape
         torch.testing.assert_close(torch.tensor(weights[name]), p.detach(), rtol=1e-4, atol=1e-5)
 
 
-def gathered_and_cut(rank: int):
-    view = Shards(new_model(), torch.device("cpu"), Ranks(rank, 2))
-    name, p = next((name, p) for name, p in view.trained.named_parameters() if name.endswith("alpha"))
+def gathered_and_sharded(rank: int):
+    strategy = FSDP(new_model(), torch.device("cpu"), Ranks(rank, 2))
+    name, p = next((name, p) for name, p in strategy.trained.named_parameters() if name.endswith("alpha"))
     moment = f"optimizer/{name}/exp_avg"
-    found = view.gathered({name: p, moment: 2 * p, f"optimizer/{name}/step": torch.tensor(3.0)})
-    cut = view.cut(torch.tensor(0.25), p)
-    return {key: (tuple(t.shape), float(t)) for key, t in found.items()}, cut.full_tensor().tolist()
+    gathered = strategy.gather({name: p, moment: 2 * p, f"optimizer/{name}/step": torch.tensor(3.0)})
+    shard = strategy.shard(torch.tensor(0.25), p)
+    return {key: (tuple(t.shape), float(t)) for key, t in gathered.items()}, shard.full_tensor().tolist()
 
 
 def test_the_first_rank_saves_what_one_process_would_and_a_rank_takes_its_part_back():
-    (first, back), (other, same) = rank_program.each(2, partial(by_rank, gathered_and_cut))
+    (first, back), (other, same) = rank_program.each(2, partial(by_rank, gathered_and_sharded))
     assert other == {}
     assert {shape for shape, _ in first.values()} == {()}  # one number, as in the model, not a row
     assert len(first) == 3

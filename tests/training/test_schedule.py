@@ -1,0 +1,40 @@
+"""The learning rate is nanoGPT's: linear warm-up, then a decay."""
+
+import math
+
+import pytest
+
+from tests.conftest import configured
+from training.schedule import Schedule
+
+
+def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
+    """get_lr of nanoGPT's train.py, written anew from its description."""
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    ratio = (step - warmup) / (decay_steps - warmup)
+    return smallest + 0.5 * (1 + math.cos(math.pi * ratio)) * (peak - smallest)
+
+
+def test_the_cosine_is_nanogpts():
+    schedule = Schedule(configured("schedule=cosine", "schedule.warmup_fraction=0.05").schedule, 1e-3, 2000)
+    for step in range(2000):
+        assert schedule(step) == pytest.approx(nanogpts(step, 100, 2000, 1e-3, 1e-4), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("steps", [1, 2, 10, 1000])
+def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
+    schedule = Schedule(configured(f"schedule={shape}").schedule, 1e-3, steps)
+    scales = [schedule.scale(step) for step in range(steps)]
+    warmup = round(0.1 * steps)
+    assert scales[warmup] == 1
+    assert scales[: warmup + 1] == sorted(scales[: warmup + 1])
+    assert scales[warmup:] == sorted(scales[warmup:], reverse=True)
+    assert min(scales[warmup:]) >= schedule.config.final_fraction
+    assert min(scales) > 0
+
+
+def test_linear_is_half_way_at_half_time():
+    config = configured("schedule=linear", "schedule.warmup_fraction=0", "schedule.final_fraction=0")
+    assert Schedule(config.schedule, 1e-3, 100)(50) == pytest.approx(0.5e-3)
