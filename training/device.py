@@ -1,4 +1,4 @@
-"""Where a run computes and in what precision, and torch's process-wide switches for it."""
+"""The device and precision of a run, and torch's process-wide switches for them."""
 
 import os
 from contextlib import AbstractContextManager
@@ -13,10 +13,10 @@ from model.branches import Attend, PlainAttend
 from system import os_compat
 from system.errors import ConfigError
 
-TORCHS_THREADS = torch.get_num_threads()  # before any run of this process changed it
+DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changed it
 
-# Large tensors on a CPU lie in pages of 2 MiB, where Linux leaves that to programs: to zero pages of 4 KiB as
-# they are first written to takes longer than most operations. torch looks at it before its first tensor.
+# Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves that to programs: zeroing pages of
+# 4 KiB at their first write takes longer than most operations. torch reads this before its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
@@ -28,41 +28,41 @@ class Compute:
     precision: str  # fp32 or bf16
 
     def tensor(self, tokens: np.ndarray[Any, Any]) -> Tensor:
-        """On the device. A copy to a GPU is from pinned memory, so that nothing waits for it."""
-        here = torch.from_numpy(tokens)
+        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that nothing waits."""
+        tensor = torch.from_numpy(tokens)
         if self.device.type == "cuda":
-            return here.pin_memory().to(self.device, non_blocking=True)
-        return here.to(self.device)
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Matrix products in bf16 where that is the precision; parameters stay fp32."""
+        """Compute matrix products in bf16 where that is the precision; parameters stay fp32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def attend(self, dropout: float) -> type[Attend]:
-        """The kind of attention that trains fastest here."""
+        """Return the kind of attention that trains fastest on this device."""
         return PlainAttend if self.device.type == "cpu" and (self.precision == "bf16" or dropout) else Attend
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given; a CPU always has."""
+        """Wait until the device has done its work; a CPU always has."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
-        """Rows to evaluate at once: on a CPU as many as stay in its caches, elsewhere enough to fill the
-        device; where the vocabulary is large, as few as keep the logits below 64 MiB and 512 MiB in fp32."""
+        """Return how many rows to evaluate at once: on a CPU as many as fit its caches, elsewhere enough to
+        fill the device; but logits in fp32 stay below 64 MiB on a CPU and 512 MiB elsewhere."""
         tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
     def peak_memory(self) -> int:
-        """The most bytes in use since the process began or ``release`` was called: on a GPU by tensors, on a
-        CPU by the whole process."""
+        """Return the most bytes in use since the process began or ``release`` was called: on a GPU by
+        tensors, on a CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return os_compat.peak_memory()
 
     def release(self) -> None:
-        """Give back the memory that a run left in this process, and forget its peak, as the runs of a sweep
-        share one."""
+        """Free the memory that a run left in this process, and reset its peak: the runs of a sweep share a
+        process."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -70,7 +70,7 @@ class Compute:
 
 
 def choose(device: str, precision: str) -> Compute:
-    """Resolve ``auto``: by what the machine says it has, never by timing. Raises ConfigError for the rest."""
+    """Resolve ``auto`` by the machine's hardware, never by timing. Raises ConfigError for a missing device."""
     available = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")
@@ -82,7 +82,7 @@ def choose(device: str, precision: str) -> Compute:
     if kind not in available:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
     if kind == "cuda":
-        torch.cuda.init()  # which torch does by itself not before the first tensor there
+        torch.cuda.init()  # torch itself waits with that for the first tensor
     if index and int(index) >= torch.cuda.device_count():
         raise ConfigError(f"device: {device}: there are {torch.cuda.device_count()} GPUs; count from cuda:0")
     if precision == "auto":
@@ -91,25 +91,25 @@ def choose(device: str, precision: str) -> Compute:
 
 
 def fast_bf16(kind: str) -> bool:
-    """Whether the device multiplies bf16 matrices in hardware."""
+    """Return whether the device multiplies bf16 matrices in hardware."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if kind == "cpu":
-        has = torch.cpu.get_capabilities()
-        return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+        flags = torch.cpu.get_capabilities()
+        return bool(flags.get("avx512_bf16") or flags.get("amx_bf16"))
     return False
 
 
 def set_switches(compute: Compute, threads: int | None) -> int:
-    """Set what torch keeps for the whole process, every run anew as runs of a sweep share one. Returns the
-    threads.
+    """Set torch's process-wide switches; every run does, as the runs of a sweep share a process. Returns the
+    number of threads.
 
-    Deterministic algorithms: without them a compiled run differs from itself. (torch's other function for
-    them sets the compiler's switch, too, and for that imports it; training/compile.py calls it.)
+    Algorithms are deterministic: without that, a compiled run differs from itself. (torch's other function
+    for it also sets the compiler's switch, which imports the compiler; training/compile.py calls that one.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
-    torch.set_num_threads(threads or TORCHS_THREADS)
+    torch.set_num_threads(threads or DEFAULT_THREADS)
     os_compat.keep_freed_memory()
     return torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Which model a program is to look at: a run's, a checkpoint, or one from elsewhere."""
+"""Load the model that a program is to use: a run's, a checkpoint's, or one of ``init_from``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(config: Chosen) -> Path:
-    """The file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
+    """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
     if config.checkpoint is not None:
         return Path(config.checkpoint)
     folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
@@ -36,20 +36,20 @@ def find_checkpoint(config: Chosen) -> Path:
 
 
 def load(config: Chosen) -> checkpoint_file.Checkpoint:
-    """What was chosen. Raises ConfigError, CheckpointError or DataError where it cannot be had."""
+    """Load what ``config`` names. Raises ConfigError, CheckpointError or DataError."""
     if config.init_from is None:
         return checkpoint_file.load(find_checkpoint(config))
     return from_elsewhere(config.init_from)
 
 
 def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
-    """What ``init_from`` names, as a checkpoint. Raises as ``load``."""
+    """Return what ``init_from`` names as a checkpoint. Raises as ``load``."""
     [config] = app.composed_all("config", RunConfig, [[app.as_text("init_from", name)]])
     return pretrained_checkpoint(name, config)
 
 
 def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
-    """The weights of ``init_from=name`` as a checkpoint; ``config`` is one with this ``init_from``."""
+    """Return the weights of ``init_from=name`` as a checkpoint; ``config`` is one with this ``init_from``."""
     weights = pretrained(name)
     spec = weights.tokenizer
     if spec is None:
@@ -62,8 +62,8 @@ def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
-    """The model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where its
-    tensors are not those of its config."""
+    """Return the model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where
+    its tensors do not fit its config."""
     from training import memory
     from training.state import restore_model
 

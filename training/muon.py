@@ -9,12 +9,11 @@ from torch import Tensor
 
 from training.optimizer_base import Uncompiled
 
-LARGE = 2**16  # numbers of a matrix: more than that, and a CPU is busy with one, and its caches full
+LARGE = 2**16  # elements of a matrix from which on a CPU is faster with one matrix at a time
 
 
 class Muon(Uncompiled, torch.optim.Muon):
-    """torch.optim.Muon, but matrices of one shape are made orthogonal together: small models have many small
-    ones.
+    """torch.optim.Muon, but matrices of one shape are orthogonalised together: small models have many.
 
     Args:
         params: matrices, (A, B) each, or several such side by side, ``parts``.
@@ -22,11 +21,11 @@ class Muon(Uncompiled, torch.optim.Muon):
             square that of AdamW's (Liu et al. 2025, arXiv 2502.16982, eq. 4).
         weight_decay: decoupled, as AdamW's.
         momentum: of the gradient's running mean; the update looks ahead by it (Nesterov).
-        parts: how many matrices a parameter is, where it is not one: queries, keys and values, say.
+        parts: how many matrices a parameter holds, if more than one: queries, keys and values, say.
     """
 
-    found_inf: Tensor | None = None  # where it is 1, a step changes nothing: AdamW has it, too
-    keeps = ("momentum_buffer",)  # of each parameter
+    found_inf: Tensor | None = None  # 0-d; 1: skip the update, as torch's fused AdamW does
+    keeps = ("momentum_buffer",)  # per parameter, in checkpoints
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Muon(Uncompiled, torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        def or_else(new: Any, old: Any) -> Any:  # numbers or tensors; nothing waits for the device
+        def unless_skipped(new: Any, old: Any) -> Any:  # numbers or tensors; nothing waits for the device
             return new if self.found_inf is None else torch.where(self.found_inf == 0, new, old)
 
         for group in self.param_groups:
@@ -51,37 +50,40 @@ class Muon(Uncompiled, torch.optim.Muon):
                 if "momentum_buffer" not in self.state[p]:
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             means = [self.state[p]["momentum_buffer"] for p in params]
-            grads = [or_else(p.grad, mean) for p, mean in zip(params, means, strict=True)]
+            grads = [unless_skipped(p.grad, mean) for p, mean in zip(params, means, strict=True)]
             torch._foreach_lerp_(means, grads, 1 - group["momentum"])
             ahead = torch._foreach_lerp(grads, means, group["momentum"])
-            torch._foreach_mul_(params, or_else(1 - group["lr"] * group["weight_decay"], 1.0))
+            torch._foreach_mul_(params, unless_skipped(1 - group["lr"] * group["weight_decay"], 1.0))
 
-            alike = defaultdict(list)
+            by_shape = defaultdict(list)
             for p, update in zip(params, ahead, strict=True):
                 matrices = update.unflatten(0, (self.parts.get(p, 1), -1))  # (parts, A, B)
-                alike[matrices.shape[1:]].append((p, matrices))
-            for shape, some in alike.items():
-                together = torch.cat([matrices for _, matrices in some])
+                by_shape[matrices.shape[1:]].append((p, matrices))
+            for shape, same_shape in by_shape.items():
+                stacked = torch.cat([matrices for _, matrices in same_shape])
                 options = group["ns_coefficients"], group["ns_steps"], group["eps"]
-                if together.device.type == "cpu" and shape.numel() > LARGE:
-                    updates = torch.stack([orthogonal(matrix, *options) for matrix in together])
+                if stacked.device.type == "cpu" and shape.numel() > LARGE:
+                    updates = torch.stack([orthogonal(matrix, *options) for matrix in stacked])
                 else:
-                    updates = orthogonal(together, *options)
-                sizes = [len(matrices) for _, matrices in some]
-                for (p, _), update in zip(some, updates.split(sizes), strict=True):
-                    p.add_(or_else(update.flatten(0, 1), 0.0), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+                    updates = orthogonal(stacked, *options)
+                sizes = [len(matrices) for _, matrices in same_shape]
+                for (p, _), update in zip(same_shape, updates.split(sizes), strict=True):
+                    p.add_(
+                        unless_skipped(update.flatten(0, 1), 0.0),
+                        alpha=-group["lr"] * 0.2 * max(shape) ** 0.5,
+                    )
 
 
 def orthogonal(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:  # (A, B) or (n, A, B) -> the same, bf16
-    """Each matrix U S Vᵀ, its singular values S brought near 1 by Newton-Schulz iterations of 5th order."""
+    """Bring the singular values of each matrix U S Vᵀ near 1 by Newton-Schulz iterations of 5th order."""
     a, b, c = coefficients
     x = (matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).bfloat16()
     tall = x.shape[-2] > x.shape[-1]
-    added = torch.addmm if x.dim() == 2 else torch.baddbmm  # β·first + α·second·third
+    add_product = torch.addmm if x.dim() == 2 else torch.baddbmm  # β·first + α·second·third
     for _ in range(steps):  # x ← a·x + (b·G + c·G²) x, where G = x xᵀ; for tall ones from the other side
         gram = x.mT @ x if tall else x @ x.mT
-        factor = added(gram, gram, gram, beta=b, alpha=c)
-        x = added(x, x, factor, beta=a) if tall else added(x, factor, x, beta=a)
+        factor = add_product(gram, gram, gram, beta=b, alpha=c)
+        x = add_product(x, x, factor, beta=a) if tall else add_product(x, factor, x, beta=a)
     return x

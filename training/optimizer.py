@@ -15,23 +15,22 @@ from training.parallel.strategies import full_tensor
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    found_inf: Tensor | None = None  # where it is 1, a step changes nothing: torch's fused ones ask for it
-    keeps = ("step", "exp_avg", "exp_avg_sq")  # of each parameter
+    found_inf: Tensor | None = None  # 0-d; 1: torch's fused optimizers skip the update
+    keeps = ("step", "exp_avg", "exp_avg_sq")  # per parameter, in checkpoints
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
 def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
-    """AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of the
-    blocks and AdamW for the rest.
+    """Return AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of
+    the blocks and AdamW for the rest.
 
     Matrices decay; vectors, as biases and a norm's weight, do not. Muon's update is scaled to the root mean
-    square of AdamW's, so one rate and one decay fit both.
+    square of AdamW's, so one learning rate and one decay fit both.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
     muons = hidden if isinstance(config, MuonConfig) else []
-    chosen = set(muons)
-    others = [p for p in parameters if p not in chosen]
+    others = [p for p in parameters if p not in set(muons)]
     matrices = {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0}
     optimizers: list[AdamW | Muon] = [
@@ -44,10 +43,8 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
         )
     ]
     if isinstance(config, MuonConfig):
-        side_by_side = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
-        optimizers.append(
-            Muon(muons, config.learning_rate, config.weight_decay, config.momentum, side_by_side)
-        )
+        parts = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
+        optimizers.append(Muon(muons, config.learning_rate, config.weight_decay, config.momentum, parts))
     return optimizers
 
 

@@ -97,7 +97,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     if ranks.first:
         memory.check_disk(run, strategy.model, optimizer)
     computed = {"threads": threads, "compile": loss is not eager, "ranks": ranks.count}
-    here = described(run, tokens, strategy, computed)
+    here = described(run, tokens, strategy, compute, computed)
     run.begin(here, certificate, log.best, start)
     announce(run, here, strategy, certificate, start)
 
@@ -127,10 +127,10 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
 
 
 def described(
-    run: Run, tokens: Prepared, strategy: SingleProcess, computed: dict[str, Any]
+    run: Run, tokens: Prepared, strategy: SingleProcess, compute: Compute, computed: dict[str, Any]
 ) -> dict[str, Any]:
     """Return environment.json: where and how the run is trained, and what ``auto`` became."""
-    config, compute = run.config, device.choose(run.config.device, run.config.precision)
+    config = run.config
     computed |= {
         "device": str(compute.device),
         "precision": compute.precision,
