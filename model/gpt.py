@@ -3,7 +3,7 @@
 This file knows neither norms nor placements. It is given two callables:
     norm(n) -> module              maps (…, T, n) to the same shape; see model/norms.py
     placement(n_layer) -> wiring   puts each branch into the residual stream; see model/placements.py
-The branches themselves, attention and the MLP, are in model/branches.py.
+The branches themselves, attention and the MLP, are in model/attention.py and model/mlp.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
 
@@ -11,14 +11,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.branches import MLP, Attend, CausalSelfAttention, Linear
+from model.attention import Attend, CausalSelfAttention
 from model.embeddings import Embedding, LearnedPositions, Rotary, Table
+from model.head import Head
 from model.init import GPT2, Init
+from model.linear import Linear
+from model.mlp import MLP
 from model.scales import LearnedScale
-from model.streams import stream_seed
+from model.seeds import seed_for
 
 Norm = Callable[[int], nn.Module]
 
@@ -47,24 +49,6 @@ class Block(nn.Module):
         return self.mlp(self.attn(x))
 
 
-class Head(Linear):
-    """logits = x Wᵀ. On a GPU, which wants sizes that are multiples of 64 (GPT-2's V = 50,257 is none), W is
-    filled up with rows of zeros, and their logits are cut off."""
-
-    def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)
-        return self.padded(input) if input.is_cuda and self.out_features % 64 else super().forward(input)
-
-    def torchs(self) -> nn.Linear:
-        """The same without filling W up, which for one token takes longer than the product."""
-        torchs = nn.Linear(1, 1, bias=False)
-        torchs.weight = self.weight
-        return torchs
-
-    def padded(self, x: Tensor) -> Tensor:
-        filled = F.pad(self.weight, (0, 0, 0, -self.out_features % 64))
-        return F.linear(x, filled)[..., : self.out_features]
-
-
 class GPT(nn.Module):
     """logits = head(final(blocks(embed(idx)))).
 
@@ -78,7 +62,7 @@ class GPT(nn.Module):
         qk_norm: of each head's queries, and another of its keys, hs features each; default none.
         embedding_scale: multiply the embedding by a learned number that begins as √C.
         rotary: rotary positions instead of learned ones.
-        mlp: a block's second branch: ``partial(model.branches.MLP, activation=…)``; default: the exact
+        mlp: a block's second branch: ``partial(model.mlp.MLP, activation=…)``; default: the exact
             GELU, as nanoGPT's.
         init: the initialization; ``model.init`` has two.
         depth_scaled_init: whether the last projection of each branch begins 1/√(2·n_layer) as wide; default:
@@ -86,7 +70,7 @@ class GPT(nn.Module):
         tie: the head is the token embedding (Press & Wolf 2017), not a matrix of its own.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
-        attend: dropout -> a module that maps q, k, v to what attention gives; model.branches has two, which
+        attend: dropout -> a module that maps q, k, v to what attention gives; model.attention has two, which
             differ in speed, and in the random numbers of dropout.
         seed: of the initial weights. Each parameter has a stream of its own, hash(seed, "init", its name), so
             that a norm that draws random numbers, or one more module, moves no other parameter's start.
@@ -134,7 +118,7 @@ class GPT(nn.Module):
 
         def new(kind: Norm, n: int, name: str) -> nn.Module:
             with torch.random.fork_rng(devices=[]):  # a norm that draws has a stream of its own, too
-                torch.manual_seed(stream_seed(seed, "init", name))
+                torch.manual_seed(seed_for(seed, "init", name))
                 return kind(n)
 
         depth_scale = (2 * n_layer) ** -0.5 if depth_scaled_init else 1.0
@@ -167,7 +151,7 @@ class GPT(nn.Module):
             self.head.weight = self.embed.tokens.weight
         for name, module in self.named_modules():
             if isinstance(module, Linear | Table) and not (tie and name == "head"):
-                start = torch.Generator().manual_seed(stream_seed(seed, "init", f"{name}.weight"))
+                start = torch.Generator().manual_seed(seed_for(seed, "init", f"{name}.weight"))
                 module.reset_parameters(start)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, V)

@@ -11,7 +11,7 @@ from data import windows
 from data.token_files import Prepared
 from data.windows import Batch
 from diagnostics import non_finite
-from model.streams import stream_seed
+from model.seeds import seed_for
 from training.device import Compute
 from training.evaluation import Net, Objective, cross_entropy
 from training.parallel.ranks import Ranks
@@ -32,7 +32,7 @@ class Feed:
     def __init__(self, config: RunConfig, data: Prepared, compute: Compute, ranks: Ranks) -> None:
         self.data, self.compute, self.ranks = data, compute, ranks
         self.train, self.block_size = config.train, config.model.block_size
-        self.seed_of = partial(stream_seed, config.seed)  # of each stream, step and micro-batch
+        self.seed_of = partial(seed_for, config.seed)  # of each stream, step and micro-batch
         self.rows = config.train.batch_size // config.train.grad_accum
         ranks.check_rows(self.rows)
         fits = compute.evaluation_rows(self.block_size, data.tokenizer.vocab_size)

@@ -18,7 +18,7 @@ from system.validate import expectation, refusal
 
 if TYPE_CHECKING:
     from model import GPT
-    from model.branches import Attend
+    from model.attention import Attend
 
 FINITE = ConfigDict(allow_inf_nan=False)
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}  # of what has these names everywhere; in fp32
@@ -145,8 +145,9 @@ def build_model(
     from torch import nn
 
     from model import GPT
-    from model.branches import MLP, Attend, relu2, swiglu
+    from model.attention import Attend
     from model.init import INITS
+    from model.mlp import MLP, relu2, swiglu
 
     mlps: dict[str, Callable[..., nn.Module]] = {
         "gelu": partial(MLP, activation=F.gelu),

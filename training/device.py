@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.branches import Attend, PlainAttend
+from model.attention import Attend, PlainAttend
 from system import os_compat
 from system.errors import ConfigError
 

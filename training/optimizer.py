@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cli.schema import MuonConfig, OptimConfig, ScheduleConfig
 from model import GPT
-from model.branches import Linear
+from model.linear import Linear
 from training.muon import Muon
 from training.optimizer_base import Uncompiled
 from training.parallel.strategies import all_of

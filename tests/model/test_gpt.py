@@ -12,13 +12,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from model import GPT
-from model.branches import MLP, Attend, CausalSelfAttention, PlainAttend
-from model.decoding import Decoder, generate, window_start
+from model.attention import Attend, CausalSelfAttention, PlainAttend
 from model.embeddings import Embedding, LearnedPositions, Table
-from model.gpt import Head
+from model.generate import Decoder, generate, window_start
+from model.head import Head
+from model.mlp import MLP
 from model.norms import LayerNorm
 from model.placements import Post, Pre
-from model.streams import stream_seed
+from model.seeds import seed_for
 from tests.conftest import configured
 from training.build import build_model
 
@@ -159,8 +160,8 @@ def test_a_start_does_not_depend_on_the_global_generator():
 
 def test_seeds_differ():
     assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
-    assert stream_seed(0, "data", 1) != stream_seed(1, "data", 0)
-    assert len({stream_seed(s, "data", i) for s in range(10) for i in range(100)}) == 1000
+    assert seed_for(0, "data", 1) != seed_for(1, "data", 0)
+    assert len({seed_for(s, "data", i) for s in range(10) for i in range(100)}) == 1000
 
 
 def test_heads_must_divide_the_channels():

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from model import GPT
-from model.branches import MLP, relu2, swiglu
 from model.embeddings import LearnedPositions, Rotary
 from model.init import XAVIER
+from model.mlp import MLP, relu2, swiglu
 from model.norms import LayerNorm, RMSNorm
 from model.placements import Pre
 from model.scales import LearnedScale

@@ -1,4 +1,4 @@
-"""The two branches of a block, attention and the MLP, from x (B, T, C) to what is added to the stream.
+"""Causal self-attention: a block's first branch, from x (B, T, C) to what is added to the residual stream.
 
 Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs = C / nh channels.
 """
@@ -12,23 +12,7 @@ from torch import Tensor, nn
 
 from model.dropout import Dropout, dropout
 from model.init import GPT2, Init
-
-
-class Linear(nn.Linear):
-    """y = x Wᵀ + b. W is drawn at the std that ``init`` has for it, b = 0. W may be several matrices side by
-    side, one for each of ``gains``, which are factors on their std."""
-
-    def __init__(
-        self, n_in: int, n_out: int, *, bias: bool, init: Init = GPT2, gains: tuple[float, ...] = (1.0,)
-    ) -> None:
-        self.stds = [init.matrix(n_in, n_out // len(gains)) * gain for gain in gains]
-        super().__init__(n_in, n_out, bias=bias)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        for part, std in zip(self.weight.chunk(len(self.stds)), self.stds, strict=True):
-            nn.init.normal_(part, std=std, generator=generator)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+from model.linear import Linear
 
 
 class Attend(nn.Module):
@@ -92,46 +76,3 @@ class CausalSelfAttention(nn.Module):
         q, k = self.rotate(self.q_norm(q)), self.rotate(self.k_norm(k))
         y = self.attend(q, k, v)  # (B, nh, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
-
-
-class MLP(nn.Module):
-    """W₂ act(W₁ x), four times as wide inside.
-
-    Args:
-        activation: from (…, hidden) to the same; of two such halves, (…, 2·hidden), where it is ``gated``.
-        gated: 8/3 as wide inside, rounded up to a multiple of 8, so that W₁, of two matrices then, and W₂
-            have as many weights as the two of a plain one (Shazeer 2020).
-    """
-
-    def __init__(
-        self,
-        n_embd: int,
-        *,
-        activation: Callable[[Tensor], Tensor] = F.gelu,
-        gated: bool = False,
-        dropout: float,
-        bias: bool,
-        init: Init = GPT2,
-        gain: float = 1.0,
-        projection_gain: float = 1.0,
-    ) -> None:
-        super().__init__()
-        hidden, gains = (8 * math.ceil(n_embd / 3), (gain, gain)) if gated else (4 * n_embd, (gain,))
-        self.fc = Linear(n_embd, len(gains) * hidden, bias=bias, init=init, gains=gains)
-        self.activation = activation
-        self.proj = Linear(hidden, n_embd, bias=bias, init=init, gains=(projection_gain,))
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.proj(self.activation(self.fc(x))))
-
-
-def relu2(x: Tensor) -> Tensor:
-    """max(x, 0)² (So et al. 2021, arXiv 2109.08668)"""
-    return F.relu(x).square()
-
-
-def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) ⊙ value, the halves of x (Shazeer 2020, arXiv 2002.05202)"""
-    gate, value = x.chunk(2, dim=-1)
-    return F.silu(gate) * value

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model import GPT
-from model.decoding import Decoder, LinearIn, agrees, generate, uncached, window_start
+from model.generate import Decoder, LinearIn, agrees, generate, uncached, window_start
 from model.norms import LayerNorm
 from model.placements import Pre
 from tests.conftest import AROUND, configured

@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.branches import Attend, Linear
-from model.gpt import GPT, Head
+from model.attention import Attend
+from model.gpt import GPT
+from model.head import Head
+from model.linear import Linear
 
 
 def window_start(n: int, block_size: int) -> int:

@@ -9,8 +9,8 @@ import hashlib
 import json
 
 
-def stream_seed(seed: int, stream: str, *where: int | str) -> int:
-    """The 63-bit seed of one stream, e.g. ``stream_seed(0, "dropout", step, micro_batch)``.
+def seed_for(seed: int, stream: str, *where: int | str) -> int:
+    """The 63-bit seed of one stream, e.g. ``seed_for(0, "dropout", step, micro_batch)``.
 
     A hash, not a sum: the streams of seeds s and s+1 share nothing.
     """
