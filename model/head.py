@@ -1,24 +1,26 @@
-"""The head: from the last norm's output to logits."""
+"""The head: from the output of the final norm to logits."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from model.init import GPT2, Init
 from model.linear import Linear
 
 
 class Head(Linear):
-    """logits = x Wᵀ. On a GPU, which wants sizes that are multiples of 64 (GPT-2's V = 50,257 is none), W is
-    filled up with rows of zeros, and their logits are cut off."""
+    """logits = x Wᵀ"""
+
+    def __init__(self, n_embd: int, vocab_size: int, init: Init = GPT2) -> None:
+        super().__init__(n_embd, vocab_size, bias=False, init=init)
+
+
+class PaddedHead(Head):
+    """The same logits, from W padded with rows of zeros to a multiple of 64; theirs are cut off.
+
+    GPUs multiply such sizes faster, and GPT-2's vocabulary of 50,257 is not one. training/device.py decides
+    where it is used.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)
-        return self.padded(input) if input.is_cuda and self.out_features % 64 else super().forward(input)
-
-    def torchs(self) -> nn.Linear:
-        """The same without filling W up, which for one token takes longer than the product."""
-        torchs = nn.Linear(1, 1, bias=False)
-        torchs.weight = self.weight
-        return torchs
-
-    def padded(self, x: Tensor) -> Tensor:
-        filled = F.pad(self.weight, (0, 0, 0, -self.out_features % 64))
-        return F.linear(x, filled)[..., : self.out_features]
+        padded = F.pad(self.weight, (0, 0, 0, -self.out_features % 64))
+        return F.linear(input, padded)[..., : self.out_features]

@@ -1,4 +1,4 @@
-"""Linear maps whose weights are drawn from a generator that is handed in."""
+"""The linear map, drawn from a generator that is passed in."""
 
 import torch
 from torch import nn
@@ -7,8 +7,14 @@ from model.init import GPT2, Init
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b. W is drawn at the std that ``init`` has for it, b = 0. W may be several matrices side by
-    side, one for each of ``gains``, which are factors on their std."""
+    """y = x Wᵀ + b, with W ~ N(0, std²) at the std that ``init`` gives, and b = 0 at the start.
+
+    Args:
+        n_in, n_out: number of input and output features.
+        bias: learn b.
+        init: the initialization.
+        gains: one factor on the std for each of the matrices that are stacked along n_out to make W.
+    """
 
     def __init__(
         self, n_in: int, n_out: int, *, bias: bool, init: Init = GPT2, gains: tuple[float, ...] = (1.0,)

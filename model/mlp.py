@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,12 +13,16 @@ from model.linear import Linear
 
 
 class MLP(nn.Module):
-    """W₂ act(W₁ x), four times as wide inside.
+    """y = W₂ act(W₁ x), with 4·n_embd hidden features.
 
     Args:
-        activation: from (…, hidden) to the same; of two such halves, (…, 2·hidden), where it is ``gated``.
-        gated: 8/3 as wide inside, rounded up to a multiple of 8, so that W₁, of two matrices then, and W₂
-            have as many weights as the two of a plain one (Shazeer 2020).
+        n_embd: channels C.
+        activation: (…, hidden) -> the same; if ``gated``, (…, 2·hidden) -> (…, hidden), as ``swiglu``.
+        gated: W₁ is two matrices, and the hidden features are 8/3·n_embd, rounded up to a multiple of 8, so
+            that there are as many weights as in a plain MLP (Shazeer 2020).
+        dropout: probability, on the output.
+        bias: whether the linear maps have one.
+        init, gain, projection_gain: std of the weights; factors on it of W₁ and of W₂.
     """
 
     def __init__(
@@ -49,6 +54,14 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) ⊙ value, the halves of x (Shazeer 2020, arXiv 2002.05202)"""
+    """silu(gate) ⊙ value, the two halves of x (Shazeer 2020, arXiv 2002.05202)"""
     gate, value = x.chunk(2, dim=-1)
     return F.silu(gate) * value
+
+
+MLPS: dict[str, Callable[..., MLP]] = {
+    "gelu": partial(MLP, activation=F.gelu),
+    "gelu_tanh": partial(MLP, activation=partial(F.gelu, approximate="tanh")),
+    "relu2": partial(MLP, activation=relu2),
+    "swiglu": partial(MLP, activation=swiglu, gated=True),
+}

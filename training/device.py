@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.attention import Attend, PlainAttend
+from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
 
@@ -41,6 +42,10 @@ class Compute:
     def attend(self, dropout: float) -> type[Attend]:
         """The kind of attention that trains fastest here."""
         return PlainAttend if self.device.type == "cpu" and (self.precision == "bf16" or dropout) else Attend
+
+    def head(self, vocab_size: int) -> type[Head]:
+        """Return the kind of head that trains fastest on this device."""
+        return PaddedHead if self.device.type == "cuda" and vocab_size % 64 else Head
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given; a CPU always has."""

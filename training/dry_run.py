@@ -33,8 +33,8 @@ def rehearsed(
     """
     try:
         with lacking_memory(training_sizes(config)), lost():
-            attend = compute.attend(config.model.dropout)
-            model = initial_model(config, vocab_size, attend=attend)
+            attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
+            model = initial_model(config, vocab_size, attend=attend, head=head)
             view = view_of(config.distributed, ranks or Ranks(), model, compute.device)
             moments = [torch.empty_like(p) for p in view.trained.parameters() for _ in range(2)]
             rehearse(view.trained, lambda: loss_of(view.net))
