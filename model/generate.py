@@ -9,6 +9,7 @@ Shapes: B rows, n tokens so far, T = block_size, V = vocab_size, nh heads of hs 
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,9 @@ from model.linear import Linear
 def window_start(n: int, block_size: int) -> int:
     """Return the first of n tokens that the model sees when it predicts the next one.
 
-    As long as they fit, it sees all. Then the window hops: it drops its older half, and grows until it is full
-    again. Between two hops every token keeps its position in the window, so its keys and values stay valid;
-    with learned positions a window could not slide.
+    As long as they fit, it sees all. Then the window hops: it drops its older half, and grows until it is
+    full again. Between two hops every token keeps its position in the window, so its keys and values stay
+    valid; with learned positions a window could not slide.
     """
     hop = max(1, block_size // 2)
     return hop * max(0, -(-(n - block_size) // hop))
@@ -60,7 +61,7 @@ class Decoder:
     each position is computed, attention aside, from itself and where it stands alone; ``agrees`` checks it.
 
     The model itself is not changed: the decoder has a copy with the same parameters, in which attention has a
-    cache, dropout is left out, and a module with a faster equal for one token (``torchs``) is replaced by that.
+    cache, dropout is left out, and a module with a faster equal for one token (``torchs``) is replaced by it.
     A module that depends on positions has an int ``start``, the position of the first time step of its input.
 
     Args:
