@@ -186,9 +186,7 @@ def test_scalenorm_dyt_and_derf_equal_x_transformers(shape):
     same_as(DynamicTanh(n).double(), others.DynamicTanh(n).double(), x, tanh)
     same_as(DynamicErf(n).double(), others.Derf(n).double(), x, erf)
     ours, reference = ScaleNorm(n).double(), others.ScaleNorm(n).double()
-    assert torch.equal(
-        ours.weight, torch.tensor(n**0.5).double()
-    )  # there it is 1, times √n
+    assert torch.equal(ours.weight, torch.tensor(n**0.5).double())  # there it is 1, times √n
     with torch.no_grad():
         reference.g.fill_(1.3)
         ours.weight.fill_(1.3 * n**0.5)
