@@ -166,20 +166,15 @@ def test_queries_and_keys_are_normed_per_head_and_then_rotated():
 
 
 def test_each_site_has_the_norm_that_is_named_for_it():
-    model = built(
-        "norm=batchnorm", "model.qk_norm=layernorm", "model.embedding_norm=rmsnorm", "model.final_norm=dyt"
-    )
+    others = ("model.qk_norm=layernorm", "model.embedding_norm=rmsnorm", "model.final_norm=dyt")
+    model = built("norm=batchnorm", *others)
     names = [type(m).__name__ for m in (model.embed.norm, model.blocks[0].attn.branch.k_norm, model.final)]
     assert names == ["RMSNorm", "LayerNorm", "DynamicTanh"]
     assert type(model.blocks[0].attn.pre).__name__ == "BatchNorm"
     plain = built()
-    absent = (
-        plain.embed.norm,
-        plain.embed.scale,
-        plain.blocks[0].attn.branch.q_norm,
-        plain.blocks[0].attn.branch.rotate,
-    )
-    assert all(isinstance(module, nn.Identity) for module in absent)
+    embed, attention = plain.embed, plain.blocks[0].attn.branch
+    for absent in (embed.norm, embed.scale, attention.q_norm, attention.rotate):
+        assert isinstance(absent, nn.Identity)
 
 
 def test_same_is_the_main_norm_with_its_options():
@@ -190,45 +185,42 @@ def test_same_is_the_main_norm_with_its_options():
     assert configured("model.qk_norm=layernorm", "model.bias=true").model.qk_norm.options["bias"] is True
 
 
+AUTO = {"final_norm": "same", "embedding_scale": False, "depth_scaled_init": True}
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([], {"final_norm": "same", "embedding_scale": False, "depth_scaled_init": True}),
-        (["placement=post"], {"final_norm": "none", "embedding_scale": False, "depth_scaled_init": True}),
-        (
-            ["norm=dyt"],
-            {"final_norm": "same", "embedding_scale": True, "depth_scaled_init": True, "alpha": 1.0},
-        ),
-        (
-            ["norm=derf", "norm.alpha=0.3"],
-            {"final_norm": "same", "embedding_scale": True, "depth_scaled_init": True},
-        ),
-        (
-            ["placement=layernorm_scaling", "model.final_norm=none"],
-            {"embedding_scale": False, "depth_scaled_init": False},
-        ),
-        (
-            ["model.init=xavier", "model.embedding_scale=true"],
-            {"final_norm": "same", "depth_scaled_init": False},
-        ),
-        (["model.depth_scaled_init=false"], {"final_norm": "same", "embedding_scale": False}),
-        (
-            ["placement=keel"],
-            {"final_norm": "none", "embedding_scale": False, "depth_scaled_init": False, "alpha": 4.0},
-        ),
+        ([], AUTO),
+        (["placement=post"], AUTO | {"final_norm": "none"}),
+        (["norm=dyt"], AUTO | {"embedding_scale": True, "alpha": 1.0}),
+        (["norm=derf", "norm.alpha=0.3"], AUTO | {"embedding_scale": True}),
+        (["placement=layernorm_scaling"], AUTO | {"depth_scaled_init": False}),
+        (["model.init=xavier"], AUTO | {"depth_scaled_init": False}),
+        (["placement=keel"], AUTO | {"final_norm": "none", "depth_scaled_init": False, "alpha": 4.0}),
     ],
 )
 def test_auto_is_resolved_as_the_norm_and_the_placement_need_it(overrides, expected):
     config = configured(*SMALL_KEYS, *overrides)
     assert {key.split(".")[1]: value for key, value in settled(config).items()} == expected
     model = build_model(config, 11)
-    if "final_norm" in expected:
-        assert isinstance(model.final, nn.Identity) == (expected["final_norm"] == "none")
-    if "embedding_scale" in expected:
-        assert isinstance(model.embed.scale, LearnedScale) == expected["embedding_scale"]
-    if "depth_scaled_init" in expected and config.model.init == "gpt2":
+    assert isinstance(model.final, nn.Identity) == (expected["final_norm"] == "none")
+    assert isinstance(model.embed.scale, LearnedScale) == expected["embedding_scale"]
+    if config.model.init == "gpt2":
         std = 0.02 / 2 if expected["depth_scaled_init"] else 0.02
         assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(std, rel=0.1)
+
+
+def test_explicit_values_override_auto():
+    keys = ("embedding_scale=false", "final_norm=same", "depth_scaled_init=false")
+    overrides = ("norm=dyt", "placement=post", *(f"model.{key}" for key in keys))
+    model = built(*overrides)
+    assert settled(configured(*SMALL_KEYS, *overrides)).keys() == {"norm.alpha"}
+    assert isinstance(model.embed.scale, nn.Identity)
+    assert type(model.final).__name__ == "DynamicTanh"
+    assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    forced = built("placement=peri", "model.depth_scaled_init=true")
+    assert forced.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.01, rel=0.1)
 
 
 def test_init_scale_multiplies_every_weight_that_is_drawn():
@@ -236,19 +228,6 @@ def test_init_scale_multiplies_every_weight_that_is_drawn():
     plain, scaled = (build_model(configured(*sizes, *more), 65) for more in ((), ("model.init_scale=3",)))
     for (name, p), q in zip(plain.named_parameters(), scaled.parameters(), strict=True):
         torch.testing.assert_close(q, p if "weight" in name and p.ndim == 1 else 3 * p, msg=name)
-
-
-def test_explicit_values_override_auto():
-    model = built(
-        "norm=dyt",
-        "placement=post",
-        "model.embedding_scale=false",
-        "model.final_norm=same",
-        "model.depth_scaled_init=false",
-    )
-    assert isinstance(model.embed.scale, nn.Identity)
-    assert type(model.final).__name__ == "DynamicTanh"
-    assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_the_learned_scale_is_initialised_to_the_root_of_the_width():
@@ -260,12 +239,9 @@ def test_the_learned_scale_is_initialised_to_the_root_of_the_width():
 
 def test_the_modern_model_has_all_options_and_takes_another_norm():
     config = configured("model=modern")
-    assert (config.norm.name, config.model.qk_norm.name, config.model.positions) == (
-        "rmsnorm",
-        "rmsnorm",
-        "rotary",
-    )
-    assert config.model.activation == "relu2"
+    options = config.model
+    assert (config.norm.name, options.qk_norm.name) == ("rmsnorm", "rmsnorm")
+    assert (options.positions, options.activation) == ("rotary", "relu2")
     assert configured("model=modern", "norm=layernorm").norm.name == "layernorm"
     model = build_model(config, 11)
     F.cross_entropy(model(random_tokens()).flatten(0, 1), random_tokens(seed=1).flatten()).backward()
@@ -282,11 +258,5 @@ def test_vectors_and_scalars_take_no_weight_decay():
     decayed = {names[p] for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     free = set(names.values()) - decayed
     assert all(model.get_parameter(name).dim() == 2 for name in decayed)
-    assert {
-        "final.alpha",
-        "final.shift",
-        "final.weight",
-        "embed.scale.weight",
-        "blocks.0.attn.b.weight",
-        "blocks.1.attn.branch.q_norm.weight",
-    } <= free
+    assert {"final.alpha", "final.shift", "final.weight", "embed.scale.weight"} <= free
+    assert {"blocks.0.attn.b.weight", "blocks.1.attn.branch.q_norm.weight"} <= free

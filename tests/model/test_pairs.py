@@ -140,9 +140,7 @@ def test_compiled_it_is_the_same_function(norm, placement):
     model = made(norm, placement)
     for residual in (model.blocks[0].attn, model.blocks[-1].mlp):  # the branches are compiled elsewhere
         residual.branch = nn.Linear(C, C)
-    ends = nn.Sequential(
-        model.blocks[0].attn, model.blocks[-1].mlp, model.final
-    )  # if blocks differ, these do
+    ends = nn.Sequential(model.blocks[0].attn, model.blocks[-1].mlp, model.final)  # where blocks differ
     x = drawn((B, T, C), dtype=torch.float32)
     compiled = torch.compile(ends, backend="aot_eager", fullgraph=True)
     for a, b in zip(outcomes(ends, ends, x), outcomes(ends, compiled, x), strict=True):
