@@ -215,7 +215,7 @@ def test_explicit_values_override_auto():
     keys = ("embedding_scale=false", "final_norm=same", "depth_scaled_init=false")
     overrides = ("norm=dyt", "placement=post", *(f"model.{key}" for key in keys))
     model = built(*overrides)
-    assert settled(configured(*SMALL_KEYS, *overrides)).keys() == {"norm.alpha"}
+    assert settled(configured(*SMALL_KEYS, *overrides)).keys() == {"norm.alpha", "model.final_norm.alpha"}
     assert isinstance(model.embed.scale, nn.Identity)
     assert type(model.final).__name__ == "DynamicTanh"
     assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
