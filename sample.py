@@ -93,7 +93,7 @@ def load(
     """
     import torch
 
-    from model.decoding import Decoder, agrees, uncached
+    from model.generate import Decoder, agrees, uncached
     from training import device, memory
 
     compute = device.choose(config.device, config.precision)
@@ -123,8 +123,8 @@ def main(config: SampleConfig) -> None:
     loaded = load_chosen(config)
     import torch
 
-    from model.decoding import generate
-    from model.streams import stream_seed
+    from model.generate import generate
+    from model.seeds import seed_for
 
     try:
         tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
@@ -144,7 +144,7 @@ def main(config: SampleConfig) -> None:
     )
 
     # a stream of random numbers for each sample: the second's are the same whether there is a third or not
-    streams = [stream_seed(config.seed, "sample", sample) for sample in range(config.num_samples)]
+    streams = [seed_for(config.seed, "sample", sample) for sample in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(stream) for stream in streams]
     uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
     rows = uniform.unbind()

@@ -81,10 +81,10 @@ class Case:
         """Tokens and targets, (rows, block_size) int64 both: the training batch of a step."""
         import torch
 
-        from model.streams import stream_seed
+        from model.seeds import seed_for
 
         rows = rows or self.config.train.batch_size
-        seed = stream_seed(self.seed, "data", step)
+        seed = seed_for(self.seed, "data", step)
         x, y = windows.training_batch(self.data.train, self.config.model.block_size, rows, seed)
         return torch.from_numpy(x), torch.from_numpy(y)
 

@@ -1,6 +1,4 @@
-"""The normalizations whose statistics run over the batch: called with the number of features, as those of
-model/norms.py, which has the contract.
-"""
+"""The norms whose statistics run over the batch. The contract is that of model/norms.py."""
 
 import math
 from typing import Any
@@ -14,13 +12,12 @@ from model.norms import Affine, at_least_fp32
 
 
 def ranks(sync: bool) -> int:
-    """How many processes, each of which has an equal share of the batch, take their statistics together."""
+    """Return the number of ranks, with equal shares of the batch, that compute their statistics together."""
     return dist.get_world_size() if sync and dist.is_available() and dist.is_initialized() else 1
 
 
 def of_each(mine: Tensor, ranks: int) -> Tensor:
-    """That of every process, (ranks, …). It is what a small tensor is exchanged by in the least time: gloo's
-    all-reduce takes three times as long."""
+    """Gather ``mine`` of all ranks, (ranks, …). For a small tensor gloo's all-reduce takes thrice as long."""
     if ranks == 1:
         return mine[None]
     every = [torch.empty_like(mine) for _ in range(ranks)]
@@ -29,12 +26,10 @@ def of_each(mine: Tensor, ranks: int) -> Tensor:
 
 
 class StandardizeBatch(torch.autograd.Function):
-    """y = (x − μ) · s, where s = 1/√(σ² + ε), and μ, σ² are those over the first dimensions, ``over``, of x,
-    and over the shares of it that so many ``ranks`` have. Gives y, μ and σ²; of the last two no gradient is
-    taken.
+    """y = (x − μ) · s with s = 1/√(σ² + ε), and μ, σ² over the first dimensions of x, ``over``, and over the
+    shares of all ``ranks``. Returns y, μ and σ²; the last two are not differentiable.
 
-    Its gradient, g being that of y:  s · (g − E[g] − y · E[g·y]), the same mean E as in μ. By hand for the
-    same reason as model.standardize.Standardize.
+    With g the gradient of y, that of x is s · (g − E[g] − y · E[g·y]), with the mean E of μ.
     """
 
     @staticmethod
@@ -45,7 +40,7 @@ class StandardizeBatch(torch.autograd.Function):
         mean = x.sum(over) / n
         y = x - mean
         var = y.square().sum(over) / n
-        if ranks > 1:  # which have equal parts of x (Chan, Golub & LeVeque 1983, eq. 2.1)
+        if ranks > 1:  # equal shares of x (Chan, Golub & LeVeque 1983, eq. 2.1)
             means, variances = of_each(torch.stack([mean, var]), ranks).unbind(1)
             own, mean = mean, means.mean(0)
             var = (variances + (means - mean).square()).mean(0)
@@ -69,17 +64,14 @@ class StandardizeBatch(torch.autograd.Function):
 
 
 class BatchNorm(Affine):
-    """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each channel over batch and time (Ioffe &
-    Szegedy 2015).
+    """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
-    Statistics run, in training, over all B·T values of a channel in the micro-batch; in evaluation they are
-    running estimates. So the result depends on the batch size and on what else is in the batch, small
-    batches and rows of varying length are noisy, training and evaluation are different functions joined by
-    running buffers, and several devices must share their sums to act as one.
-    In a causal model, training-mode statistics LEAK THE FUTURE: position t is scaled by tokens after t and by
-    other rows, so the training loss is not that of a language model. Only evaluation mode is causal.
+    In training, statistics run over all B·T values of a channel in the micro-batch, in evaluation they are
+    running estimates: two functions, the first of which depends on the rest of the batch, and is noisy for
+    small batches. In a causal model it LEAKS THE FUTURE: position t is scaled by tokens after t and by other
+    rows, so the training loss is not that of a language model. Only evaluation mode is causal.
 
-    The biased variance normalizes; the running estimate takes the unbiased one, as torch.nn.BatchNorm1d does
+    The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.
 
     Args:
@@ -87,11 +79,10 @@ class BatchNorm(Affine):
         eps: added to σ², in units of x².
         momentum: weight of the new batch in the running estimates.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
-        sync: where several processes train together, take the statistics of all their shares of the batch,
-            as one process would; else each takes those of its own.
+        sync: with several ranks, take the statistics of the whole batch, not of each rank's share.
 
     Raises:
-        ValueError: the input has other channels, or training on one value per channel (σ² would be 0).
+        ValueError: the input has other channels, or one value per channel in training (σ² would be 0).
     """
 
     num_batches_tracked: Tensor
@@ -125,12 +116,12 @@ class BatchNorm(Affine):
         return self.affine(y).to(x.dtype)
 
     def in_evaluation(self, x: Tensor) -> Tensor:
-        """By the running estimates."""
+        """Normalize by the running estimates."""
         mean, var = self.estimates(x)
         return (x - mean) * torch.rsqrt(var + self.eps)
 
     def in_training(self, x: Tensor) -> Tensor:
-        """By mean and biased variance of the batch. Advances the estimates."""
+        """Normalize by mean and biased variance of the batch, and update the running estimates."""
         over = tuple(range(x.ndim - self.running_mean.ndim))
         n = math.prod(x.shape[: len(over)]) * ranks(self.sync)
         if n < 2:
@@ -145,33 +136,31 @@ class BatchNorm(Affine):
         return y
 
     def estimates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The running estimates that are for x."""
+        """Return the running mean and variance that apply to x."""
         return self.running_mean, self.running_var
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d on (…, C): its rows and time steps are torch's N. The same function and the same
-    checkpoint as BatchNorm's, and the same LEAK in training."""
+    """torch.nn.BatchNorm1d on (…, C): BatchNorm's function and checkpoint, and its LEAK in training."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.flatten(0, -2)).view_as(input)
 
 
 class PositionBatchNorm(BatchNorm):
-    """BatchNorm with μ, σ² of each channel at each time step, over the rows of the batch alone: the form for
-    recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025), weight and bias shared over time.
+    """BatchNorm with μ, σ² of each channel at each time step, over the rows of the batch: the form for
+    recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
-    No token sees the future, in training neither. But it sees the OTHER ROWS at its time step, and it needs
-    two of them at least; few rows make noisy statistics. The running estimates are of max_steps time steps;
-    longer inputs are refused. ``start`` is as in model.embeddings.LearnedPositions. (The paper uses the last
-    step's for them, and begins with a weight of 0.1 because of the tanh of its LSTM, which is not here.)
+    No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: at least
+    two are needed, and few are noisy. ``start`` is as in model/embeddings.py. (For longer inputs the paper
+    uses the last step's estimates; its initial weight of 0.1 is for the tanh of its LSTM.)
 
     Args:
         channels, eps, momentum, affine, bias, sync: as BatchNorm's.
-        max_steps: the longest input, T.
+        max_steps: the longest input, T; each time step has its own running estimates.
 
     Raises:
-        ValueError: as BatchNorm's; or more time steps than max_steps.
+        ValueError: as BatchNorm; or the input has more than max_steps time steps.
     """
 
     start = 0
@@ -198,15 +187,12 @@ class PositionBatchNorm(BatchNorm):
 
 
 class RunningBatchNorm(BatchNorm):
-    """BatchNorm that normalizes by the moments of EARLIER steps, in training as in evaluation: they are
-    updated after they were used. So nothing of the present batch is seen, and there is no leak.
+    """BatchNorm by the moments of EARLIER steps, which are updated after use, so nothing leaks.
 
-    As the moments are constants, no gradient flows through them, and nothing keeps the weights from growing.
-    Of this Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, whose Batch Renormalization is the cure)
-    say that it can make a model blow up. It is here because it is the plainest causal form. Moments that move
-    slowly are more nearly constants, hence the small momentum: with BatchNorm's 0.1 a default model in pre
-    stayed at the loss of guessing for 300 steps, with 0.01 it learned, if more slowly than with other norms;
-    a single batch is not yet learned by heart when with others it is.
+    The plainest causal form. No gradient flows through the moments, and nothing keeps weights from growing;
+    Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, Batch Renormalization) warn that a model can blow
+    up. Hence the small momentum, with which moments are nearly constant: with 0.1 a default model in pre-norm
+    stayed at the loss of guessing for 300 steps; with 0.01 it learned, if more slowly than with other norms.
     """
 
     def __init__(
@@ -216,8 +202,7 @@ class RunningBatchNorm(BatchNorm):
 
     def in_training(self, x: Tensor) -> Tensor:
         y = self.in_evaluation(x)
-        # New tensors, not changed ones: a compiled backward reads the earlier ones again, and would silently
-        # find the later in their place (pytorch #197039).
+        # New tensors: a compiled backward reads the old ones again, else silently updated (pytorch #197039).
         self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         with torch.no_grad():
             super().in_training(x)
@@ -228,17 +213,15 @@ class PowerNorm(Affine):
     """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen
     et al. 2020, arXiv 2003.07845).
 
-    No mean is subtracted, as in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
-    after it was used, and is one and the same in training and evaluation: no leak. What is left out of the
-    paper and its code: the approximate gradient through ψ (there, a running mean of ŷ·∂L/∂ŷ is subtracted;
-    here the gradient through ψ is left out), the first 4,000 to 10,000 steps on the statistics of the
-    batch itself, which leak, and a GroupScaling of each token before it. As RunningBatchNorm, it learns more
-    slowly than other norms do.
+    No mean is subtracted: in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
+    after use, so nothing leaks, and learning is slower. The paper and its code also have an approximate
+    gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself, which
+    leak, in the first 4,000 to 10,000 steps, and a GroupScaling of each token before the norm.
 
     Args:
         channels: C, the last dimension of the input.
         eps: added to ψ², in units of x².
-        momentum: weight of a new batch in ψ², which begins as 1: the paper's 1 − α.
+        momentum: weight of a new batch in ψ², the paper's 1 − α; initially ψ² = 1.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
     """
 
@@ -260,7 +243,7 @@ class PowerNorm(Affine):
     def forward(self, x: Tensor) -> Tensor:
         y = at_least_fp32(x)
         scale = torch.rsqrt(self.running_square + self.eps)
-        if self.training:  # a new tensor, not a changed one: see RunningBatchNorm
+        if self.training:  # a new tensor, not an updated one: see RunningBatchNorm
             square = y.detach().square().flatten(0, -2).mean(0)
             square = of_each(square, ranks(sync=True)).mean(0)
             self.running_square = self.running_square.lerp(square.to(scale.dtype), self.momentum)

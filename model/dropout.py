@@ -1,4 +1,4 @@
-"""Dropout that is quick on a CPU, where torch's takes most of its time to draw a random number an element."""
+"""Dropout that is fast on a CPU, where torch's spends most of its time drawing a random number an element."""
 
 import torch
 import torch.nn.functional as F
@@ -6,10 +6,13 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """In training, an element is 0 with probability p, else divided by 1 - p (Srivastava et al. 2014).
+    """In training, each element is 0 with probability p, else divided by 1 - p (Srivastava et al. 2014).
 
     Args:
         p: in [0, 1); see ``dropout``.
+
+    Raises:
+        ValueError: p is not in [0, 1).
     """
 
     def __init__(self, p: float) -> None:
@@ -22,12 +25,15 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """``torch.nn.functional.dropout``, drawn from the same generator; on a CPU each random number of 64 bits
-    decides on four elements. (torch.func.vmap has no rule for that.)
+    """Return what ``torch.nn.functional.dropout`` does, drawn from the same generator.
+
+    On a CPU each random number of 64 bits decides on four elements, 16 bits each. (torch.func.vmap does not
+    support that.)
 
     Args:
         x: floating point, any shape.
-        p: in [0, 1). On a CPU it is rounded to a multiple of 1/65,536; what is above 0 is at least one.
+        p: in [0, 1). On a CPU it is rounded to a multiple of 1/65,536, and a p above 0 to at least one.
+        training: False returns x.
     """
     if not training or p == 0 or not x.is_cpu:
         return F.dropout(x, p, training)

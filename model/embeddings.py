@@ -1,17 +1,20 @@
-"""What goes into the first block: tokens, and where they stand. Positions are learned, or rotary.
+"""The input of the first block: tokens and their positions, which are learned or rotary.
 
 Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs channels.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from model.dropout import Dropout
 from model.init import GPT2, Init
+from model.seeds import NewNorm, Norm, unseeded
 
 
 class Table(nn.Embedding):
-    """One row of C numbers for each index."""
+    """One row of n_embd numbers for each index."""
 
     def __init__(self, n_rows: int, n_embd: int, init: Init = GPT2) -> None:
         self.std = init.table(n_embd)
@@ -22,9 +25,9 @@ class Table(nn.Embedding):
 
 
 class LearnedPositions(Table):
-    """x[b, t] + weight[t]: GPT-2's, a row for each position of the context.
+    """x[b, t] + weight[t], one row for each position of the context, as in GPT-2.
 
-    ``start`` is the position of the first time step: 0, but where a text is decoded step by step.
+    ``start`` is the position of the first time step: 0, except when decoding token by token.
     """
 
     start = 0
@@ -34,16 +37,36 @@ class LearnedPositions(Table):
 
 
 class Embedding(nn.Module):
-    """x = norm(scale(positions(tokens[idx]))); what is absent is the identity."""
+    """x = dropout(norm(scale(positions(tokens[idx]))))
+
+    Args:
+        vocab_size, block_size, n_embd: number of distinct tokens; longest context; channels C.
+        positions: (block_size, n_embd, init) -> a module that adds the positions; nn.Identity: none.
+        scale: √C -> a module that scales: ``model.scales.LearnedScale``; default none.
+        norm: C -> the norm of the embedding; default none.
+        dropout: probability.
+        init: std of the weights.
+        new_norm: (norm, C, name) -> the norm, with its random initial values; see model/seeds.py.
+    """
 
     def __init__(
-        self, tokens: Table, positions: nn.Module, scale: nn.Module, norm: nn.Module, dropout: float
+        self,
+        vocab_size: int,
+        block_size: int,
+        n_embd: int,
+        *,
+        positions: Callable[[int, int, Init], nn.Module] = LearnedPositions,
+        scale: Callable[[float], nn.Module] = nn.Identity,
+        norm: Norm = nn.Identity,
+        dropout: float,
+        init: Init = GPT2,
+        new_norm: NewNorm = unseeded,
     ) -> None:
         super().__init__()
-        self.tokens = tokens
-        self.positions = positions
-        self.scale = scale
-        self.norm = norm
+        self.tokens = Table(vocab_size, n_embd, init)
+        self.positions = positions(block_size, n_embd, init)
+        self.scale = scale(n_embd**0.5)
+        self.norm = new_norm(norm, n_embd, "norm")
         self.dropout = Dropout(dropout)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, C)
@@ -51,21 +74,26 @@ class Embedding(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turns channels i and i + hs/2 of a query or key at position t, as a pair, by the angle
-    t · base^(−2i/hs) (Su et al. 2021, arXiv 2104.09864; the pairs are those of GPT-NeoX).
+    """Rotate channels i and i + hs/2 of a query or key at position t, as a pair, by t · base^(−2i/hs) radians
+    (Su et al. 2021, arXiv 2104.09864; paired as in GPT-NeoX).
 
-    A product q·k then depends on the distance of the two positions, not on where they are. Nothing is
-    learned, and norms of q and k do not change. Angles are taken in at least fp32. ``start`` is as in
-    LearnedPositions.
+    A product q·k then depends on the distance of the two positions alone. Nothing is learned, and the lengths
+    of q and k do not change. Angles are computed in at least fp32. ``start`` is as in LearnedPositions.
 
     Args:
-        base: of the angles' geometric progression: the slowest pair turns once in 2π·base steps, about.
+        hs: channels of a head.
+        base: of the angles' geometric progression: the slowest pair turns once in about 2π·base steps.
+
+    Raises:
+        ValueError: hs is odd.
     """
 
     start = 0
 
-    def __init__(self, base: float = 10_000.0) -> None:
+    def __init__(self, hs: int, base: float = 10_000.0) -> None:
         super().__init__()
+        if hs % 2:
+            raise ValueError(f"rotary positions need pairs of channels, but n_embd / n_head = {hs} is odd")
         self.base = base
 
     def forward(self, x: Tensor) -> Tensor:  # (B, nh, T, hs) -> the same

@@ -1,98 +1,69 @@
-"""GPT-2's network (Radford et al. 2019) in nanoGPT's shape, its normalization left open.
+"""GPT-2's network (Radford et al. 2019) in nanoGPT's shape, with its normalization left open.
 
 This file knows neither norms nor placements. It is given two callables:
-    norm(n) -> module              maps (…, T, n) to the same shape; see model/norms.py
-    placement(n_layer) -> wiring   puts each branch into the residual stream; see model/placements.py
-The branches themselves, attention and the MLP, are in model/branches.py.
+    norm(n) -> module                 maps (…, T, n) to the same shape; see model/norms.py
+    placement(n_layer) -> placement   wires each branch into the residual stream; see model/placements.py
+The branches are in model/attention.py and model/mlp.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.branches import MLP, Attend, CausalSelfAttention, Linear
-from model.embeddings import Embedding, LearnedPositions, Rotary, Table
+from model.attention import CausalSelfAttention
+from model.embeddings import Embedding, Table
+from model.head import Head
 from model.init import GPT2, Init
-from model.scales import LearnedScale
-from model.streams import stream_seed
+from model.linear import Linear
+from model.mlp import MLP
+from model.seeds import Norm, draw_weights, seeded
 
-Norm = Callable[[int], nn.Module]
-
-
-class Wiring(Protocol):
-    """What GPT asks of a placement; model/placements.py has them."""
-
-    final_norm: bool
-    depth_scaled_init: bool
-    branch_gain: float
-
-    def __call__(
-        self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str
-    ) -> nn.Module: ...
+if TYPE_CHECKING:
+    from model.placements import Placement
 
 
 class Block(nn.Module):
-    """Attention, then the MLP, each already wired into the residual stream by a placement."""
+    """x ← attn(x), then x ← mlp(x): two branches f of the residual stream, each wired by a placement.
+
+        x ──┬───────────── a ────────────( + )── post ──▶     x ← post(a·x + b·out(f(c·pre(x))))
+            └─ pre ─ c ─ f ─ out ─ b ──────┘                  GPT-2:  x ← x + f(norm(x))
+
+    pre, out, post are norms or absent, a, b, c scalars: model/placements.py.
+    """
 
     def __init__(self, attn: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
         self.attn = attn
         self.mlp = mlp
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
         return self.mlp(self.attn(x))
 
 
-class Head(Linear):
-    """logits = x Wᵀ. On a GPU, which wants sizes that are multiples of 64 (GPT-2's V = 50,257 is none), W is
-    filled up with rows of zeros, and their logits are cut off."""
-
-    def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)
-        return self.padded(input) if input.is_cuda and self.out_features % 64 else super().forward(input)
-
-    def torchs(self) -> nn.Linear:
-        """The same without filling W up, which for one token takes longer than the product."""
-        torchs = nn.Linear(1, 1, bias=False)
-        torchs.weight = self.weight
-        return torchs
-
-    def padded(self, x: Tensor) -> Tensor:
-        filled = F.pad(self.weight, (0, 0, 0, -self.out_features % 64))
-        return F.linear(x, filled)[..., : self.out_features]
-
-
 class GPT(nn.Module):
-    """logits = head(final(blocks(embed(idx)))).
+    """logits = head(final(blocks(embed(idx))))
 
     Args:
         vocab_size, block_size: number of distinct tokens V; longest context T.
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
         norm: number of features n -> a module that maps (…, T, n) to the same.
-        placement: number of layers -> where the norms sit.
+        placement: number of layers -> where the norms stand.
         final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
-        embedding_norm: of the embedding; default none.
-        qk_norm: of each head's queries, and another of its keys, hs features each; default none.
-        embedding_scale: multiply the embedding by a learned number that begins as √C.
-        rotary: rotary positions instead of learned ones.
-        mlp: a block's second branch: ``partial(model.branches.MLP, activation=…)``; default: the exact
-            GELU, as nanoGPT's.
-        init: the initialization; ``model.init`` has two.
-        depth_scaled_init: whether the last projection of each branch begins 1/√(2·n_layer) as wide; default:
-            if both ``init`` and the placement say so.
-        tie: the head is the token embedding (Press & Wolf 2017), not a matrix of its own.
+        embedding, attention, mlp: what makes these; partial(Embedding, norm=…, scale=…, positions=…),
+            partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…) set their options.
+        head: what makes the map to logits.
+        tie: use the token embedding as the head's weight (Press & Wolf 2017).
+        init: the initialization; model/init.py has two.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
-        attend: dropout -> a module that maps q, k, v to what attention gives; model.branches has two, which
-            differ in speed, and in the random numbers of dropout.
-        seed: of the initial weights. Each parameter has a stream of its own, hash(seed, "init", its name), so
-            that a norm that draws random numbers, or one more module, moves no other parameter's start.
+        seed: of the initial weights. Each parameter has its own stream, (seed, "init", its name), so that
+            neither a norm that draws random numbers nor an additional module changes another parameter.
 
     Raises:
-        ValueError: n_embd is not a multiple of n_head, or rotary positions have an odd hs.
+        ValueError: n_embd is not a multiple of n_head, or dropout is not in [0, 1).
     """
 
     def __init__(
@@ -104,71 +75,40 @@ class GPT(nn.Module):
         n_head: int,
         n_embd: int,
         norm: Norm,
-        placement: Callable[[int], Wiring],
+        placement: "Callable[[int], Placement]",
         final_norm: Norm | None = None,
-        embedding_norm: Norm = nn.Identity,
-        qk_norm: Norm = nn.Identity,
-        embedding_scale: bool = False,
-        rotary: bool = False,
+        embedding: Callable[..., Embedding] = Embedding,
+        attention: Callable[..., nn.Module] = CausalSelfAttention,
         mlp: Callable[..., nn.Module] = MLP,
-        init: Init = GPT2,
-        depth_scaled_init: bool | None = None,
+        head: Callable[[int, int, Init], Head] = Head,
         tie: bool = True,
+        init: Init = GPT2,
         dropout: float = 0.0,
         bias: bool = True,
-        attend: Callable[[float], nn.Module] = Attend,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if n_embd % n_head:
-            raise ValueError(f"n_embd = {n_embd} is not a multiple of n_head = {n_head}")
-        hs = n_embd // n_head
-        if rotary and hs % 2:
-            raise ValueError(f"rotary positions turn pairs: n_embd / n_head = {hs} is odd")
         self.block_size = block_size
         wire = placement(n_layer)
+        options: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | init.gains(wire, n_layer)
+
+        def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
+            return wire(branch, partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd), layer, site)
+
+        new_norm = partial(seeded, seed, "embed")
+        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)
+        self.blocks = nn.ModuleList()
+        for layer in range(n_layer):
+            new_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
+            attn = wired(attention(n_embd, n_head, new_norm=new_norm, **options), layer, "attn")
+            self.blocks.append(Block(attn, wired(mlp(n_embd, **options), layer, "mlp")))
         if final_norm is None:
             final_norm = norm if wire.final_norm else nn.Identity
-        if depth_scaled_init is None:
-            depth_scaled_init = init.depth_scaled and wire.depth_scaled_init
-
-        def new(kind: Norm, n: int, name: str) -> nn.Module:
-            with torch.random.fork_rng(devices=[]):  # a norm that draws has a stream of its own, too
-                torch.manual_seed(stream_seed(seed, "init", name))
-                return kind(n)
-
-        depth_scale = (2 * n_layer) ** -0.5 if depth_scaled_init else 1.0
-        gains = {"gain": wire.branch_gain, "projection_gain": wire.branch_gain * depth_scale}
-        common: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | gains
-
-        def residual(branch: nn.Module, layer: int, site: str) -> nn.Module:
-            name = f"blocks.{layer}.{site}"
-            return wire(branch, lambda slot: new(norm, n_embd, f"{name}.{slot}"), layer, site)
-
-        def block(layer: int) -> Block:
-            name = f"blocks.{layer}.attn.branch"
-            q_norm, k_norm = (new(qk_norm, hs, f"{name}.{of}_norm") for of in "qk")
-            rotate = Rotary() if rotary else nn.Identity()
-            own: dict[str, Any] = {"q_norm": q_norm, "k_norm": k_norm, "rotate": rotate, "attend": attend}
-            attn = CausalSelfAttention(n_embd, n_head, **own, **common)
-            return Block(residual(attn, layer, "attn"), residual(mlp(n_embd, **common), layer, "mlp"))
-
-        self.embed = Embedding(
-            tokens=Table(vocab_size, n_embd, init),
-            positions=nn.Identity() if rotary else LearnedPositions(block_size, n_embd, init),
-            scale=LearnedScale(n_embd**0.5) if embedding_scale else nn.Identity(),
-            norm=new(embedding_norm, n_embd, "embed.norm"),
-            dropout=dropout,
-        )
-        self.blocks = nn.ModuleList(block(layer) for layer in range(n_layer))
-        self.final = new(final_norm, n_embd, "final")
-        self.head = Head(n_embd, vocab_size, bias=False, init=init)
+        self.final = seeded(seed, "", final_norm, n_embd, "final")
+        self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight
-        for name, module in self.named_modules():
-            if isinstance(module, Linear | Table) and not (tie and name == "head"):
-                start = torch.Generator().manual_seed(stream_seed(seed, "init", f"{name}.weight"))
-                module.reset_parameters(start)
+        draw_weights(self, (Linear, Table), seed)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, V)
         x = self.embed(idx)

@@ -1,7 +1,11 @@
-"""How weights begin: each matrix and embedding is drawn from N(0, std²), and this says which std."""
+"""Initialization: every matrix and embedding is drawn from N(0, std²); an Init gives the std."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from model.placements import Placement
 
 
 @dataclass(frozen=True)
@@ -11,27 +15,37 @@ class Init:
     Attributes:
         matrix: (n_in, n_out) -> std of a linear map's weight.
         table: n_embd -> std of an embedding.
-        depth_scaled: the last projection of each branch is drawn 1/√(2·n_layer) as wide, unless the placement
-            has another way to keep the stream from growing.
+        depth_scaled: draw the last projection of each branch with std/√(2·n_layer); None: as the placement
+            says, which may have another way to keep the residual stream from growing.
     """
 
     matrix: Callable[[int, int], float]
     table: Callable[[int], float]
-    depth_scaled: bool
+    depth_scaled: bool | None
 
     def scaled(self, scale: float) -> "Init":
-        """The same with every std multiplied by ``scale``."""
-        return Init(
+        """Return this initialization with every std multiplied by ``scale``."""
+        return replace(
+            self,
             matrix=lambda n_in, n_out: scale * self.matrix(n_in, n_out),
             table=lambda n_embd: scale * self.table(n_embd),
-            depth_scaled=self.depth_scaled,
         )
 
+    def is_depth_scaled(self, placement: "Placement") -> bool:
+        """Return whether the last projection of each branch is scaled by depth in this placement."""
+        return placement.depth_scaled_init if self.depth_scaled is None else self.depth_scaled
 
-# Radford et al. 2019: the stream is a sum of 2·n_layer branches (§2.3), hence the scale by depth.
-GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=True)
+    def gains(self, placement: "Placement", n_layer: int) -> dict[str, float]:
+        """Return the factors on the std of a branch's matrices: of all but the queries' and keys' and the
+        last projection's (``gain``), and of the last projection's (``projection_gain``)."""
+        depth_scale = (2 * n_layer) ** -0.5 if self.is_depth_scaled(placement) else 1.0
+        return {"gain": placement.branch_gain, "projection_gain": placement.branch_gain * depth_scale}
 
-# Glorot & Bengio 2010, which Vaswani et al. 2017 and Xiong et al. 2020 begin with; embeddings of norm 1.
+
+# Radford et al. 2019: the residual stream is a sum of 2·n_layer branches (§2.3), hence the scale by depth.
+GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=None)
+
+# Glorot & Bengio 2010, used by Vaswani et al. 2017 and Xiong et al. 2020; embeddings of norm 1.
 XAVIER = Init(
     matrix=lambda n_in, n_out: (2 / (n_in + n_out)) ** 0.5,
     table=lambda n_embd: n_embd**-0.5,

@@ -1,9 +1,9 @@
-"""Every normalization: called with the number of features, gives a module that maps (…, T, C) to the same.
+"""The norms of single tokens: called with the number of features, each gives a module (…, T, C) -> (…, T, C).
 
-A new norm is a class here (or anywhere importable) and a YAML in conf/norm. The contract: one positional
-argument, the number of features; statistics in at least fp32; its own initial values; parameters named
-``weight`` and ``bias``, as torch's, so that a checkpoint moves between ours and torch's. In the stream x is
-(B, T, C), as QK-norm (B, n_head, T, C / n_head). Those that look at other tokens are in model/batchnorms.py.
+A new norm is a class here (or anywhere importable) and a YAML in conf/norm. It has one positional argument,
+the number of features, statistics in at least fp32, its own initial values, and parameters named ``weight``
+and ``bias`` as torch's, so that a checkpoint moves between the two. In the residual stream x is (B, T, C), as
+QK-norm (B, n_head, T, C / n_head). Norms that use other tokens are in model/batchnorms.py.
 """
 
 import operator
@@ -18,12 +18,12 @@ from model.standardize import Standardize, StandardizeByConstants, UnitRMS
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """x in the precision its statistics are taken in: bf16 and fp16 are raised to fp32, fp64 stays."""
+    """Return x in the precision of its statistics: bf16 and fp16 become fp32, fp64 stays."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Affine(nn.Module):
-    """What norms learn: y · weight + bias, beginning as 1 and 0, as far as these are there."""
+    """The learned part of a norm: y · weight + bias, initialised to 1 and 0; either may be absent."""
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -57,31 +57,27 @@ class Affine(nn.Module):
 class LayerNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each token over its features (Ba et al. 2016).
 
-    Statistics run over the trailing ``normalized_shape`` dimensions of one token; no other token enters.
-    So training and evaluation are one function, any batch size will do, causality is kept, nothing is to be
-    synchronised across devices, and there are no running buffers.
+    No other token matters, so training and evaluation are the same function for any batch size, the model
+    stays causal, nothing has to be synchronised across devices, and there are no running buffers.
 
-    σ² is the biased variance, Σ(x−μ)²/C, not /(C−1): it is the second moment of the very numbers that are
-    scaled, so y has mean square 1 (up to ε); nothing is being estimated. x is centred before it is squared,
-    because E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and centred once more, because in
-    fp32 the rounding of μ itself leaves an offset of up to |μ|·6e-8 in x − μ. On rows with a large mean this
-    is more accurate than F.layer_norm.
+    σ² is the biased variance, Σ(x−μ)²/C, not /(C−1): nothing is estimated; it is the second moment of the
+    very numbers that are scaled, so y has mean square 1 (up to ε). x is centred before it is squared, because
+    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and again, because in fp32 rounding μ
+    leaves an offset of up to |μ|·6e-8. On rows with a large mean this is more accurate than F.layer_norm.
 
-    It is a drop-in for torch.nn.LayerNorm (docs/library.md): its arguments, attributes and state dict are
-    torch's, and it gives what that gives, in the dtype of its input.
+    A drop-in for torch.nn.LayerNorm (docs/library.md): the same arguments but the last, attributes, state
+    dict and values, in the dtype of the input.
 
-    Args, as torch.nn.LayerNorm's:
+    Args:
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
         eps: added to σ², in units of x².
         elementwise_affine: learn a weight and, if ``bias``, a bias, both of normalized_shape.
-        device, dtype: where and as what they are kept.
-    And, not torch's:
-        detach_statistics: no gradient flows through μ and σ. The output is the same; Xu et al. 2019 (arXiv
-            1911.07013, DetachNorm, there without weight and bias) show by it what that gradient is good for.
+        device, dtype: of the parameters.
+        detach_statistics: let no gradient flow through μ and σ. The output is the same. Xu et al. 2019 (arXiv
+            1911.07013, DetachNorm, without weight and bias) show with it what that gradient does.
 
     Raises:
-        ValueError: the input's trailing dimensions are not normalized_shape, or it is not of real numbers in
-            floating point.
+        ValueError: the input has other trailing dimensions, or no real floating-point dtype.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class LayerNorm(Affine):
         self.standardize = StandardizeByConstants if detach_statistics else Standardize
 
     def reset_parameters(self) -> None:
-        """As at the start; after ``to_empty``, say."""
+        """Reset weight and bias to their initial values, e.g. after ``to_empty``."""
         if self.weight is not None:
             nn.init.ones_(self.weight)
         if self.bias is not None:
@@ -119,7 +115,7 @@ class LayerNorm(Affine):
         return self.affine(y).to(x.dtype)
 
     def torchs(self) -> nn.LayerNorm:
-        """torch's with these very parameters. For one token at a time, in sampling, it is 7 times as fast."""
+        """Return torch's LayerNorm with these parameters; 7 times as fast for one token, in sampling."""
         torchs = nn.LayerNorm(list(self.normalized_shape), self.eps, elementwise_affine=False)
         torchs.register_parameter("weight", self.weight)
         torchs.register_parameter("bias", self.bias)
@@ -127,12 +123,10 @@ class LayerNorm(Affine):
 
 
 class RMSNorm(Affine):
-    """y = x / √(E[x²] + ε) · weight, with the mean square of each token over its features (Zhang & Sennrich
-    2019, arXiv 1910.07467).
+    """y = x / √(E[x²] + ε) · weight, E over a token's features (Zhang & Sennrich 2019, arXiv 1910.07467).
 
-    LayerNorm without its centring: nothing is subtracted, so a constant shift of the features is seen, and
-    one statistic is taken instead of two. ε stands inside of the root, as in Llama; torch.nn.RMSNorm with the
-    same eps is the same function.
+    LayerNorm without centring: one statistic, not two, and y changes with a constant shift of the features. ε
+    is inside the root, as in Llama; torch.nn.RMSNorm with the same eps is the same function.
 
     Args:
         channels: channels C, the last dimension of the input.
@@ -150,15 +144,12 @@ class RMSNorm(Affine):
 
 
 class ScaleNorm(nn.Module):
-    """y = weight · x / max(‖x‖, ε), with one learned number that begins as √C (Nguyen & Salazar 2019, arXiv
-    1910.05895).
-
-    Each token is put on a sphere with a learned radius. At the start this is RMSNorm, but one gain serves all
-    features.
+    """y = weight · x / max(‖x‖, ε), with one learned number, initially √C (Nguyen & Salazar 2019, arXiv
+    1910.05895): RMSNorm with one gain for all features, which puts tokens on a sphere of learned radius.
 
     Args:
         channels: channels C, the last dimension of the input.
-        eps: the least ‖x‖, in units of x, that is divided by.
+        eps: lower bound on the ‖x‖ that x is divided by, in units of x.
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
@@ -172,11 +163,10 @@ class ScaleNorm(nn.Module):
 
 class GroupNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each group of a token's features (Wu & He 2018,
-    arXiv 1803.08494).
+    arXiv 1803.08494): LayerNorm in each of ``num_groups`` equal parts of them.
 
-    LayerNorm in each of ``num_groups`` equal parts of one token's channels. In vision the statistics of a
-    group run over all positions, too; torch.nn.GroupNorm on (B, C, T) does so, and in a causal model that
-    would LEAK THE FUTURE, in evaluation as well. Here they do not: it is torch's on (B·T, C).
+    It is torch.nn.GroupNorm on (B·T, C). On (B, C, T), as in vision, statistics would run over all positions,
+    too, and LEAK THE FUTURE, even in evaluation.
 
     Args:
         channels: C, the last dimension of the input.
@@ -203,10 +193,8 @@ class GroupNorm(Affine):
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 
-# α of DyT at the start, from each width on. Those of 4096, 5120 and 8192 channels are of the official LLaMA
-# recipes (their README: 7B, 13B, 34B and 70B, before the MLP and the head; before attention it is larger
-# there: 0.8, 0.6, 0.2); 1 is the default of that code, and 0.5 at 2048 is of a table of the paper, at second
-# hand.
+# Initial α of DyT, from each width upwards. From 4096: the official LLaMA recipes, before MLP and head (0.8,
+# 0.6, 0.2 before attention). 1: the default of that code. 0.5: a table of the paper, at second hand.
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
@@ -217,17 +205,16 @@ def alpha_of(channels: int) -> float:
 class DynamicTanh(Affine):
     """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
 
-    No statistics at all: each number is squashed by itself, as LayerNorm's output is seen to be in trained
-    networks. What a norm does for the scale of x is left to α. In language models it needs α by width and a
-    learned embedding scale of √C, which ``embedding_scale`` asks for.
+    No statistics: each number is squashed by itself, as LayerNorm is observed to do in trained networks, and
+    α has to follow the scale of x. Language models need α by width and a learned embedding scale of √C.
 
     Args:
         channels: channels C, the last dimension of the input.
-        alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
+        alpha: initial α, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
         bias: learn a bias; the official LLaMA has none.
     """
 
-    embedding_scale = True  # what goes with it in a model
+    embedding_scale = True  # wanted in the model
 
     def __init__(self, channels: int, alpha: float | None = None, bias: bool = True) -> None:
         super().__init__(channels, True, bias)
@@ -238,21 +225,19 @@ class DynamicTanh(Affine):
 
 
 class DynamicErf(Affine):
-    """y = erf(α·x + s) · weight + bias, with learned numbers α and s (Chen et al. 2025, arXiv 2512.10938,
-    Derf).
+    """y = erf(α·x + s) · weight + bias, with learned α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
 
-    As DynamicTanh, with another curve and a learned shift. The paper begins with α = 0.5; its patch for
-    language models with 1 at GPT-2's width, and with a learned embedding scale of √C, as here. For wider
-    models it has no numbers: α by width is DynamicTanh's.
+    DynamicTanh with another curve and a learned shift. Initially α is 0.5 in the paper, and in its patch for
+    language models 1 at GPT-2's width, with a learned embedding scale of √C; for wider models DyT's is taken.
 
     Args:
         channels: channels C, the last dimension of the input.
-        alpha: α at the start, in units of 1/x; None: by width, ``ALPHA``.
-        shift: s at the start.
+        alpha: initial α, in units of 1/x; None: by width, ``ALPHA``.
+        shift: initial s.
         bias: learn a bias.
     """
 
-    embedding_scale = True  # what goes with it in a model
+    embedding_scale = True  # wanted in the model
 
     def __init__(
         self, channels: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True

@@ -1,10 +1,10 @@
-"""Where norms sit around a residual branch f (attention or MLP): settings of one equation,
+"""Placements of norms around a residual branch f (attention or MLP): settings of one equation,
 
     x ← post(a·x + b·out(f(c·pre(x))))        pre, out, post: a norm or the identity; a, b, c: scalars
 
-A new placement is a class whose ``slots`` says, for each branch, which norms and scalars it uses, and a YAML
-in conf/placement that names the class. What goes with a placement is said here too: whether a last norm
-stands before the head, and how the branches' weights are scaled at the start.
+A new placement is a class whose ``slots`` gives each branch its norms and scalars, and a YAML in
+conf/placement that names the class. A placement also decides whether there is a final norm before the head,
+and how the branches' weights are scaled at the start.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from model.scales import LearnedScale, Scale
 
 @dataclass(frozen=True)
 class Slots:
-    """Which of the equation's norms are there, and its scalars; b may be where a learned number begins."""
+    """The norms and scalars of the equation that a branch uses; with ``learn_b``, b is an initial value."""
 
     pre: bool = False
     out: bool = False
@@ -30,7 +30,7 @@ class Slots:
 
 
 class Residual(nn.Module):
-    """x ← post(a·x + b·out(f(c·pre(x)))); what is absent is the identity."""
+    """x ← post(a·x + b·out(f(c·pre(x)))), with the identity for each slot that is absent."""
 
     def __init__(self, branch: nn.Module, norm: Callable[[str], nn.Module], slots: Slots) -> None:
         super().__init__()
@@ -47,15 +47,15 @@ class Residual(nn.Module):
 
 
 class Placement(ABC):
-    """How every branch of a model of ``n_layer`` blocks is wired. A subclass gives ``slots``, and those of
-    the attributes in which it differs.
+    """The wiring of every branch of a model of ``n_layer`` blocks. A subclass defines ``slots``, and the
+    attributes in which it differs.
 
     Attributes:
-        final_norm: a norm between the last block and the head.
-        depth_scaled_init: GPT-2's initialization draws the last projection of a branch 1/√(2·n_layer) as
-            wide: then the stream, a sum of 2·n_layer branches, has a variance at the start that does not
-            grow with depth (Radford et al. 2019, §2.3). False where something else sees to that.
-        branch_gain: factor on the initial std of a branch's matrices, those of queries and keys aside.
+        final_norm: put a norm between the last block and the head.
+        depth_scaled_init: draw the last projection of a branch with std/√(2·n_layer), as GPT-2 does: then the
+            initial variance of the stream, a sum of 2·n_layer branches, does not grow with depth (Radford et
+            al. 2019, §2.3). False if something else prevents that.
+        branch_gain: factor on the initial std of a branch's matrices except queries and keys.
     """
 
     final_norm = True
@@ -67,24 +67,24 @@ class Placement(ABC):
 
     @abstractmethod
     def slots(self, layer: int, site: str) -> Slots:
-        """The norms and scalars of block ``layer`` = 0 … n_layer−1 at ``site``, "attn" or "mlp"."""
+        """Return the norms and scalars of block ``layer`` = 0 … n_layer−1 at ``site``, "attn" or "mlp"."""
 
     def __call__(
         self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str
     ) -> Residual:
-        """Wire ``branch`` into the stream; ``norm(slot)`` makes the norm of that slot."""
+        """Wire ``branch`` into the residual stream; ``norm(slot)`` makes the norm of that slot."""
         return Residual(branch, norm, self.slots(layer, site))
 
 
 class Pre(Placement):
-    """x ← x + f(norm(x)), and a last norm before the head (GPT-2; Xiong et al. 2020, arXiv 2002.04745)."""
+    """x ← x + f(norm(x)), and a final norm before the head (GPT-2; Xiong et al. 2020, arXiv 2002.04745)."""
 
     def slots(self, layer: int, site: str) -> Slots:
         return Slots(pre=True)
 
 
 class Post(Placement):
-    """x ← norm(x + f(x)), with no last norm, as each block already ends in one (Vaswani et al. 2017)."""
+    """x ← norm(x + f(x)), without a final norm, as each block ends in one (Vaswani et al. 2017)."""
 
     final_norm = False
 
@@ -93,11 +93,10 @@ class Post(Placement):
 
 
 class Peri(Placement):
-    """x ← x + norm(f(norm(x))), and a last norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
+    """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    Each branch adds a variance of 1 at the start, whatever its weights, so the stream's grows by 2·n_layer, a
-    straight line. For the same reason the scale of a branch's weights is free, and they are not scaled by
-    depth.
+    At the start each branch adds a variance of 1, whatever its weights, so the stream's grows linearly, by
+    2·n_layer. As the scale of a branch's weights does not matter, they are not scaled by depth.
     """
 
     depth_scaled_init = False
@@ -107,10 +106,10 @@ class Peri(Placement):
 
 
 class Output(Placement):
-    """x ← x + norm(f(x)), and a last norm (OLMo 2, arXiv 2501.00656; Swin v2).
+    """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
-    What is added is normed, what is read is not: the branch sees the stream at its size. As in Peri, the
-    scale of a branch's weights is free.
+    The output of the branch is normed, not its input: it sees the stream at its size. As in Peri, the scale
+    of the branch's weights does not matter.
     """
 
     depth_scaled_init = False
@@ -120,15 +119,15 @@ class Output(Placement):
 
 
 class DeepNorm(Placement):
-    """x ← norm(α·x + f(x)), with no last norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, for
+    """x ← norm(α·x + f(x)), without a final norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, for
     decoders).
 
-    The weights of a branch, those of queries and keys aside, begin β = (8·n_layer)^−¼ as wide. Both bound how
-    far one update moves the output, so that post-norm trains at 1,000 layers. The paper's other weights begin
-    as Xavier's (model.init=xavier).
+    The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. Both
+    bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper initialises
+    by Xavier's rule (model.init=xavier).
 
     Args:
-        alpha, beta: instead of the paper's; None: by depth.
+        alpha, beta: other values; None: the paper's, by depth.
     """
 
     final_norm = False
@@ -144,11 +143,11 @@ class DeepNorm(Placement):
 
 
 class LayerNormScaling(Placement):
-    """x ← x + f(norm(x) / √ℓ) in block ℓ = 1 … n_layer, and a last norm (Sun et al. 2025, arXiv 2502.05795).
+    """x ← x + f(norm(x) / √ℓ) in block ℓ = 1 … n_layer, and a final norm (Sun et al. 2025, arXiv 2502.05795).
 
-    In pre-norm the stream's variance grows with depth, and deep blocks come near to the identity. Here what a
-    block reads, and so adds, falls with depth. Its authors advise against scaling the initialization by
-    depth, too.
+    In pre-norm the stream's variance grows with depth, and deep blocks come close to the identity. Here the
+    input of a branch, and so its output, shrinks with depth. The authors advise against also scaling the
+    initialization by depth.
     """
 
     depth_scaled_init = False
@@ -158,13 +157,13 @@ class LayerNormScaling(Placement):
 
 
 class Mix(Placement):
-    """Post-norm in the first quarter of the blocks, pre-norm in the others, and a last norm (Li et al. 2024,
+    """Post-norm in the first quarter of the blocks, pre-norm in the others, and a final norm (Li et al. 2024,
     arXiv 2412.13795, Mix-LN).
 
-    Post-norm gives the upper blocks large gradients, pre-norm the lower ones; mixed, all have some.
+    Post-norm gives the upper blocks large gradients, pre-norm the lower ones; the mix gives them to all.
 
     Args:
-        fraction: of the blocks that are post-norm, rounded down: of fewer than 4 blocks none at a quarter.
+        fraction: share of post-norm blocks, rounded down: a quarter of fewer than 4 blocks is none.
     """
 
     def __init__(self, n_layer: int, fraction: float = 0.25) -> None:
@@ -179,16 +178,16 @@ class Mix(Placement):
 
 
 class Keel(Placement):
-    """x ← norm(α·x + f(norm(x))), with no last norm; α = 2·n_layer, the number of branches (arXiv
+    """x ← norm(α·x + f(norm(x))), without a final norm; α = 2·n_layer, the number of branches (arXiv
     2601.19895).
 
-    Post-norm whose skip dominates, so that gradients reach the first block through any depth. In the first
-    block α is 1, and its attention has no norm behind it: "we remove the Post-LN for the very first attention
+    Post-norm with a dominating skip, so that gradients reach the first block through any depth. In the first
+    block α is 1, and its attention has no norm after it: "we remove the Post-LN for the very first attention
     layer as well as the scaling factor α for both the very first attention and FFN layers" (§3). The paper
-    advises against it where there is little data.
+    advises against Keel for small data.
 
     Args:
-        alpha: instead of the paper's; None: by depth. For small models the paper tunes it, above 1.
+        alpha: another value; None: the paper's, by depth. For small models the paper tunes it, above 1.
     """
 
     final_norm = False
@@ -204,12 +203,12 @@ class Keel(Placement):
 
 
 class ReZero(Placement):
-    """x ← x + α·f(x), with a learned α for each branch that begins as 0 (Bachlechner et al. 2020, arXiv
+    """x ← x + α·f(x), with a learned α for each branch, initialised to 0 (Bachlechner et al. 2020, arXiv
     2003.04887).
 
-    At the start each block is the identity, at any depth, so no norm is needed in it. The paper has none at
-    all, and one α for both branches of a block; here a last norm stands before the head
-    (model.final_norm=none takes it away).
+    At the start each block is the identity, at any depth, so it needs no norm. The paper has no norm at all,
+    and one α for both branches of a block; here a final norm stands before the head (model.final_norm=none
+    removes it).
     """
 
     depth_scaled_init = False

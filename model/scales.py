@@ -1,4 +1,4 @@
-"""Factors on a stream: fixed, or learned."""
+"""Scalar factors, fixed or learned."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ class Scale(nn.Module):
 
 
 class LearnedScale(nn.Module):
-    """weight·x, with one learned number that begins as s."""
+    """weight·x, with one learned number, initialised to s."""
 
     def __init__(self, s: float) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""What norms with statistics are made of: functions whose gradients are derived by hand.
+"""Standardization with gradients derived by hand: the core of every norm that has statistics.
 
-Uncompiled these take 0.6 of the time that autograd's do for a nano model and a third for wide ones, as fewer
-tensors are kept and fewer passes over memory made. Compiled there is no difference.
+Not compiled, it takes 0.6 of autograd's time for a nano model and a third for wide ones, as fewer tensors are
+kept and memory is read less often. Compiled, there is no difference.
 
-Their gradients can be differentiated again, any number of times: s is an output beside y for that alone.
-torch.func and forward mode (torch.func.jvp) are refused by torch with a message. The first wants
-``setup_context``, with which each call looks up its own signature: a norm's forward and backward then take
-1.09 of their time in a nano model, and its forward 1.6 for one token. The second wants a ``jvp``, and a
-function that has one cannot be compiled.
+Its gradients can be differentiated again, any number of times; only for that is s an output beside y.
+torch.func and forward mode (torch.func.jvp) raise torch's error. The first needs ``setup_context``, by which
+each call looks up its own signature: a norm's forward and backward then take 1.09 of their time in a nano
+model, and its forward 1.6 for one token. The second needs a ``jvp``, and a function with one cannot be
+compiled.
 """
 
 import math
@@ -18,16 +18,16 @@ from torch import Tensor
 
 
 class Standardize(torch.autograd.Function):
-    """y = (x − μ) · s and s = 1/√(σ² + ε), where μ, σ² are of each token over the dimensions ``dims``.
+    """y = (x − μ) · s and s = 1/√(σ² + ε), with μ, σ² of each token over the dimensions ``dims``.
 
-    The gradient, g being that of y and h that of s:  s · (g − E[g] − y · (E[g·y] + h·s/n)), the mean E over
-    the same n numbers as in μ.
+    With g, h the gradients of y, s, that of x is s · (g − E[g] − y · (E[g·y] + h·s/n)), with the mean E of μ,
+    over n numbers.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         y = x - x.mean(dims, keepdim=True)
-        y -= y.mean(dims, keepdim=True)  # what rounding left of μ
+        y -= y.mean(dims, keepdim=True)  # the rounding error of μ
         s = torch.rsqrt(y.square().mean(dims, keepdim=True) + eps)
         y *= s
         ctx.save_for_backward(y, s)
@@ -46,7 +46,7 @@ class Standardize(torch.autograd.Function):
 
 
 class StandardizeByConstants(Standardize):
-    """The same y, but μ and s are constants to the gradient, which is s · g."""
+    """The same y, with μ and s as constants to the gradient, which is s · g."""
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:
@@ -55,9 +55,9 @@ class StandardizeByConstants(Standardize):
 
 
 class UnitRMS(torch.autograd.Function):
-    """y = x · s and s = 1/√(E[x²] + ε), the mean being of each token over its last dimension, of n numbers.
+    """y = x · s and s = 1/√(E[x²] + ε), with the mean of each token over its last dimension, of n numbers.
 
-    The gradient, g being that of y and h that of s:  s · (g − y · (E[g·y] + h·s/n)).
+    With g, h the gradients of y, s, that of x is s · (g − y · (E[g·y] + h·s/n)).
     """
 
     @staticmethod

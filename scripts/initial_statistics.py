@@ -34,7 +34,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.activations import Activations
     from diagnostics.statistics import on_host
     from diagnostics.weights import Weights
-    from model.streams import stream_seed
+    from model.seeds import seed_for
     from training.device import choose
     from training.dry_run import tried_strategy
     from training.load_data import tokens_of
@@ -43,11 +43,11 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     data, T = tokens_of(config), config.model.block_size
     data.check_length(T)
     rows = config.train.batch_size // config.train.grad_accum
-    batch = windows.training_batch(data.train, T, rows, stream_seed(config.seed, "data", 0))
+    batch = windows.training_batch(data.train, T, rows, seed_for(config.seed, "data", 0))
     x, y = (torch.from_numpy(tokens) for tokens in batch)
 
     def loss_of(net: Net) -> torch.Tensor:
-        torch.manual_seed(stream_seed(config.seed, "dropout", 0, 0))
+        torch.manual_seed(seed_for(config.seed, "dropout", 0, 0))
         return cross_entropy(net, x, y)
 
     model = tried_strategy(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.tokenizers import from_spec
-from model.decoding import window_start
+from model.generate import window_start
 from rundir import checkpoint_file
 from rundir.folder import read_status
 from sample import draw
@@ -104,8 +104,8 @@ def likeliest(folder: Path, prompt: str, n: int) -> str:
 
 
 def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
-    so_far = ("norm=none", "norm._target_=tests.model.test_decoding.SoFar")
-    folder = run(tiny(*so_far, "train.steps=20"))
+    past_mean = ("norm=none", "norm._target_=tests.helpers.model.MinusPastMean")
+    folder = run(tiny(*past_mean, "train.steps=20"))
     asked = (
         f"run={folder}",
         "which=last",

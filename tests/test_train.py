@@ -15,8 +15,8 @@ import yaml
 
 from data.token_cache import prepare
 from data.windows import training_batch
-from model.branches import PlainAttend
-from model.streams import stream_seed
+from model.attention import PlainAttend
+from model.seeds import seed_for
 from rundir import checkpoint_file, identity
 from rundir.code_hash import source
 from rundir.folder import read_status
@@ -141,10 +141,10 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
         weight_decay=0.5,
     )
     for step, scale in enumerate([1 / 3, 2 / 3, 1.0, 0.1 + 0.9 * 0.75, 0.1 + 0.9 * 0.25]):
-        x, y = training_batch(data.train, 8, 4, stream_seed(0, "data", step))
+        x, y = training_batch(data.train, 8, 4, seed_for(0, "data", step))
         adam.zero_grad()
         for micro, part in enumerate((slice(0, 2), slice(2, 4))):
-            torch.manual_seed(stream_seed(0, "dropout", step, micro))
+            torch.manual_seed(seed_for(0, "dropout", step, micro))
             logits = model(torch.from_numpy(x[part]))
             loss = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1), torch.from_numpy(y[part].copy()).flatten()

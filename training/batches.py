@@ -9,7 +9,7 @@ from cli.schema import RunConfig
 from data import windows
 from data.token_files import Prepared
 from data.windows import Batch
-from model.streams import stream_seed
+from model.seeds import seed_for
 from training.device import Compute
 from training.parallel.ranks import Ranks
 
@@ -50,12 +50,12 @@ class Batches:
     def of_step(self, step: int) -> Iterator[MicroBatch]:
         """Yield the batch of a step in ``grad_accum`` micro-batches."""
         rows, count = self.train.batch_size, self.train.grad_accum
-        seed = stream_seed(self.seed, "data", step)
+        seed = seed_for(self.seed, "data", step)
         for micro in range(count):
             share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
             x, y = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
             place = micro * self.ranks.count + self.ranks.rank
-            dropout_seed = stream_seed(self.seed, "dropout", step, place)
+            dropout_seed = seed_for(self.seed, "dropout", step, place)
             yield MicroBatch(*self.on_device((x, y)), dropout_seed, is_last=micro == count - 1)
 
     def first_of(self, step: int) -> MicroBatch:

@@ -6,7 +6,7 @@
 import importlib
 import inspect
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -18,7 +18,8 @@ from system.validate import expectation, refusal
 
 if TYPE_CHECKING:
     from model import GPT
-    from model.branches import Attend
+    from model.attention import Attend
+    from model.head import Head
 
 FINITE = ConfigDict(allow_inf_nan=False)
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}  # of what has these names everywhere; in fp32
@@ -113,7 +114,7 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
     if options.embedding_scale == "auto":
         found["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
     if options.depth_scaled_init == "auto":
-        found["model.depth_scaled_init"] = init.depth_scaled and placement.depth_scaled_init
+        found["model.depth_scaled_init"] = init.is_depth_scaled(placement)
     widths = {"model.qk_norm": options.n_embd // options.n_head}
     for key, component in config.components().items():
         with torch.random.fork_rng(devices=[]):
@@ -139,27 +140,29 @@ def build_model(
     vocab_size: int,
     packages: tuple[str, ...] | None = None,
     attend: "type[Attend] | None" = None,
+    head: "type[Head] | None" = None,
 ) -> "GPT":
     """The model of a config, with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
-    import torch.nn.functional as F
     from torch import nn
 
     from model import GPT
-    from model.branches import MLP, Attend, relu2, swiglu
+    from model.attention import Attend, CausalSelfAttention
+    from model.embeddings import Embedding, LearnedPositions, Rotary
+    from model.head import Head
     from model.init import INITS
+    from model.mlp import MLPS
+    from model.scales import LearnedScale
 
-    mlps: dict[str, Callable[..., nn.Module]] = {
-        "gelu": partial(MLP, activation=F.gelu),
-        "gelu_tanh": partial(MLP, activation=partial(F.gelu, approximate="tanh")),
-        "relu2": partial(MLP, activation=relu2),
-        "swiglu": partial(MLP, activation=swiglu, gated=True),
-    }
     options = config.model
     bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         auto = resolved_auto(config, packages)
         own_final: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
         final_norm = bound.get("model.final_norm") or own_final[auto["model.final_norm"]]
+        is_rotary = options.positions == "rotary"
+        has_scale = auto.get("model.embedding_scale", options.embedding_scale)
+        depth_scaled = auto.get("model.depth_scaled_init", options.depth_scaled_init)
+        init = INITS[options.init].scaled(options.init_scale)
         return GPT(
             vocab_size=vocab_size,
             **options.model_dump(
@@ -168,25 +171,37 @@ def build_model(
             norm=bound["norm"],
             placement=bound["placement"],
             final_norm=final_norm,
-            embedding_norm=bound["model.embedding_norm"],
-            qk_norm=bound["model.qk_norm"],
-            embedding_scale=auto.get("model.embedding_scale", options.embedding_scale),
-            rotary=options.positions == "rotary",
-            mlp=mlps[options.activation],
-            init=INITS[options.init].scaled(options.init_scale),
-            depth_scaled_init=auto.get("model.depth_scaled_init", options.depth_scaled_init),
-            attend=attend or Attend,
+            embedding=partial(
+                Embedding,
+                positions=nn.Identity if is_rotary else LearnedPositions,
+                scale=LearnedScale if has_scale else nn.Identity,
+                norm=bound["model.embedding_norm"],
+            ),
+            attention=partial(
+                CausalSelfAttention,
+                qk_norm=bound["model.qk_norm"],
+                rotate=Rotary if is_rotary else nn.Identity,
+                attend=attend or Attend,
+            ),
+            mlp=MLPS[options.activation],
+            head=head or Head,
+            init=replace(init, depth_scaled=depth_scaled),
             seed=config.seed,
         )
     except TypeError as error:
         raise ConfigError(f"{config.chosen()}: {error}") from None
 
 
-def initial_model(config: RunConfig, vocab_size: int, attend: "type[Attend] | None" = None) -> "GPT":
+def initial_model(
+    config: RunConfig,
+    vocab_size: int,
+    attend: "type[Attend] | None" = None,
+    head: "type[Head] | None" = None,
+) -> "GPT":
     """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py."""
     from training.state import initialise_from
 
-    model = build_model(config, vocab_size, attend=attend)
+    model = build_model(config, vocab_size, attend=attend, head=head)
     if config.init_from:
         initialise_from(model, config.init_from, vocab_size)
     return model

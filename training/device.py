@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.branches import Attend, PlainAttend
+from model.attention import Attend, PlainAttend
+from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
 
@@ -42,6 +43,10 @@ class Compute:
         """Return the kind of attention that trains fastest on this device."""
         return PlainAttend if self.device.type == "cpu" and (self.precision == "bf16" or dropout) else Attend
 
+    def head(self, vocab_size: int) -> type[Head]:
+        """Return the kind of head that trains fastest on this device."""
+        return PaddedHead if self.device.type == "cuda" and vocab_size % 64 else Head
+
     def synchronize(self) -> None:
         """Wait until the device has done its work; a CPU always has."""
         if self.device.type != "cpu":
@@ -70,7 +75,7 @@ class Compute:
 
 
 def choose(device: str, precision: str) -> Compute:
-    """Resolve ``auto`` by the machine's hardware, never by timing. Raises ConfigError for a missing device."""
+    """Resolve ``auto`` by the hardware, never by timing. Raises ConfigError for a missing device."""
     available = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")

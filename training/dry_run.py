@@ -35,8 +35,8 @@ def tried_strategy(
     """
     try:
         with memory.explained(config), lost_ranks_explained():
-            attend = compute.attend(config.model.dropout)
-            model = initial_model(config, vocab_size, attend=attend)
+            attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
+            model = initial_model(config, vocab_size, attend=attend, head=head)
             strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
             rehearse(strategy.trained, lambda: loss_of(strategy.net))

@@ -62,8 +62,8 @@ def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
-    """Return the model that a checkpoint holds. Raises ConfigError as ``bind`` does, and CheckpointError where
-    its tensors do not fit its config."""
+    """Return a checkpoint's model. Raises ConfigError as ``bind`` does, and CheckpointError where its tensors
+    do not fit its config."""
     from training import memory
     from training.state import restore_model
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cli.schema import MuonConfig, OptimConfig
 from model import GPT
-from model.branches import Linear
+from model.linear import Linear
 from training.muon import Muon
 from training.optimizer_base import Uncompiled
 from training.parallel.strategies import full_tensor

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data import windows
-from model.streams import stream_seed
+from model.seeds import seed_for
 from rundir import checkpoint_file
 from tests.conftest import LETTERS
 from tests.helpers import programs
@@ -67,7 +67,7 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
     tokens = np.arange(1_000_000, dtype=np.uint32)
 
     def drawn(seed: int) -> set[bytes]:
-        seeds = (stream_seed(seed, "data", step) for step in range(1000))
+        seeds = (seed_for(seed, "data", step) for step in range(1000))
         return {windows.training_batch(tokens, 8, 4, one)[0].tobytes() for one in seeds}
 
     assert not drawn(0) & drawn(1)

@@ -62,7 +62,7 @@ def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
     for one in cases["variance_at_init"]:
         model = Transformer(arm, 16, vocabulary(one), seed=one.seed)
         with torch.no_grad():
-            streams = model.streams(one[arm].batch()[0])
+            streams = model.seeds(one[arm].batch()[0])
         ours.append(at_init.stream_variances(one[arm]))
         theirs.append([float(x.var(correction=0)) for x in streams])
     for block in (1, 4, 16):

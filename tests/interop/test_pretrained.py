@@ -20,7 +20,7 @@ from data import tokenizers
 from data.windows import fixed_windows
 from interop.pretrained import pretrained
 from model import GPT
-from model.decoding import Decoder, generate
+from model.generate import Decoder, generate
 from rundir import identity
 from rundir.checkpoint_file import load
 from scripts import export

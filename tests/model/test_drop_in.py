@@ -1,4 +1,4 @@
-"""In other people's models our LayerNorm stands where torch's stood; docs/library.md says how."""
+"""Our LayerNorm is a drop-in for torch's in other people's models; docs/library.md shows how."""
 
 import copy
 import inspect
@@ -10,16 +10,13 @@ import torch
 from torch import nn
 
 from model.norms import GroupNorm, LayerNorm, RMSNorm
+from tests.helpers.model import drawn
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
 def randomized(net: nn.Module) -> nn.Module:
-    """Gains and biases that are neither 1 nor 0, so that leaving one out is seen."""
+    """Make gains and biases neither 1 nor 0, so that leaving one out is noticed."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -28,7 +25,7 @@ def randomized(net: nn.Module) -> nn.Module:
 
 
 def with_ours(net: nn.Module) -> nn.Module:
-    """A copy in which every LayerNorm of torch's is ours."""
+    """Return a copy in which every LayerNorm of torch's is ours."""
     net = copy.deepcopy(net)
     for module in [*net.modules()]:
         for name, theirs in module.named_children():
@@ -42,10 +39,10 @@ def with_ours(net: nn.Module) -> nn.Module:
     return net
 
 
-# made as torch's is -----------------------------------------------------------------------------------
+# made like torch's ------------------------------------------------------------------------------------
 
 
-def test_its_signature_is_torchs_and_one_keyword_more():
+def test_its_signature_is_torchs_and_one_more_keyword():
     torchs = inspect.signature(nn.LayerNorm).parameters
     ours = inspect.signature(LayerNorm).parameters
     assert [*ours] == [*torchs, "detach_statistics"]
@@ -82,7 +79,7 @@ def test_its_attributes_are_torchs(arguments):
 @pytest.mark.parametrize(
     "wrong", [{"normalized_shape": -1}, {"normalized_shape": 6.0}, {"dtype": torch.int64}], ids=str
 )
-def test_what_torchs_refuses_to_be_ours_does(wrong):
+def test_arguments_that_torch_refuses_are_refused(wrong):
     arguments = {"normalized_shape": 6} | wrong
     with pytest.raises(Exception) as torchs:  # noqa: PT011
         nn.LayerNorm(**arguments)
@@ -91,21 +88,21 @@ def test_what_torchs_refuses_to_be_ours_does(wrong):
 
 
 REFUSED = {
-    "other features": drawn(2, 7),
+    "other features": drawn((2, 7)),
     "integers": torch.ones(2, 6).long(),
     "complex numbers": torch.ones(2, 6).cdouble(),
 }
 
 
 @pytest.mark.parametrize("x", REFUSED.values(), ids=REFUSED)
-def test_what_torchs_refuses_to_be_given_ours_does(x):
+def test_inputs_that_torch_refuses_are_refused(x):
     with pytest.raises(RuntimeError):
         nn.LayerNorm(6).double()(x)
     with pytest.raises(ValueError, match=r"LayerNorm over \(6,\) was given .* torch\."):
         LayerNorm(6).double()(x)
 
 
-def test_on_the_meta_device_it_takes_no_memory_and_begins_anew_elsewhere():
+def test_it_can_be_made_on_the_meta_device_and_reset_elsewhere():
     norm = LayerNorm(6, device="meta")
     assert norm(torch.empty(2, 6, device="meta")).is_meta
     norm.to_empty(device="cpu")
@@ -118,10 +115,10 @@ def test_on_the_meta_device_it_takes_no_memory_and_begins_anew_elsewhere():
 
 
 @pytest.mark.parametrize("detach", [False, True])
-def test_a_copy_is_as_it_and_shares_nothing_with_it(detach):
+def test_a_copy_is_equal_and_shares_nothing(detach):
     norm = randomized(LayerNorm(6, detach_statistics=detach).double())
     twin = copy.deepcopy(norm)
-    x = drawn(3, 6).requires_grad_()
+    x = drawn((3, 6)).requires_grad_()
     assert torch.equal(norm(x), twin(x))
     gradients = [torch.autograd.grad(one(x).pow(3).sum(), x)[0] for one in (norm, twin)]
     assert torch.equal(*gradients)
@@ -129,27 +126,27 @@ def test_a_copy_is_as_it_and_shares_nothing_with_it(detach):
     assert not torch.equal(norm(x), twin(x))
 
 
-# gives what torch's gives -----------------------------------------------------------------------------
+# gives torch's values ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_a_module_of_any_precision_gives_what_torchs_gives(dtype):
+def test_a_module_of_any_precision_gives_torchs_values(dtype):
     ours = randomized(LayerNorm(6, dtype=dtype))
     torchs = nn.LayerNorm(6, dtype=dtype)
     torchs.load_state_dict(ours.state_dict())
-    found = []
+    results = []
     for norm in (ours, torchs):
-        x = drawn(4, 6, dtype=torch.float32).to(dtype).requires_grad_()
+        x = drawn((4, 6), dtype=torch.float32).to(dtype).requires_grad_()
         y = norm(x)
         y.square().sum().backward()
-        found.append([y, x.grad, norm.weight.grad, norm.bias.grad])
-    for mine, theirs in zip(*found, strict=True):
+        results.append([y, x.grad, norm.weight.grad, norm.bias.grad])
+    for mine, theirs in zip(*results, strict=True):
         assert mine.dtype == dtype
         tolerance = TOLERANCE.get(dtype, 8 * torch.finfo(dtype).eps)
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-def test_no_rows_are_normed_to_none():
+def test_an_input_without_rows():
     x = torch.zeros(0, 6, requires_grad=True)
     LayerNorm(6)(x).sum().backward()
     assert x.grad.shape == (0, 6)
@@ -161,17 +158,17 @@ def test_it_compiles_in_one_piece(detach):
     norm = randomized(LayerNorm(6, detach_statistics=detach))
     compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
     for rows in (3, 5, 7):  # from the second shape on for any number of rows
-        x = drawn(rows, 6, dtype=torch.float32).requires_grad_()
-        found = []
+        x = drawn((rows, 6), dtype=torch.float32).requires_grad_()
+        results = []
         for one in (norm, compiled):
             y = one(x)
-            found.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, *norm.parameters()])])
-        for eager, other in zip(*found, strict=True):
+            results.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, *norm.parameters()])])
+        for eager, other in zip(*results, strict=True):
             torch.testing.assert_close(eager, other, rtol=1e-4, atol=1e-4)
 
 
 def test_it_is_exported():
-    net, x = nn.Sequential(randomized(LayerNorm(6)), nn.Linear(6, 2)), drawn(3, 6, dtype=torch.float32)
+    net, x = nn.Sequential(randomized(LayerNorm(6)), nn.Linear(6, 2)), drawn((3, 6), dtype=torch.float32)
     torch.testing.assert_close(torch.export.export(net, (x,)).module()(x), net(x))
 
 
@@ -204,19 +201,19 @@ def bert(dtype: torch.dtype) -> nn.Module:
 
 
 def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
-    """Outputs and the gradients of all parameters, with theirs replaced by ours."""
-    found = []
+    """Compare outputs and gradients of all parameters after replacing torch's norms by ours."""
+    results = []
     for net in (theirs, with_ours(theirs)):
         y = net(x)
         y = getattr(y, "logits", y)
-        cotangent = drawn(*y.shape, seed=3).to(dtype) / y.numel() ** 0.5
+        cotangent = drawn(y.shape, seed=3).to(dtype) / y.numel() ** 0.5
         (y * cotangent).sum().backward()
-        found.append({"": y} | {name: p.grad for name, p in net.named_parameters()})
-    assert found[0].keys() == found[1].keys()
-    for name, tensor in found[0].items():
+        results.append({"": y} | {name: p.grad for name, p in net.named_parameters()})
+    assert results[0].keys() == results[1].keys()
+    for name, tensor in results[0].items():
         assert tensor.abs().max() > 0
         tolerance = TOLERANCE[dtype]
-        torch.testing.assert_close(found[1][name], tensor, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(results[1][name], tensor, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -228,16 +225,15 @@ def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same(make, dt
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_in_torchs_own_transformer_outputs_and_gradients_are_the_same(norm_first, dtype):
-    same(transformer(norm_first, dtype), drawn(2, 5, 16, dtype=dtype), dtype)
+    same(transformer(norm_first, dtype), drawn((2, 5, 16), dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_torchs_transformer_reads_our_weights_where_it_does_without_the_modules(norm_first):
-    """In evaluation without gradients its layers are one call of torch's, with each norm's weight, bias and
-    eps."""
+def test_torchs_fast_path_reads_our_weights(norm_first):
+    """In evaluation without gradients its layers are one kernel, given each norm's weight, bias and eps."""
     theirs = transformer(norm_first, torch.float64).eval()
-    ours, x = with_ours(theirs), drawn(2, 5, 16)
+    ours, x = with_ours(theirs), drawn((2, 5, 16))
     hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with torch.no_grad():
         torch.testing.assert_close(ours(x), theirs(x), rtol=1e-10, atol=1e-10)
@@ -247,7 +243,7 @@ def test_torchs_transformer_reads_our_weights_where_it_does_without_the_modules(
             ours.layers[0](x)
 
 
-# differentiated more than once -------------------------------------------------------------------------
+# higher derivatives ------------------------------------------------------------------------------------
 
 NORMS = {
     "layernorm": LayerNorm(4),
@@ -258,49 +254,49 @@ NORMS = {
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_first_and_second_derivatives_are_those_of_differences(name):
+def test_first_and_second_derivatives_are_those_of_finite_differences(name):
     norm = randomized(copy.deepcopy(NORMS[name]).double())
-    x = drawn(2, 3, 4).requires_grad_()
+    x = drawn((2, 3, 4)).requires_grad_()
     assert torch.autograd.gradcheck(norm, x, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(norm, x, check_batched_grad=True)
 
 
 def formula(norm: LayerNorm, x: torch.Tensor, statistics_of: torch.Tensor) -> torch.Tensor:
-    """The same as autograd sees it."""
+    """The same function for autograd."""
     mean, var = statistics_of.mean(-1, keepdim=True), statistics_of.var(-1, correction=0, keepdim=True)
     return (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
 
 
 @pytest.mark.parametrize("detach", [False, True])
-def test_a_derivative_of_any_order_is_that_of_the_formula(detach):
-    """The third is; torch 2.13's own LayerNorm has another one. Where statistics are constants to the
-    gradient, they are so to the gradient's gradient."""
+def test_derivatives_of_any_order_are_those_of_the_formula(detach):
+    """Up to the third, which torch 2.13's own LayerNorm has wrong. Statistics that are constants to the
+    gradient are constants to the gradient's gradient."""
     norm = randomized(LayerNorm(4, detach_statistics=detach).double())
     for order in (1, 2, 3):
-        found = []
+        results = []
         for form in (norm, lambda x: formula(norm, x, x.detach() if detach else x)):
-            leaf = drawn(3, 4).requires_grad_()
+            leaf = drawn((3, 4)).requires_grad_()
             y = form(leaf)
             for seed in range(order):
-                y = y * y  # else, of constant statistics, the second derivative is 0
-                (y,) = torch.autograd.grad(y, leaf, drawn(3, 4, seed=seed + 5), create_graph=True)
-            found.append(y)
-        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
-        assert found[0].abs().max() > 0.1
+                y = y * y  # else the second derivative is 0 with constant statistics
+                (y,) = torch.autograd.grad(y, leaf, drawn((3, 4), seed=seed + 5), create_graph=True)
+            results.append(y)
+        torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+        assert results[0].abs().max() > 0.1
 
 
 @pytest.mark.parametrize("vectorize", [False, True])
-def test_torchs_functional_derivatives_take_it(vectorize):
+def test_torchs_functional_derivatives_are_the_same(vectorize):
     ours, torchs = randomized(LayerNorm(4).double()), nn.LayerNorm(4).double()
     torchs.load_state_dict(ours.state_dict())
-    functional, x = torch.autograd.functional, drawn(3, 4)
+    functional, x = torch.autograd.functional, drawn((3, 4))
     for of in (functional.hessian, functional.jacobian):
-        found = [
+        results = [
             of(lambda x, norm=norm: norm(x).pow(3).sum(), x, vectorize=vectorize) for norm in (ours, torchs)
         ]
-        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
-    found = [functional.jvp(norm, x, drawn(3, 4, seed=4))[1] for norm in (ours, torchs)]
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+    results = [functional.jvp(norm, x, drawn((3, 4), seed=4))[1] for norm in (ours, torchs)]
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code

@@ -1,4 +1,4 @@
-"""Our dropout is torch's, but for which random numbers it draws."""
+"""Our dropout is torch's except for the random numbers that it draws."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 @given(st.floats(0.001, 0.999), st.integers(0, 2**31))
-def test_a_share_of_p_is_0_and_the_mean_stays(p, seed):
+def test_a_share_p_is_zero_and_the_mean_is_kept(p, seed):
     n = 100_000
     torch.manual_seed(seed)
     y = dropout(ones(n), p, training=True)
@@ -25,7 +25,7 @@ def test_a_share_of_p_is_0_and_the_mean_stays(p, seed):
 
 
 @pytest.mark.parametrize("p", [1e-300, 1e-6, 0.5, 1 - 1e-6, 1 - 2**-53])
-def test_the_mean_stays_also_next_to_0_and_1(p):
+def test_the_mean_is_kept_even_near_0_and_1(p):
     torch.manual_seed(0)
     y = dropout(ones(2**22), p, training=True)
     assert y.isfinite().all()
@@ -44,7 +44,7 @@ def test_elements_are_independent_of_their_neighbours(p):
 @given(
     st.lists(st.integers(0, 9), max_size=4), st.sampled_from([torch.float32, torch.bfloat16, torch.float64])
 )
-def test_shape_and_dtype_stay_and_the_gradient_is_what_x_was_multiplied_by(shape, dtype):
+def test_shape_and_dtype_are_kept_and_the_gradient_is_the_mask(shape, dtype):
     x = ones(*shape, dtype=dtype)
     y = dropout(x, 0.3, training=True)
     y.sum().backward()
@@ -52,7 +52,7 @@ def test_shape_and_dtype_stay_and_the_gradient_is_what_x_was_multiplied_by(shape
     assert torch.equal(x.grad, y.detach())
 
 
-def test_what_lies_transposed_in_memory_is_dropped_like_any_other():
+def test_the_layout_in_memory_does_not_matter():
     x = torch.randn(3, 5, dtype=torch.float64)
     drawn = []
     for laid_out in (x, x.t().contiguous().t()):
@@ -61,7 +61,7 @@ def test_what_lies_transposed_in_memory_is_dropped_like_any_other():
     assert torch.equal(*drawn)
 
 
-def test_torchs_seed_is_the_seed():
+def test_torchs_seed_decides():
     def drawn(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         return dropout(ones(100), 0.5, training=True)
@@ -70,7 +70,7 @@ def test_torchs_seed_is_the_seed():
     assert not torch.equal(drawn(0), drawn(1))
 
 
-def test_in_evaluation_and_at_0_nothing_happens_and_nothing_is_drawn():
+def test_in_evaluation_and_at_0_x_is_returned_and_nothing_is_drawn():
     x, before = ones(10), torch.get_rng_state()
     assert torch.equal(Dropout(0.5).eval()(x), x)
     assert torch.equal(Dropout(0.0).train()(x), x)
@@ -78,27 +78,27 @@ def test_in_evaluation_and_at_0_nothing_happens_and_nothing_is_drawn():
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan")])
-def test_what_is_no_probability_below_1_is_refused(p):
+def test_p_outside_of_0_to_1_is_refused(p):
     with pytest.raises(ValueError, match=r"dropout = .* is not a probability in \[0, 1\)"):
         Dropout(p)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("p", [0.1, 0.2, 0.5])
-def test_what_is_kept_is_as_large_as_by_torchs_dropout(p, dtype):
+def test_the_kept_elements_are_scaled_as_by_torchs_dropout(p, dtype):
     torch.manual_seed(0)
     ours, torchs = (f(ones(1000, dtype=dtype), p, True).max() for f in (dropout, F.dropout))
     torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=0)
 
 
-def test_it_stays_on_the_device_of_what_it_is_given():
+def test_the_output_is_on_the_device_of_the_input():
     with torch.device("meta"):
         assert dropout(torch.ones(5, device="cpu"), 0.5, True).is_cpu
 
 
 @pytest.mark.long  # a compiler takes its time: make test-long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
-def test_compiled_with_the_compilers_own_random_numbers_as_many_are_kept():
+def test_compiled_with_other_random_numbers_as_many_are_kept():
     torch.manual_seed(0)
     y = torch.compile(lambda x: dropout(x, 0.2, True))(torch.ones(2**20))
     assert abs((y == 0).double().mean().item() - 0.2) < 6 * 0.4 / 2**10

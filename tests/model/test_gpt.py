@@ -1,4 +1,4 @@
-"""The network is GPT-2's, it sees no future, and its start depends on the seed and the names alone."""
+"""The network is GPT-2's, and its initial values depend on the seed and the names alone."""
 
 import itertools
 import math
@@ -12,72 +12,63 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from model import GPT
-from model.branches import MLP, Attend, CausalSelfAttention, PlainAttend
-from model.decoding import Decoder, generate, window_start
-from model.embeddings import Embedding, LearnedPositions, Table
-from model.gpt import Head
+from model.attention import Attend, CausalSelfAttention, PlainAttend
+from model.embeddings import Embedding
+from model.generate import Decoder, generate, window_start
+from model.head import Head, PaddedHead
+from model.mlp import MLP
 from model.norms import LayerNorm
 from model.placements import Post, Pre
-from model.streams import stream_seed
+from model.seeds import seed_for
 from tests.conftest import configured
+from tests.helpers.model import DrawingNorm, drawn, random_tokens, small
 from training.build import build_model
 
-SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8}
 
-
-def tokens(rows: int = 3, length: int = 8, vocab_size: int = 11) -> torch.Tensor:
-    return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
-
-
-def small(norm=LayerNorm, placement=None, **options) -> GPT:
-    return GPT(**SMALL | options, norm=norm, placement=placement or Pre)
-
-
-def attention(**options) -> CausalSelfAttention:
-    absent = {name: nn.Identity() for name in ("q_norm", "k_norm", "rotate")}
-    return CausalSelfAttention(8, 2, **absent | {"dropout": 0.0, "bias": True} | options)
+def attention(dropout: float = 0.0) -> CausalSelfAttention:
+    return CausalSelfAttention(8, 2, dropout=dropout, bias=True)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 63, 64, 65])
-def test_a_head_filled_up_gives_the_same_logits_and_gradients(vocab_size):
-    head = Head(8, vocab_size, bias=False).double()
-    x = torch.randn(2, 3, 8, dtype=torch.float64)
-    widths, found = [], []
-    for forward in (head, head.padded):
+def test_a_padded_head_gives_the_same_logits_and_gradients(vocab_size):
+    head, padded = Head(8, vocab_size).double(), PaddedHead(8, vocab_size).double()
+    padded.load_state_dict(head.state_dict())
+    x = drawn((2, 3, 8))
+    widths, results = [], []
+    for module in (head, padded):
         with FlopCounterMode(display=False) as counter:
-            logits = forward(x)
+            logits = module(x)
         widths.append(counter.get_total_flops() // (2 * 6 * 8))
-        found.append((logits, *torch.autograd.grad(logits.square().sum(), head.weight)))
+        results.append((logits, *torch.autograd.grad(logits.square().sum(), module.weight)))
     assert widths == [vocab_size, 64 * math.ceil(vocab_size / 64)]
-    for exact, filled in zip(*found, strict=True):
-        torch.testing.assert_close(filled, exact, rtol=1e-12, atol=1e-12)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_gpt2_has_its_published_number_of_parameters():
-    model = build_model(configured("model=gpt2"), vocab_size=50257)
+    with torch.device("meta"):  # takes no memory
+        model = build_model(configured("model=gpt2"), vocab_size=50257)
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
 
 
 def test_attention_is_the_softmax_of_scaled_products_over_the_past():
-    whole = attention().double()
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    q, k, v = whole.qkv(x).split(8, dim=-1)
+    module, x = attention().double(), drawn((2, 5, 8))
+    q, k, v = module.qkv(x).split(8, dim=-1)
     heads = []
     for head in (slice(0, 4), slice(4, 8)):
         scores = q[..., head] @ k[..., head].transpose(1, 2) / math.sqrt(4)
         scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
         heads.append(scores.softmax(-1) @ v[..., head])
-    torch.testing.assert_close(whole(x), whole.proj(torch.cat(heads, -1)))
+    torch.testing.assert_close(module(x), module.proj(torch.cat(heads, -1)))
 
 
-def test_plain_attention_is_the_same_with_the_same_gradients_and_drops_as_many_weights():
-    q, k, v = (torch.randn(2, 3, 7, 4, dtype=torch.float64, requires_grad=True) for _ in "qkv")
-    cotangent = torch.randn(2, 3, 7, 4, dtype=torch.float64)
-    found = []
+def test_plain_attention_has_the_same_output_gradients_and_dropout():
+    q, k, v = (drawn((2, 3, 7, 4), seed).requires_grad_() for seed in range(3))
+    results = []
     for attend in (Attend(0.0), PlainAttend(0.0)):
         y = attend(q, k, v)
-        found.append([y, *torch.autograd.grad(y, (q, k, v), cotangent)])
-    for a, b in zip(*found, strict=True):
+        results.append([y, *torch.autograd.grad(y, (q, k, v), drawn((2, 3, 7, 4), 3))])
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     ones = torch.ones(64, 1, 32, 32)
     torch.manual_seed(0)
@@ -87,15 +78,29 @@ def test_plain_attention_is_the_same_with_the_same_gradients_and_drops_as_many_w
     torch.testing.assert_close(PlainAttend(0.25).eval()(ones, ones, ones), ones)
 
 
-def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
-    loss = nn.functional.cross_entropy(small()(tokens()).flatten(0, 1), tokens().roll(-1, 1).flatten())
+def test_dropout_is_at_every_site_in_training_and_nowhere_in_evaluation():
+    both, weights_only = attention(dropout=0.5), attention(dropout=0.5)
+    weights_only.dropout = nn.Identity()  # the attention weights still have dropout
+    mlp = MLP(8, activation=F.gelu, dropout=0.5, bias=False)
+    embedding = Embedding(11, 8, 8, dropout=0.5)
+    x = drawn((3, 8, 8), dtype=torch.float32)
+    for module, argument in ((both, x), (weights_only, x), (mlp, x), (embedding, random_tokens())):
+        assert not torch.equal(module(argument), module(argument))
+        module.eval()
+        assert torch.equal(module(argument), module(argument))
+
+
+def test_the_number_of_heads_must_divide_the_channels():
+    with pytest.raises(ValueError, match=r"n_embd = 10 .* n_head = 4"):
+        small(n_embd=10, n_head=4)
+
+
+# initial values ---------------------------------------------------------------------------------------
+
+
+def test_the_initial_loss_is_the_logarithm_of_the_vocabulary():
+    loss = F.cross_entropy(small()(random_tokens()).flatten(0, 1), random_tokens(seed=1).flatten())
     assert loss.item() == pytest.approx(math.log(11), rel=0.1)
-
-
-def test_the_head_is_the_token_embedding():
-    model = small()
-    assert model.head.weight is model.embed.tokens.weight
-    assert sum("head" in name for name, _ in model.named_parameters()) == 0
 
 
 def test_initial_weights_are_gpt2s():
@@ -111,87 +116,57 @@ def test_initial_weights_are_gpt2s():
             assert (p == 1).all()
 
 
-class DrawingNorm(nn.Module):
-    """A norm with random initial values, drawn from torch's global generator as torch's modules do."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": nn.LayerNorm},
+        {"norm": nn.Identity},
+        {"norm": DrawingNorm},
+        {"norm": DrawingNorm, "placement": Post},
+        {"tie": False},
+        {"n_layer": 3},
+    ],
+    ids=str,
+)
+def test_no_norm_head_or_further_block_changes_the_initial_value_of_another_parameter(options):
+    reference, other = (dict(small(**given).named_parameters()) for given in ({}, options))
+    shared = [name for name in reference if ".branch." in name or name.startswith("embed.")]
+    assert len(shared) == 2 + 2 * 8
+    for name in shared:
+        if "n_layer" not in options or not name.endswith("proj.weight"):  # scaled by depth
+            assert torch.equal(other[name], reference[name]), name
 
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(n))
-        self.mix = nn.Linear(n, n)
 
-    def forward(self, x):
-        return self.mix(x * self.weight)
-
-
-def test_a_seed_gives_the_same_start_outside_the_norms_whatever_the_norm():
-    reference = dict(small().named_parameters())
-    for norm in (nn.LayerNorm, nn.Identity, DrawingNorm, partial(LayerNorm, bias=False)):
-        for placement in (Pre, Post):
-            found = dict(small(norm, placement).named_parameters())
-            shared = [name for name in found if ".branch." in name or name.startswith("embed.")]
-            assert len(shared) == 2 + 2 * 8
-            assert all(torch.equal(found[name], reference[name]) for name in shared)
-
-
-def test_a_norm_that_draws_is_the_same_where_other_norms_come_and_go_and_differs_by_site():
-    pre, post = (dict(small(DrawingNorm, p).named_parameters()) for p in (Pre, Post))
-    again = dict(small(DrawingNorm, Pre, n_layer=3).named_parameters())
-    assert torch.equal(pre["blocks.1.mlp.pre.weight"], again["blocks.1.mlp.pre.weight"])
-    assert torch.equal(pre["final.mix.weight"], again["final.mix.weight"])
+def test_a_norm_that_draws_depends_on_its_site_alone_not_on_the_global_generator():
+    torch.manual_seed(5)
+    pre, post = (dict(small(norm=DrawingNorm, placement=p).named_parameters()) for p in (Pre, Post))
+    torch.manual_seed(6)
+    deeper = dict(small(norm=DrawingNorm, n_layer=3).named_parameters())
+    for name in ("blocks.1.mlp.pre.weight", "final.mix.weight"):
+        assert torch.equal(pre[name], deeper[name])
     assert not torch.equal(pre["blocks.0.mlp.pre.weight"], pre["blocks.1.mlp.pre.weight"])
     assert not torch.equal(pre["blocks.0.mlp.pre.weight"], post["blocks.0.mlp.post.weight"])
 
 
-def test_one_more_layer_moves_no_other_parameters_start():
-    small_ones, more = dict(small(n_layer=2).named_parameters()), dict(small(n_layer=3).named_parameters())
-    for name, p in small_ones.items():
-        if not name.endswith("proj.weight"):  # scaled by depth
-            assert torch.equal(p, more[name]), name
-
-
-def test_a_start_does_not_depend_on_the_global_generator():
-    torch.manual_seed(5)
-    a = dict(small(DrawingNorm).named_parameters())
-    torch.manual_seed(6)
-    b = dict(small(DrawingNorm).named_parameters())
-    assert all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_seeds_differ():
     assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
-    assert stream_seed(0, "data", 1) != stream_seed(1, "data", 0)
-    assert len({stream_seed(s, "data", i) for s in range(10) for i in range(100)}) == 1000
-
-
-def test_heads_must_divide_the_channels():
-    with pytest.raises(ValueError, match=r"n_embd = 10 .* n_head = 4"):
-        small(n_embd=10, n_head=4)
-
-
-def test_dropout_is_at_every_site_in_training_and_nowhere_in_evaluation():
-    both, weights_only = attention(dropout=0.5), attention(dropout=0.5)
-    weights_only.dropout = nn.Identity()  # what is left is on the attention weights
-    mlp = MLP(8, activation=nn.functional.gelu, dropout=0.5, bias=False)
-    absent = {"scale": nn.Identity(), "norm": nn.Identity()}
-    embedding = Embedding(Table(11, 8), LearnedPositions(8, 8), **absent, dropout=0.5)
-    x = torch.randn(3, 8, 8)
-    for module, argument in ((both, x), (weights_only, x), (mlp, x), (embedding, tokens())):
-        assert not torch.equal(module(argument), module(argument))
-        module.eval()
-        assert torch.equal(module(argument), module(argument))
-
-
-def test_the_activation_is_the_one_that_was_chosen():
-    x = torch.linspace(-3, 3, 50)
-    for name, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
-        config = configured(f"model.activation={name}", "model.n_layer=1")
-        activation = build_model(config, 9).blocks[0].mlp.branch.activation
-        assert torch.equal(activation(x), nn.functional.gelu(x, approximate=approximate))
-    assert configured("model=gpt2").model.activation == "gelu_tanh"
-    assert configured("model=baby").model.activation == "gelu"
+    assert seed_for(0, "data", 1) != seed_for(1, "data", 0)
+    assert len({seed_for(s, "data", i) for s in range(10) for i in range(100)}) == 1000
 
 
 # GPT-2 ------------------------------------------------------------------------------------------------
+
+OUR_NAMES = {
+    "wte": "embed.tokens",
+    "wpe": "embed.positions",
+    "ln_1": "attn.pre",
+    "attn.c_attn": "attn.branch.qkv",
+    "attn.c_proj": "attn.branch.proj",
+    "ln_2": "mlp.pre",
+    "mlp.c_fc": "mlp.branch.fc",
+    "mlp.c_proj": "mlp.branch.proj",
+    "ln_f": "final",
+}
 
 
 def reference_and_ours(activation, dtype):
@@ -206,35 +181,16 @@ def reference_and_ours(activation, dtype):
     with torch.no_grad():
         for name, p in reference.named_parameters():  # at GPT-2's 0.02 a wrong GELU would not be seen
             p.normal_(mean=1.0 if "ln_" in name and "weight" in name else 0.0, std=0.2, generator=generator)
-    ours = GPT(
-        vocab_size=61,
-        block_size=16,
-        **sizes,
-        norm=LayerNorm,
-        placement=Pre,
-        mlp=partial(MLP, activation=activation),
-    )
-    names = {
-        "wte": "embed.tokens",
-        "wpe": "embed.positions",
-        "ln_1": "attn.pre",
-        "attn.c_attn": "attn.branch.qkv",
-        "attn.c_proj": "attn.branch.proj",
-        "ln_2": "mlp.pre",
-        "mlp.c_fc": "mlp.branch.fc",
-        "mlp.c_proj": "mlp.branch.proj",
-        "ln_f": "final",
-    }
+    mlp = partial(MLP, activation=activation)
+    ours = GPT(vocab_size=61, block_size=16, **sizes, norm=LayerNorm, placement=Pre, mlp=mlp)
     weights = {}
     for name, tensor in reference.transformer.named_parameters():
         head, _, kind = name.rpartition(".")
         layer = re.match(r"h\.(\d+)\.", head)
-        ours_name = names[head.removeprefix(layer[0]) if layer else head]
-        transposed = head.endswith(
-            ("c_attn", "c_proj", "c_fc")
-        )  # a Conv1D has its weight the other way round
-        where = f"blocks.{layer[1]}." if layer else ""
-        weights[f"{where}{ours_name}.{kind}"] = tensor.T if transposed and kind == "weight" else tensor
+        block = f"blocks.{layer[1]}." if layer else ""
+        is_conv1d = head.endswith(("c_attn", "c_proj", "c_fc"))  # which has its weight transposed
+        our_name = f"{block}{OUR_NAMES[head.removeprefix(layer[0]) if layer else head]}.{kind}"
+        weights[our_name] = tensor.T if is_conv1d and kind == "weight" else tensor
     weights["head.weight"] = weights["embed.tokens.weight"]
     ours = ours.to(dtype).eval()
     ours.load_state_dict(weights)
@@ -256,15 +212,15 @@ def test_logits_are_those_of_hugging_faces_gpt2_with_the_same_weights(dtype, tol
     assert largest_difference(*reference_and_ours(F.gelu, dtype)) > 10 * tolerance  # the other GELU
 
 
-def test_its_likeliest_text_is_gpt2s_beyond_the_context_too():
+def test_the_likeliest_text_is_gpt2s_beyond_the_context_too():
     reference, ours = reference_and_ours(gelu_tanh, torch.float64)
     idx = torch.tensor([[3, 1, 4, 1, 5]])
-    drawn = generate(Decoder(ours), idx, 16, lambda logits: logits.argmax(-1))
-    found = [int(token) for token in itertools.islice(drawn, 40)]
+    tokens = generate(Decoder(ours), idx, 16, lambda logits: logits.argmax(-1))
+    text = [int(token) for token in itertools.islice(tokens, 40)]
     expected = idx
     for _ in range(40):
         with torch.no_grad():
             window = expected[:, window_start(expected.shape[1], 16) :]
             likeliest = reference(window).logits[:, -1].argmax(-1)
         expected = torch.cat([expected, likeliest[:, None]], dim=1)
-    assert found == expected[0, 5:].tolist()
+    assert text == expected[0, 5:].tolist()

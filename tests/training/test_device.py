@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.branches import Attend, PlainAttend
+from model.attention import Attend, PlainAttend
 from system.errors import ConfigError
 from tests.conftest import ROOT
 from training.device import Compute, choose, set_switches

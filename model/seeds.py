@@ -1,0 +1,52 @@
+"""Seeds of random streams: every draw is a pure function of (seed, what it is for, where).
+
+So nothing depends on what was drawn before: a resumed run needs no stored generator state, evaluation cannot
+shift the training data, and two runs of one seed see the same batches and initial weights, whatever their
+norm.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+Norm = Callable[[int], nn.Module]  # number of features n -> a norm of n features
+NewNorm = Callable[[Norm, int, str], nn.Module]  # norm, n, name -> the norm of that name, with initial values
+
+
+def seed_for(seed: int, stream: str, *where: int | str) -> int:
+    """Return the 63-bit seed of one stream, e.g. ``seed_for(0, "dropout", step, micro_batch)``.
+
+    A hash, not a sum: the streams of seeds s and s+1 share nothing.
+    """
+    key = json.dumps([seed, stream, *where]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
+
+
+def unseeded(norm: Norm, n: int, name: str) -> nn.Module:
+    """Return ``norm(n)``; what it draws comes from torch's global generator."""
+    return norm(n)
+
+
+def seeded(seed: int, parent: str, norm: Norm, n: int, name: str) -> nn.Module:
+    """Return ``norm(n)`` for the place ``name`` in the module ``parent``; what it draws depends on the seed
+    and that place alone, so it is the same whichever other norms the model has."""
+    path = f"{parent}.{name}".removeprefix(".")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "init", path))
+        return norm(n)
+
+
+def draw_weights(model: nn.Module, kinds: tuple[type[Any], ...], seed: int) -> None:
+    """Draw the weight of every module of these kinds, each from its own stream (seed, "init", name).
+
+    A weight that two modules share is drawn once, under the first of its names.
+    """
+    for name, _ in model.named_parameters():
+        parent, _, parameter = name.rpartition(".")
+        module = model.get_submodule(parent)
+        if isinstance(module, kinds) and parameter == "weight":
+            module.reset_parameters(torch.Generator().manual_seed(seed_for(seed, "init", name)))
