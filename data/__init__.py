@@ -7,7 +7,6 @@ gpt2.py         where GPT-2's tokens come from
 prepared.py     both, once: a folder of token files, read through a memory map
 adopted.py      folders of token files that were made elsewhere
 shards.py       many token files as one array
-prepare.py      a program for corpora larger than memory
-blocks.py       reads them; documents.py cuts what is long; workers.py makes the tokens; making.py writes them
+large/          tokenizes corpora larger than memory: python -m scripts.prepare_corpus
 batches.py      windows of those tokens, for training and evaluation
 """

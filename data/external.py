@@ -1,5 +1,5 @@
-"""Folders of tokens that were made elsewhere: by ``python -m data.prepare``, by nanoGPT, by llm.c. Their
-files stay where they are; what is found out about them is kept in the cache.
+"""Folders of tokens that were made elsewhere: by ``python -m scripts.prepare_corpus``, by nanoGPT, by llm.c.
+Their files stay where they are; what is found out about them is kept in the cache.
 
     train.bin, val.bin                  nanoGPT's
     …train….bin …, …val….bin …          several of a split, in the order of their names: ours, and llm.c's

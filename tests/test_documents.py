@@ -98,7 +98,7 @@ def home(tmp_path_factory) -> Path:
     rows = [json.dumps({"text": f"{number} {LETTERS[:300]}"}) for number in range(60)]
     (home / "web/1.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))
     prepared = ("web/1.jsonl.zst", "--out", "prepared/web", "--tokenizer", "gpt2", "--val-fraction", "0.5")
-    succeeded(home, "data/prepare.py", *prepared)
+    succeeded(home, "scripts/prepare_corpus.py", *prepared)
     return home
 
 
@@ -131,7 +131,7 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
         return [*words, "--mixed"]  # ours are too short to be compared with
     if program == "findings/__main__.py" and words and not words[0].startswith("-"):
         return [*words, "train.steps=2"]  # of one that trains nothing it is no condition
-    if program == "data/prepare.py":
+    if program == "scripts/prepare_corpus.py":
         return [*words, "--val-fraction", "0.5"]  # of one block in 200 there is none here
     if program not in ("train.py", "scripts/initial_statistics.py") or "--help" in words:
         return words

@@ -16,7 +16,7 @@ PROGRAMS = (
     "sample",
     "compare",
     "data.token_files",
-    "data.prepare",
+    "scripts.prepare_corpus",
     "sweep.runner",
     "rundir.wandb_process",
     "bench.train",

@@ -1,0 +1,215 @@
+"""python -m scripts.prepare_corpus: every kind of file, killed and resumed, and what it refuses."""
+
+import gzip
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("datasets")
+import pyarrow
+import pyarrow.parquet
+import zstandard
+
+from data import tokenizers
+from data.large import token_writer
+from data.token_cache import prepare as prepared
+from scripts.prepare_corpus import prepare
+from system.errors import DataError
+from tests.conftest import LETTERS
+from tests.helpers.programs import ROOT
+
+GPT2 = tokenizers.gpt2("", "", 0)
+
+
+def prepared_corpus(files: list[Path], out: Path, **changes) -> Path:
+    arguments = {"tokenizer": "gpt2", "vocab_size": 300, "val_fraction": 0.3, "field": "text", "processes": 1}
+    prepare(files=files, out=out, **arguments | changes)
+    return out
+
+
+def tokens_of(folder: Path, split: str) -> list[int]:
+    meta = json.loads((folder / "meta.json").read_text())
+    return np.fromfile(folder / f"{split}.bin", meta["dtype"]).tolist()
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
+    documents = [LETTERS[start : start + 200] + "\r\u2028é" for start in range(0, len(LETTERS), 200)]
+    # Other fields may change their type from line to line.
+    rows = [{"id": n if n % 2 else str(n), "text": text} for n, text in enumerate(documents)]
+    lines = "\n \n".join(map(json.dumps, rows)).encode()
+    (tmp_path / "[a] *.jsonl").write_bytes(lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    half = len(lines) // 2  # two frames, as tools that compress in parallel write them
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(map(zstandard.compress, (lines[:half], lines[half:]))))
+    table = pyarrow.table({"id": range(len(documents)), "text": documents})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    ids = [[*GPT2.encode(text), GPT2.vocab_size - 1] for text in documents]
+    for name in ("[a] *.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"):
+        out = prepared_corpus([tmp_path / name], tmp_path / f"{name}.out")
+        train, val = tokens_of(out, "train"), tokens_of(out, "val")
+        assert sorted(train + val) == sorted(itertools.chain(*ids)), name
+        assert all(",".join(map(str, part)) in ",".join(map(str, train + val)) for part in ids), name
+        assert 0.1 < len(val) / len(train + val) < 0.6
+
+
+@pytest.mark.parametrize("tokenizer", ["gpt2", "char", "bpe"])
+def test_a_prepared_corpus_has_the_text_and_its_tokenizer(tmp_path, text_file, tokenizer):
+    out = prepared_corpus([text_file, text_file], tmp_path / "out", tokenizer=tokenizer, val_fraction=0.5)
+    none = {"vocab_size": 300, "val_fraction": None, "verify": True}
+    data = prepared(corpus="prepared", path=str(out), tokenizer="char", cache=str(tmp_path / "cache"), **none)
+    text = b"".join(data.tokenizer.decode(tokens_of(out, split)) for split in ("train", "val")).decode()
+    assert sorted(text) == sorted(2 * LETTERS)
+    assert not (tmp_path / "out.part").exists()
+
+
+def test_lines_of_text_are_tokenized_together(tmp_path, text_file):
+    text_file.write_text("a line\n\n\nand another,\nwhich  is longer\n" * 200, encoding="utf-8")
+    out = prepared_corpus([text_file], tmp_path / "out", val_fraction=0.5)
+    text = "".join(GPT2.decode(tokens_of(out, split)).decode() for split in ("train", "val"))
+    tokens = len(tokens_of(out, "train")) + len(tokens_of(out, "val"))
+    assert text == text_file.read_text()
+    assert len(GPT2.encode(text)) <= tokens <= len(GPT2.encode(text)) + 10
+
+
+PROGRAM = """
+import signal
+import sys
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C
+    import data.large.token_writer
+    data.large.token_writer.EVERY = 1
+    from scripts.prepare_corpus import main
+    main()
+"""
+
+
+def started(cwd: Path, *arguments: str) -> subprocess.Popen:
+    """The program, which makes every batch final."""
+    (cwd / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "program.py", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
+
+
+def two_files(folder: Path) -> tuple[str, ...]:
+    """Arguments for more than eighty batches."""
+    draw = random.Random(0)
+    for name in ("a.txt", "b.jsonl"):
+        words = [draw.choice(LETTERS.split(" ")) for _ in range(60_000)]
+        lines = (" ".join(words[i : i + 50]) for i in range(0, len(words), 50))
+        as_json = name.endswith(".jsonl")
+        (folder / name).write_text("".join((json.dumps({"text": s}) if as_json else s) + "\n" for s in lines))
+    return ("a.txt", "b.jsonl", "--val-fraction", "0.05", "--processes", "2")
+
+
+def wait_for_batches(process: subprocess.Popen, work: Path, number: int) -> None:
+    while token_writer.read_json(work / "progress.json").get("batches", -1) < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+
+
+def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, capsys):
+    arguments = two_files(tmp_path)
+    for number in (0, 30):  # while the files are converted, and while they are tokenized
+        with started(tmp_path, *arguments, "--out", "parts") as process:
+            wait_for_batches(process, tmp_path / "parts.part", number)
+            process.kill()
+    monkeypatch.chdir(tmp_path)
+    files = [Path("a.txt"), Path("b.jsonl")]
+    parts = prepared_corpus(files, Path("parts"), val_fraction=0.05)
+    assert int(re.search(r"resumes after (\d+) batches", capsys.readouterr().out)[1]) >= 30
+    assert content_of(parts) == content_of(prepared_corpus(files, Path("whole"), val_fraction=0.05))
+    assert [*tmp_path.glob("*.part*")] == []
+    prepared_corpus(files, parts, val_fraction=0.05)
+    assert "already exists" in capsys.readouterr().out
+
+
+def test_a_second_process_is_refused(tmp_path, text_file):
+    refused = pytest.raises(DataError, match=rf"out: process {os.getpid()} on \S+ is preparing it; ")
+    with token_writer.only_process(tmp_path / "out"), refused:
+        prepared_corpus([text_file], tmp_path / "out")
+    prepared_corpus([text_file], tmp_path / "out")
+
+
+def test_ctrl_c_ends_all_its_processes_with_one_line(tmp_path):
+    process = started(tmp_path, *two_files(tmp_path), "--out", "out")
+    wait_for_batches(process, tmp_path / "out.part", 1)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=30)[1]  # ends once no process has its stderr
+    assert "Traceback" not in errors
+    assert errors.endswith("\ninterrupted; rerun the same command to resume\n")
+    assert process.returncode == 130
+
+
+def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
+    work = tmp_path / "out.part"
+    work.mkdir()
+    (work / "progress.json").write_text(json.dumps({"made_from": "others", "batches": 1}))
+    (work / "train.bin").write_bytes(b"left")
+    prepared_corpus([text_file], tmp_path / "out", val_fraction=0.5)
+    assert "starts over" in capsys.readouterr().out
+    prepared_corpus([text_file], tmp_path / "other", val_fraction=0.5)
+    assert content_of(tmp_path / "out") == content_of(tmp_path / "other")
+    with pytest.raises(DataError, match="already exists and was built from other"):
+        prepared_corpus([text_file], tmp_path / "out", val_fraction=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"abc\n\xff\xfe" * 900, "can't decode byte 0xff in position 4"),
+        ("a.jsonl", b'{"text": 5}\n', "not a JSON object with a text 'text'"),
+        ("a.jsonl", b'{"txet": "a"}\n', "or choose another --field"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "not a JSON object"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", "not a JSON object"),
+        ("a.jsonl.gz", b"not gzip", "a.jsonl.gz: .*; check the file"),
+        ("a.jsonl.zst", b"not zstandard", "a.jsonl.zst: .*; check the file"),
+        ("a.parquet", b"not parquet", "a.parquet: .*; check the file"),
+        ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9000).hex().encode())[:5000], "ended before"),
+        (
+            "a.txt.zst",
+            zstandard.compress(random.Random(0).randbytes(9000).hex().encode())[:5000],
+            "truncated",
+        ),
+        ("a.txt", b"short", "too short"),
+        ("a.csv", b"a,b\n", "unknown extension"),
+    ],
+)
+def test_an_unreadable_file_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        prepared_corpus([tmp_path / name], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_not_created_here_is_left_alone(tmp_path, text_file):
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "thesis.txt").write_text("precious")
+    with pytest.raises(DataError, match="not created by this program"):
+        prepared_corpus([text_file], tmp_path / "out")
+    assert (tmp_path / "out.part" / "thesis.txt").read_text() == "precious"
+
+
+WRONG = [{"processes": 0}, {"vocab_size": 10}, {"val_fraction": 0.9}, {"files": [Path("none.txt")]}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_argument_is_refused(tmp_path, text_file, wrong):
+    with pytest.raises(DataError):
+        prepared_corpus(wrong.pop("files", [text_file]), tmp_path / "out", **wrong)
+    assert not (tmp_path / "out.part").exists()
