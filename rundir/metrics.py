@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: metrics.jsonl, the source of truth, and a copy of it in wandb."""
+"""metrics.jsonl: what a run logs, the source of truth."""
 
 import json
 import math
@@ -13,41 +13,40 @@ from system.files import jsonable, lines, naming, write_atomically
 
 
 class Metrics:
-    """metrics.jsonl: one JSON object a line, flushed, so that what was logged survives the process."""
+    """metrics.jsonl, open inside ``with``: one JSON object a line, flushed, to survive the process."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.stream = file.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        self.stream = self.file.open("a", encoding="utf-8")
+        return self
 
     def write(self, row: dict[str, Any]) -> None:
+        """Append a row."""
         line = json.dumps(jsonable(row), allow_nan=False) + "\n"
         with naming(self.file):
             self.stream.write(line)
             self.stream.flush()
 
     def sync(self) -> None:
-        """Make what was written survive a power failure, too."""
+        """Make the rows survive a power failure, too."""
         os.fsync(self.stream.fileno())
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        with naming(self.file):  # what a full disk did not take is tried again
+        with naming(self.file):  # writes again what a full disk refused
             self.stream.close()
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
-    """Drop the rows of metrics.jsonl from ``step`` on, as a run that goes on there writes them again. Returns
+    """Drop the rows of metrics.jsonl from ``step`` on, which a run that resumes there writes again. Returns
     the rows that stay."""
     rows = []
     try:
         for line in lines(file) if file.exists() else ():
-            with suppress(
-                ValueError, TypeError, RecursionError
-            ):  # a line in whose middle the process ended, or no row
+            with suppress(ValueError, TypeError, RecursionError):  # half a line, or no row
                 row = json.loads(line)
-                row |= ROW.validate_python(row)  # in its own order
+                row |= ROW.validate_python(row)  # in the row's own order
                 if row["step"] < step:
                     rows.append(row)
     except ValueError as error:
@@ -57,13 +56,13 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
 
 
 def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the rows that have a loss of the validation split, and of the last one, that and when it was."""
+    """Return step, seconds and validation losses of every evaluated row, and of the last row."""
     short = [{key: row[key] for key in ("step", "seconds", *DECISIVE) if key in row} for row in rows]
     return [row for row in short if "val/loss" in row or row is short[-1]]
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Step and val/loss of the evaluation with the lowest, but for step 0's; None where there is none."""
+    """Return step and val/loss of the evaluation with the lowest, step 0 aside; None where there is none."""
     evaluated = [row for row in rows if row["step"] > 0 and math.isfinite(row.get("val/loss", math.inf))]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None

@@ -373,7 +373,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, 
     whole = go(elsewhere(config, tmp_path / "whole"))
     folder = go(config)
     shutil.rmtree(folder / "checkpoints")
-    Run(folder).write_status(state="running", step=3)
+    Run(folder, config).write_status(state="running", step=3)
     (folder / ".step.tmp").write_text("half")
     capsys.readouterr()
     go(config)
@@ -425,16 +425,16 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
         assert third.wait() == 128 + signal.SIGTERM
 
 
-def test_a_folder_that_is_there_is_locked_before_anything_is_built(tmp_path):
-    folder = tmp_path / "run"
-    with Run(folder) as new:
+def test_a_folder_that_exists_is_locked_before_anything_is_built(tiny, tmp_path):
+    folder, config = tmp_path / "run", tiny()
+    with Run(folder, config) as new:
         assert not folder.exists()  # what is refused later leaves no trace
-        new.lock()
+        new.claim()
         with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* is training this run"):
-            Run(folder).__enter__()
-    with Run(folder), pytest.raises(ConfigError, match="is training this run"):
-        Run(folder).lock()
-    with Run(folder):
+            Run(folder, config).__enter__()
+    with Run(folder, config), pytest.raises(ConfigError, match="is training this run"):
+        Run(folder, config).claim()
+    with Run(folder, config):
         pass
 
 

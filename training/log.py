@@ -35,6 +35,7 @@ class RunLog:
         self.progress = ProgressLine(start, train.steps)
 
     def __enter__(self) -> Self:
+        self.metrics.__enter__()
         self.progress.__enter__()
         return self
 

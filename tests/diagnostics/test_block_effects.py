@@ -10,7 +10,7 @@ from diagnostics import block_effects
 from model import GPT
 from model.norms import LayerNorm
 from model.placements import Post, Pre
-from training.evaluation import cross_entropy
+from training.loss import cross_entropy
 
 IDX = torch.randint(11, (3, 8), generator=torch.Generator().manual_seed(0))
 

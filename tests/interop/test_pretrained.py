@@ -191,7 +191,7 @@ def test_a_run_begins_where_theirs_are(tmp_path):
     done = trained(tmp_path, "model.block_size=8")
     assert done.returncode == 0, done.stderr
     assert "init_from=theirs norm=layernorm placement=pre" in done.stdout
-    assert "begins with the weights of theirs\n" in done.stdout
+    assert "initialised from theirs\n" in done.stdout
     ids = tokenizers.CharTokenizer(CHARS).encode(LETTERS[int(len(LETTERS) * 0.9) :])
     [(x, y)] = fixed_windows(ids, 8, 8, 8)
     with torch.no_grad():
@@ -277,14 +277,14 @@ def test_a_folder_may_have_any_name(tmp_path, name):
 def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     common = ("train.steps=6", "train.checkpoint_every=3")
-    assert "begins with the weights" in trained(tmp_path, *common).stdout
+    assert "initialised from" in trained(tmp_path, *common).stdout
     [run] = tmp_path.glob("runs/*-*")
     (run / "status.json").write_text("{}")
     [*_, newest] = sorted(run.glob("checkpoints/*"))
     newest.unlink()
     done = trained(tmp_path, *common)
     assert "resuming from step 3 of 6" in done.stdout
-    assert "begins with the weights" not in done.stdout
+    assert "initialised from" not in done.stdout
 
 
 def test_runs_of_other_weights_by_one_name_are_compared_as_such(tmp_path):

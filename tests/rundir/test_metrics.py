@@ -55,7 +55,7 @@ def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
 
 
 def test_a_row_that_the_disk_refuses_says_which_file(tmp_path):
-    metrics = Metrics(Path("/dev/full"))
+    metrics = Metrics(Path("/dev/full")).__enter__()
     with pytest.raises(OSError, match="No space left") as raised:
         metrics.write({"step": 0})
     assert raised.value.filename == "/dev/full"
