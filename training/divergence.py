@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cli.schema import TrainConfig
 from data.windows import Batch
 from diagnostics.non_finite import first_not_finite
 from rundir.folder import Diverged
@@ -42,26 +43,25 @@ class Divergence:
     """Watches a run for divergence.
 
     Args:
-        unlearned: a loss that shows nothing learned: ``unigram_loss`` of the evaluated targets.
+        train: its ``hopeless_after`` is how many consecutive evaluations since the warm-up may show nothing
+            learned before the run has diverged: at the end, and before it if the loss does not fall, either,
+            by FALL over them. 0 = any number.
+        evaluated: the batches of an evaluation, whose ``unigram_loss`` shows nothing learned.
         warmup: steps of the warm-up.
-        last: the last step.
-        patience: the run has diverged after this many consecutive evaluations since the warm-up that show
-            nothing learned: at the end, and before it if the loss does not fall, either, by FALL over them.
-            0 = never.
         origin: a step, and whether its evaluation is meant -> where numbers are non-finite, in words.
         logged: rows of earlier processes, where the run resumes.
     """
 
     def __init__(
         self,
-        unlearned: float,
+        train: TrainConfig,
+        evaluated: Iterable[Batch],
         warmup: int,
-        last: int,
-        patience: int,
         origin: Callable[[int, bool], str],
         logged: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self.unlearned, self.warmup, self.last, self.patience = unlearned, warmup, last, patience
+        self.last, self.patience = train.steps, train.hopeless_after
+        self.unlearned, self.warmup = unigram_loss(evaluated), warmup
         self.origin = origin
         self.losses: list[float] = []  # of every evaluation
         self.in_a_row = 0  # evaluations that show nothing learned
@@ -110,19 +110,19 @@ def non_finite_origin(
     model = strategy.model
     model.train(not evaluation)
     with strategy.full_model(), torch.set_grad_enabled(not evaluation):
-        for x, y in evaluated(batches) if evaluation else trained(batches, step):
+        for x, y in evaluation_batches(batches) if evaluation else training_batches(batches, step):
             if module := first_not_finite(model, partial(loss, x=x, y=y), ranks.first_found):
                 return f"first in {module}"
     return "but no layer by itself shows it"
 
 
-def evaluated(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+def evaluation_batches(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield x and y of every batch of an evaluation."""
     for batch in batches.fixed_windows():
         yield batches.on_device(batch)
 
 
-def trained(batches: Batches, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+def training_batches(batches: Batches, step: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield x and y of every micro-batch of a step, as the forward of training meets them."""
     for batch in batches.of_step(step):
         torch.manual_seed(batch.dropout_seed)

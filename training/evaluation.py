@@ -27,7 +27,7 @@ class Evaluator:
     Args:
         estimating: modules that normalize by running estimates in evaluation and by the batch in training.
         stop: a signal that came is acted upon between two batches.
-        last_step: the step at which the whole validation split is evaluated, too.
+        log: its last step is the one at which the whole validation split is evaluated, too.
     """
 
     def __init__(
@@ -39,10 +39,9 @@ class Evaluator:
         estimating: Sequence[nn.Module],
         stop: Pending,
         log: RunLog,
-        last_step: int,
     ) -> None:
         self.strategy, self.batches, self.ranks, self.estimating = strategy, batches, ranks, estimating
-        self.stop, self.log, self.last_step = stop, log, last_step
+        self.stop, self.log = stop, log
         self.loss_of = loss_of_batches(loss, batches)
 
     def __call__(self, step: int) -> dict[str, float]:
@@ -52,7 +51,7 @@ class Evaluator:
             if self.estimating:
                 by_batch = self.loss_by_batch_statistics()
                 row |= {"val/batch_stats_loss": by_batch, "val/batch_stats_gap": by_batch - row["val/loss"]}
-            if step == self.last_step:
+            if step == self.log.steps:
                 shown = self.log.progress.through(step, self.batches.whole_split(), self.batches.val_targets)
                 row["val/full_loss"] = self.mean_loss(shown)
         return row

@@ -21,6 +21,7 @@ class RunLog:
         earlier: the rows before ``start`` that have a validation loss, and the last of them.
         best: step and val/loss of the lowest val/loss so far, step 0 aside; None before there is one.
         clock: where the run's seconds go.
+        steps: the last step.
     """
 
     def __init__(self, run: Run, compute: Compute, ranks: Ranks, start: int) -> None:

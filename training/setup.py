@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from cli import app
+from cli.schema import RunConfig
 from data.token_files import Prepared
 from diagnostics import causality
 from rundir import wandb_sink
@@ -22,7 +25,7 @@ from training.build import describe_choices, resolved_auto
 from training.checkpoints import Checkpoints
 from training.compile import compile_loss
 from training.device import Compute
-from training.divergence import Divergence, non_finite_origin, unigram_loss
+from training.divergence import Divergence, non_finite_origin
 from training.evaluation import Evaluator, evaluate_one_batch, with_running_estimates
 from training.log import RunLog
 from training.loss import Loss
@@ -61,26 +64,19 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         UserError: the settings do not work, memory or disk are too small, or no checkpoint can be used.
         AlreadyEndedError: another process has ended this run meanwhile.
     """
-    config, vocab_size, steps = run.config, tokens.tokenizer.vocab_size, run.config.train.steps
+    config, vocab_size = run.config, tokens.tokenizer.vocab_size
     wandb_mode = wandb_sink.wandb_mode(config) if ranks.first else "disabled"
     compute = device.choose(config.device, config.precision)
     threads = device.set_switches(compute, config.train.threads)
 
     # the model, and one batch through it
     batches, eager = Batches(config, tokens, compute, ranks), Loss(compute)
-    with memory.explained(config):
-        batch = batches.first_of(0)
-        loss_of = partial(eager, x=batch.x, y=batch.y)
-        evaluate = partial(evaluate_one_batch, batches=batches, loss=eager)
-        strategy = dry_run.tried_strategy(config, vocab_size, compute, loss_of, evaluate, ranks)
-        with strategy.full_model():
-            measurable = any(True for _ in batches.micro_windows())
-            estimating = with_running_estimates(strategy.model, loss_of) if measurable else []
+    strategy, estimating = tried(config, vocab_size, batches, eager, ranks)
     loss = eager
     if cost.worth_compiling(config, vocab_size, compute.device.type):
         loss = compile_loss(strategy, batches, eager, ranks)
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
-    schedule = Schedule(config.schedule, config.optim.learning_rate, steps)
+    schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
     # from here on the folder is this process's alone
     run.claim()
@@ -92,8 +88,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         certificate = certificate or causality.certificate(strategy.model, vocab_size)
     log = RunLog(run, compute, ranks, start)
     origin = partial(non_finite_origin, strategy, batches, eager, ranks)
-    unlearned, patience = unigram_loss(batches.fixed_windows()), config.train.hopeless_after
-    divergence = Divergence(unlearned, schedule.warmup, steps, patience, origin, log.earlier)
+    divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model, optimizer)
     computed = {"threads": threads, "compile": loss is not eager, "ranks": ranks.count}
@@ -118,12 +113,30 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             schedule=schedule,
             start=start,
             leaks=causality.leaks(certificate),
-            evaluate=Evaluator(strategy, batches, eager, ranks, estimating, stop, log, steps),
+            evaluate=Evaluator(strategy, batches, eager, ranks, estimating, stop, log),
             statistics=Statistics(strategy, eager, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
             log=log,
             divergence=divergence,
         )
+
+
+def tried(
+    config: RunConfig, vocab_size: int, batches: Batches, loss: Loss, ranks: Ranks
+) -> tuple[SingleProcess, list[nn.Module]]:
+    """Build the model and put one batch and one evaluation through it.
+
+    Returns where it trains, and its modules that normalize by running estimates in evaluation, if the
+    validation split has a window to measure these on. Raises ConfigError.
+    """
+    with memory.explained(config):
+        batch = batches.first_of(0)
+        loss_of = partial(loss, x=batch.x, y=batch.y)
+        evaluate = partial(evaluate_one_batch, batches=batches, loss=loss)
+        strategy = dry_run.tried_strategy(config, vocab_size, loss.compute, loss_of, evaluate, ranks)
+        with strategy.full_model():
+            measurable = any(True for _ in batches.micro_windows())
+            return strategy, with_running_estimates(strategy.model, loss_of) if measurable else []
 
 
 def described(

@@ -97,15 +97,11 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
         )
     with torch.no_grad():
         for name, tensor in wanted.items():
-            if tensor.shape != stored[name].shape:
+            has, needs = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (stored[name], tensor))
+            if has != needs:
                 raise CheckpointError(
-                    f"{checkpoint.path}: tensor {name} has shape {tuple(stored[name].shape)}, not "
-                    f"{tuple(tensor.shape)}; the checkpoint is of another model"
-                )
-            if tensor.dtype != stored[name].dtype:
-                raise CheckpointError(
-                    f"{checkpoint.path}: tensor {name} is of {stored[name].dtype}, not {tensor.dtype}; the "
-                    "checkpoint is of another model"
+                    f"{checkpoint.path}: tensor {name} is {has}, not {needs}; the checkpoint is of another "
+                    "model"
                 )
             tensor.copy_(stored[name])
     if not all_finite(wanted):

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rundir.folder import Diverged, read_status
+from tests.conftest import configured
 from tests.helpers.runs import rows, run
 from training.divergence import Divergence, unigram_loss
 
 
-def batch(targets: list[int]):
+def batch(targets):
     y = np.array([targets], np.int64)
     return np.zeros_like(y), y
 
@@ -36,15 +37,21 @@ def where(step: int, evaluation: bool) -> str:
     return f"step {step}, evaluation {evaluation}"
 
 
+def watch(warmup: int = 10, patience: int = 0, logged=()) -> Divergence:
+    train = configured("train.steps=1000", f"train.hopeless_after={patience}").train
+    uniform = [batch(range(20))]  # their entropy is ln 20 = 3.0
+    return Divergence(train, uniform, warmup, where, logged)
+
+
 def test_the_first_update_that_was_not_made_is_named():
-    judge = Divergence(3.0, 10, 1000, 0, where)
+    judge = watch()
     judge.check_updates(8, torch.tensor(0))
     with pytest.raises(Diverged, match="loss or gradient of step 5 is not finite, step 5, evaluation False"):
         judge.check_updates(8, torch.tensor(3))
 
 
 def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int = 10) -> list[bool]:
-    judge = Divergence(3.0, warm, 1000, patience, where)
+    judge = watch(warm, patience)
     return [judge.reason({"step": start + i, "val/loss": loss}) is not None for i, loss in enumerate(losses)]
 
 
@@ -60,12 +67,12 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
 
 def test_a_run_that_goes_on_remembers_what_it_has_logged():
     logged = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
-    assert Divergence(3.0, 10, 1000, 3, where, logged).reason({"step": 30, "val/loss": 3.1}) is not None
+    assert watch(10, 3, logged).reason({"step": 30, "val/loss": 3.1}) is not None
 
 
 @pytest.mark.parametrize("key", ["val/loss", "val/full_loss"])
 def test_an_evaluation_that_is_no_number_has_diverged_and_a_statistic_has_not(key):
-    judge = Divergence(3.0, 10, 1000, 0, where)
+    judge = watch()
     assert judge.reason({"step": 1, key: math.nan}) == f"{key} is nan, step 1, evaluation True"
     assert judge.reason({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None
 
