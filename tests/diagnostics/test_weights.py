@@ -19,7 +19,7 @@ def length(arrays) -> float:
 
 
 @pytest.mark.parametrize("options", [(), ("train.grad_accum=2",), ("optim=muon",), ("train.grad_clip=0.01",)])
-def test_they_are_what_the_weights_before_and_after_say(tiny, options):
+def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options):
     before = final(run(tiny("train.steps=0", *options)))
     folder = run(tiny(*ONE, *options))
     after, row = final(folder), rows(folder)[0]
@@ -33,7 +33,7 @@ def test_they_are_what_the_weights_before_and_after_say(tiny, options):
         assert row[f"update.ratio/{site}"] == pytest.approx(change / length(old), rel=1e-4)
 
 
-def test_gradients_are_those_before_clipping(tiny):
+def test_gradient_norms_are_taken_before_clipping(tiny):
     free = rows(run(tiny(*ONE, "train.grad_clip=0")))[0]
     clipped = rows(run(tiny(*ONE, "train.grad_clip=0.001")))[0]
     whole = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
