@@ -96,25 +96,22 @@ def test_a_folder_is_its_txt_files_in_order_of_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "content", "message"),
     [
-        (lambda folder: folder / "nope", "no such file or folder"),
-        (lambda folder: folder, "no .txt file"),
-        (lambda folder: written(folder / "empty", b""), "0 characters"),
-        (lambda folder: written(folder / "latin", b"abc\xe9def"), "byte 0xe9 at offset 3 is not UTF-8"),
-        (lambda folder: written(folder / "cut", "é".encode()[:1]), "offset 0 is not UTF-8"),
+        ("nope", None, "no such file or folder"),
+        ("", None, "no .txt file"),
+        ("empty", b"", "0 characters"),
+        ("latin", b"abc\xe9def", "byte 0xe9 at offset 3 is not UTF-8"),
+        ("cut", "é".encode()[:1], "offset 0 is not UTF-8"),
     ],
 )
-def test_an_unusable_text_is_one_clear_error(tmp_path, make, message):
-    path = make(tmp_path)
+def test_an_unusable_text_is_one_clear_error(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
         text(str(path))
     assert str(caught.value).startswith(f"data.path: {path}")
-
-
-def written(file: Path, content: bytes) -> Path:
-    file.write_bytes(content)
-    return file
 
 
 # tinyshakespeare --------------------------------------------------------------------------------------

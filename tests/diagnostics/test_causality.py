@@ -46,19 +46,19 @@ def norm_of(forward) -> type[nn.Module]:
 @pytest.mark.parametrize(("norm", "leaking"), [("layernorm", False), ("batchnorm", True)])
 def test_batchnorm_leaks_in_training_and_layernorm_never(norm, leaking, dropout):
     """Every norm in every placement: tests/model/test_pairs.py."""
-    found = certificate(made(f"norm={norm}", f"model.dropout={dropout}"), 11)
-    assert (found["causal"], found["independent_rows"]) == (not leaking, not leaking)
-    assert all(found["eval"][kind] == 0 for kind in KINDS)
-    assert all((found["train"][kind] > 0.01) == leaking for kind in KINDS)
-    assert found["context"] == 16
+    result = certificate(made(f"norm={norm}", f"model.dropout={dropout}"), 11)
+    assert (result["causal"], result["independent_rows"]) == (not leaking, not leaking)
+    assert all(result["eval"][kind] == 0 for kind in KINDS)
+    assert all((result["train"][kind] > 0.01) == leaking for kind in KINDS)
+    assert result["context"] == 16
 
 
 @pytest.mark.parametrize("site", ["embedding_norm", "qk_norm", "final_norm"])
 def test_a_leaking_norm_is_found_at_every_site(site):
-    found = certificate(made(f"model.{site}=batchnorm"), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, False)
-    assert all(found["train"][kind] > 1e-3 for kind in KINDS)
-    assert all(found["eval"][kind] == 0 for kind in KINDS)
+    result = certificate(made(f"model.{site}=batchnorm"), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, False)
+    assert all(result["train"][kind] > 1e-3 for kind in KINDS)
+    assert all(result["eval"][kind] == 0 for kind in KINDS)
 
 
 @pytest.mark.parametrize("diagonal", [1, 5])
@@ -68,11 +68,11 @@ def test_a_mask_that_shows_the_future_is_found_in_both_modes(monkeypatch, diagon
         return REAL(q, k, v, attn_mask=mask, dropout_p=dropout_p)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", broken)
-    found = certificate(made(), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, True)
+    result = certificate(made(), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, True)
     for mode in causality.MODES:
-        assert found[mode]["future"] > 0.01 < found[mode]["future_gradient"]
-        assert found[mode]["rows"] == found[mode]["rows_gradient"] == 0
+        assert result[mode]["future"] > 0.01 < result[mode]["future_gradient"]
+        assert result[mode]["rows"] == result[mode]["rows_gradient"] == 0
 
 
 def test_a_leak_behind_a_branch_initialised_to_0_is_found(monkeypatch):
@@ -98,10 +98,10 @@ def late(x):  # from position 10 on, each position sees the next
     ids=["over time", "late in the context", "seen by the forward alone"],
 )
 def test_a_leak_is_found_in_evaluation_too(forward, independent_rows):
-    found = certificate(with_norm(norm_of(forward)), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, independent_rows)
-    assert found["eval"]["future"] > 0.01
-    assert (found["eval"]["future_gradient"] > 0.01) == independent_rows  # the last has no gradient
+    result = certificate(with_norm(norm_of(forward)), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, independent_rows)
+    assert result["eval"]["future"] > 0.01
+    assert (result["eval"]["future_gradient"] > 0.01) == independent_rows  # the last has no gradient
 
 
 def test_a_leak_hidden_from_the_sum_of_the_logits_is_found_by_gradients():
@@ -127,14 +127,10 @@ def test_the_model_and_the_random_state_are_left_as_they_were(training):
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_the_smallest_models_are_certified_too():
+def test_the_smallest_models_are_certified_too_and_long_contexts_in_part():
     for sizes in ({"block_size": 1}, {"vocab_size": 1}, {"block_size": 2, "vocab_size": 2}):
-        found = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
-        assert found["causal"], sizes
-        assert found["independent_rows"], sizes
-
-
-def test_long_contexts_are_checked_in_part():
+        result = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
+        assert result["causal"] is result["independent_rows"] is True, sizes
     assert certificate(made("model.block_size=200"), 11)["context"] == causality.LONGEST
 
 
@@ -142,9 +138,9 @@ def test_non_finite_logits_certify_nothing():
     model = made()
     with torch.no_grad():
         model.head.weight[0, 0] = float("nan")
-    found = certificate(model, 11)
-    assert (found["causal"], found["independent_rows"]) == (None, None)
-    assert describe(found, "norm=x").endswith("norm=x looks into the future: its logits are not finite")
+    result = certificate(model, 11)
+    assert (result["causal"], result["independent_rows"]) == (None, None)
+    assert describe(result, "norm=x").endswith("norm=x looks into the future: its logits are not finite")
 
 
 def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refused():
@@ -153,21 +149,21 @@ def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refu
         return ((groups - groups.mean(1, keepdim=True)) / groups.std(1, keepdim=True)).view(x.shape)
 
     model = with_norm(norm_of(ghost))
-    found = certificate(model, 11)
-    assert (found["causal"], found["independent_rows"]) == (None, None)
-    assert describe(found, "norm=ghost").endswith(": on a batch of 4 x 16 it raises RuntimeError")
-    assert leaks(found) == {}
+    result = certificate(model, 11)
+    assert (result["causal"], result["independent_rows"]) == (None, None)
+    assert describe(result, "norm=ghost").endswith(": on a batch of 4 x 16 it raises RuntimeError")
+    assert leaks(result) == {}
     assert model.training
 
 
 def test_a_leak_is_described_as_a_warning_and_as_eight_metrics():
-    found = certificate(made("norm=batchnorm"), 11)
-    line = describe(found, "norm=batchnorm placement=pre")
+    result = certificate(made("norm=batchnorm"), 11)
+    line = describe(result, "norm=batchnorm placement=pre")
     assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS: a logit moves in training by up to ")
     assert line.endswith("do not compare train/loss")
     assert "\n" not in line
-    assert leaks(found) == {
-        f"leak.{kind}/{mode}": found[mode][kind] for mode in ("train", "eval") for kind in KINDS
+    assert leaks(result) == {
+        f"leak.{kind}/{mode}": result[mode][kind] for mode in ("train", "eval") for kind in KINDS
     }
     clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")
     assert clean.startswith("causality: in norm=layernorm placement=pre no logit depends")

@@ -19,12 +19,10 @@ def gpt(norm: type, placement: type) -> GPT:
 
 @pytest.mark.parametrize(("placement", "slots"), [(Pre, ["pre"]), (Post, ["post"]), (Peri, ["pre", "out"])])
 def test_every_norm_has_a_map_and_an_absent_one_has_none(placement, slots):
-    found = norm_maps.maps(gpt(LayerNorm, placement), IDX)
+    maps = norm_maps.maps(gpt(LayerNorm, placement), IDX)
     final = {"final"} if placement is not Post else set()
-    assert set(found) == final | {
-        f"{i:02d}.{k}.{s}" for i in range(2) for k in ("attn", "mlp") for s in slots
-    }
-    assert all(x.shape == y.shape == (3, 8, 16) for x, y in found.values())
+    assert set(maps) == final | {f"{i:02d}.{k}.{s}" for i in range(2) for k in ("attn", "mlp") for s in slots}
+    assert all(x.shape == y.shape == (3, 8, 16) for x, y in maps.values())
 
 
 def test_gain_and_bias_are_undone():

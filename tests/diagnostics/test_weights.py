@@ -36,8 +36,8 @@ def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options
 def test_gradient_norms_are_taken_before_clipping(tiny):
     free = rows(run(tiny(*ONE, "train.grad_clip=0")))[0]
     clipped = rows(run(tiny(*ONE, "train.grad_clip=0.001")))[0]
-    whole = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
-    assert whole == pytest.approx(free["train/grad_norm"], rel=0.05)  # all but the vectors
-    assert whole < free["train/grad_norm"]
+    total = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
+    assert total == pytest.approx(free["train/grad_norm"], rel=0.05)  # all but the vectors
+    assert total < free["train/grad_norm"]
     for site in ("embed", "00", "01"):
         assert free[f"grad.norm/{site}"] == clipped[f"grad.norm/{site}"] > 0

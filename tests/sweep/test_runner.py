@@ -158,8 +158,8 @@ def started(tmp_path: Path, *arguments: str) -> Program:
 
 
 def workers(folder: Path) -> set[tuple[int, float]]:
-    found = [job_record.read(job) for job in folder.glob("runs/.sweep/*/*")]
-    return {record["process"] for record in found if record.get("state") == "running"}
+    records = [job_record.read(job) for job in folder.glob("runs/.sweep/*/*")]
+    return {record["process"] for record in records if record.get("state") == "running"}
 
 
 @pytest.mark.faults

@@ -137,21 +137,21 @@ def job_of(folder: Path, number: int) -> str:
 @pytest.mark.faults
 def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm, sweep, tmp_path):
     sweep = (*sweep, "norm=layernorm,batchnorm", "placement=pre,post", "seed=0,1", "train.steps=600")
-    here = run("train.py", *sweep, "runs_dir=here", cwd=tmp_path)
-    assert here.returncode == 0, here.stderr
-    folder = tmp_path / "there"
-    there = Program("train.py", *sweep, *CLUSTER, "runs_dir=there", cwd=tmp_path)
+    local = run("train.py", *sweep, "runs_dir=local", cwd=tmp_path)
+    assert local.returncode == 0, local.stderr
+    folder = tmp_path / "cluster"
+    cluster = Program("train.py", *sweep, *CLUSTER, "runs_dir=cluster", cwd=tmp_path)
     for number, warning in enumerate([signal.SIGUSR2, signal.SIGTERM]):  # of a job's time, of pre-emption
         wait_for(lambda number=number: saved(folder, f"layernorm-pre-s{number}"))
         worker(job_of(folder, number)).send_signal(warning)
-    output, errors = there.communicate(timeout=180)
-    assert (there.returncode, errors) == (0, "")
+    output, errors = cluster.communicate(timeout=180)
+    assert (cluster.returncode, errors) == (0, "")
     assert "8/8" in output
     assert "failed" not in output
     logs = [file.read_text() for file in folder.glob(".sweep/*/*/log.txt")]
     assert len(logs) == 8
     assert sum("resuming from step" in log for log in logs) == 2
-    assert losses(folder) == losses(tmp_path / "here")
+    assert losses(folder) == losses(tmp_path / "local")
 
 
 @pytest.mark.faults
