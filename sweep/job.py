@@ -39,7 +39,7 @@ class Job:
         return read_status(self.run).get("step", 0) / max(1, self.config.train.steps)
 
     def outcome(self) -> tuple[str, float, str]:
-        """Return the state of status.json or "failed", the loss (infinite unless finished), and the reason."""
+        """Return the state (or "failed"), the loss (infinite unless finished), and the reason."""
         error = self.error or job_record.read(self.folder).get("error")
         if error or not self.run:
             return "failed", math.inf, error or "it has no run"
