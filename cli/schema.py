@@ -207,15 +207,15 @@ class RunConfig(Checked):
     def statistics_that_there_are(self) -> "RunConfig":
         n_layer = self.model.n_layer
         for pattern in self.stats.metrics:
-            if not metric_names.are_there(pattern, n_layer):
-                some = metric_names.possible(min(n_layer, 100))
+            if not metric_names.matches_any(pattern, n_layer):
+                some = metric_names.all_names(min(n_layer, 100))
                 near = difflib.get_close_matches(pattern, [*metric_names.STATISTICS, *some], n=1)
                 advice = (
                     f"did you mean {near[0]}?" if near else f"choose of {', '.join(metric_names.STATISTICS)}"
                 )
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
-            if not metric_names.are_there(f"*/{pattern}", n_layer):
+            if not metric_names.matches_any(f"*/{pattern}", n_layer):
                 raise ValueError(
                     f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
                 )

@@ -1,12 +1,10 @@
 """Text → tokens → batches.
 
-corpora.py      where text comes from
-download.py     what is fetched over a network
-tokenizers.py   text ⇄ token ids
-gpt2.py         where GPT-2's tokens come from
-prepared.py     both, once: a folder of token files, read through a memory map
-adopted.py      folders of token files that were made elsewhere
-shards.py       many token files as one array
+corpora.py      the texts: your files, tinyshakespeare, Shakespeare's plays
+tokenizers.py   text ⇄ token ids; gpt2_vocab.py loads GPT-2's tokens
+token_cache.py  the tokens of a corpus, made once
+token_files.py  a folder of token files, read through a memory map; shards.py joins several files to one array
+external.py     folders of token files that were made elsewhere
 large/          tokenizes corpora larger than memory: python -m scripts.prepare_corpus
-batches.py      windows of those tokens, for training and evaluation
+windows.py      windows of those tokens, for training and evaluation
 """

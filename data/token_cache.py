@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from data import corpora, tokenizers
-from data.external import adopt
+from data.external import load_external
 from data.token_files import FORMAT, Prepared, digest, load, write
 from system.errors import DataError
 
@@ -23,58 +23,55 @@ def prepare(
     cache: str,
     spec: dict[str, Any] | None = None,
 ) -> Prepared:
-    """The tokens of a corpus, made now if they were not made before. Arguments as in conf/data; ``spec``
-    describes the tokenizer where ``tokenizer`` does not name one.
+    """Load the tokens of a corpus, making them first if the cache lacks them. Arguments as in conf/data;
+    ``spec`` describes the tokenizer if ``tokenizer`` does not name one.
 
     Raises:
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
     """
     if corpus == "prepared":
-        return adopt(Path(path or ""), tokenizer, verify, Path(cache), spec)
-    assert val_fraction is not None  # the config checks it, as it does path
+        return load_external(Path(path or ""), tokenizer, verify, Path(cache), spec)
+    assert val_fraction is not None  # validated with the config, as path is
     if corpus == "shakespeare":
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:
         text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
         text_digest, read = digest(text.encode()), lambda: text
-    how = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
+    settings = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
         {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
     )
-    key = digest({"format": FORMAT, "text": text_digest} | how)
+    key = digest({"format": FORMAT, "text": text_digest} | settings)
     folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
     if not folder.is_dir():
 
-        def made_of(train: str, val: str) -> tokenizers.Tokenizer:
+        def make_tokenizer(train: str, val: str) -> tokenizers.Tokenizer:
             trainer = tokenizers.TRAINERS.get(tokenizer)
             return trainer(train, val, vocab_size) if trainer else tokenizers.from_spec(spec)
 
-        build(folder, read, made_of, val_fraction)
+        build(folder, read, make_tokenizer, val_fraction)
     return load(folder, verify)
 
 
 def build(
     folder: Path,
     read: Callable[[], str],
-    made_of: Callable[[str, str], tokenizers.Tokenizer],
+    make_tokenizer: Callable[[str, str], tokenizers.Tokenizer],
     val_fraction: float,
 ) -> None:
-    """Tokenize, by the tokenizer ``made_of`` both splits, and write ``folder``. The text is cut where nanoGPT
-    cuts it, before it is tokenized, so the validation split is the same text under every tokenizer."""
+    """Write ``folder`` with the tokens of the text that ``read`` returns. The text is split as nanoGPT does,
+    before it is tokenized, so the validation split is the same text under every tokenizer."""
     text = read()
-    if len(text) > 10_000_000:  # it takes a while
+    if len(text) > 10_000_000:  # takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
-    train, val = text[:cut], text[cut:]
+    texts = {"train": text[:cut], "val": text[cut:]}
     try:
-        made = made_of(train, val)
-        dtype = np.dtype(np.uint16 if made.vocab_size <= 2**16 else np.uint32)
-        splits = {
-            split: made.encode(part).astype(dtype, copy=False)
-            for split, part in (("train", train), ("val", val))
-        }
+        tokenizer = make_tokenizer(texts["train"], texts["val"])
+        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        splits = {split: tokenizer.encode(part).astype(dtype, copy=False) for split, part in texts.items()}
     except DataError as error:
         raise DataError(f"data: {error}") from None
-    meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": made.spec}
+    meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": tokenizer.spec}
     for split, tokens in splits.items():
         meta[split] = {"tokens": len(tokens), "sha256": digest(tokens.tobytes())}
     write(folder, meta, splits)

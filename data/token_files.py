@@ -1,11 +1,10 @@
-"""Text and tokenizer → a folder of tokens, built once and read through a memory map:
+"""A folder of token files, written once and read through a memory map:
 
     train.bin, val.bin     token ids, uint16 or uint32, nanoGPT's layout
     meta.json              counts, dtype, tokenizer, SHA-256 of each file
 
-The folder is named by what determines its content, built beside its place and renamed into it: a folder that
-is there is whole, and two processes that prepare at once end with one.
-Folders that were made elsewhere are taken as they are: adopted.py.
+Its name is a hash of what determines its content. It is built under a temporary name and renamed, so a folder
+that exists is complete, and two processes that prepare at once end with one.
 """
 
 import hashlib
@@ -34,13 +33,13 @@ from system.files import small_text
 FORMAT = 2
 LARGEST = 2**26  # bytes of meta.json, with a tokenizer of 2^20 tokens in it
 SPLITS = ("train", "val")
-LEFT = 3600  # seconds after which what a process that is gone had in work is removed
-ALWAYS_VERIFIED = 2**26  # bytes of a token file that is read through at every start, which takes a moment
+ABANDONED = 3600  # seconds after which the unfinished folder of a process that has ended is removed
+ALWAYS_VERIFIED = 2**26  # bytes; token files up to this size are read through at every start
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokens of both splits, 1-D arrays in memory maps, and the tokenizer that made them."""
+    """The tokens of both splits, 1-D memory maps, and the tokenizer that made them."""
 
     folder: Path
     train: Tokens
@@ -49,7 +48,7 @@ class Prepared:
     fingerprint: str  # of the tokens and the tokenizer, wherever they came from
 
     def check_length(self, block_size: int) -> None:
-        """Raises DataError when a split has no window of block_size tokens and the one that follows."""
+        """Raise DataError if a split has no window of block_size tokens and a next token."""
         for split, tokens in (("training", self.train), ("validation", self.val)):
             if len(tokens) <= block_size:
                 raise DataError(
@@ -60,49 +59,49 @@ class Prepared:
 
 
 def digest(content: bytes | dict[str, Any]) -> str:
-    """SHA-256, in hexadecimal, of bytes or of canonical JSON."""
+    """Return the SHA-256, in hexadecimal, of bytes or of canonical JSON."""
     if isinstance(content, dict):
         content = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.sha256(content).hexdigest()
 
 
 def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsignedinteger]]") -> None:
-    """Write ``folder`` beside its place and rename it; whoever is first wins, others' work is thrown away."""
+    """Write a temporary folder and rename it to ``folder``. Another process may be faster."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        clear(folder.parent)
-        here = f".preparing-{os.getpid()}@{platform.node()}-"
-        beside = Path(tempfile.mkdtemp(prefix=here, dir=folder.parent))
+        remove_abandoned(folder.parent)
+        prefix = f".preparing-{os.getpid()}@{platform.node()}-"
+        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
         try:
             for split, tokens in splits.items():
-                with (beside / f"{split}.bin").open("wb") as file:
-                    file.write(tokens.data)  # tofile does not tell of all that a disk refuses
-            (beside / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-            beside.chmod(0o755)  # mkdtemp's is for the owner alone
-            beside.rename(folder)
+                with (temporary / f"{split}.bin").open("wb") as file:
+                    file.write(tokens.data)  # tofile misses some errors of the disk
+            (temporary / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+            temporary.chmod(0o755)  # mkdtemp's is the owner's alone
+            temporary.rename(folder)
         except OSError:
             if not folder.is_dir():
                 raise
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise DataError(
-            f"data.cache: {folder.parent}: {error.strerror or error}; name a folder that can be written"
+            f"data.cache: {folder.parent}: {error.strerror or error}; choose a writable folder"
         ) from None
 
 
-def clear(cache: Path) -> None:
-    """Remove what processes of this machine left that were killed while they prepared."""
-    for left in cache.glob(".preparing-*"):
-        found = re.match(r"\.preparing-(\d{1,9})@(.*)-", left.name)
-        with suppress(OSError):  # another one may be removing it
-            old = time.time() - left.stat().st_mtime > LEFT  # numbers of processes are the same in containers
-            if found and found[2] == platform.node() and old and not psutil.pid_exists(int(found[1])):
-                shutil.rmtree(left, ignore_errors=True)
+def remove_abandoned(cache: Path) -> None:
+    """Remove the temporary folders of killed processes of this machine."""
+    for folder in cache.glob(".preparing-*"):
+        owner = re.match(r"\.preparing-(\d{1,9})@(.*)-", folder.name)
+        with suppress(OSError):  # another process may be removing it
+            is_old = time.time() - folder.stat().st_mtime > ABANDONED  # containers share process numbers
+            if owner and owner[2] == platform.node() and is_old and not psutil.pid_exists(int(owner[1])):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_meta(folder: Path, again: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
-    """meta.json, and the tokenizer in it. Raises DataError, with ``again`` to do, where it cannot be that."""
+def read_meta(folder: Path, remedy: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
+    """Return meta.json and the tokenizer in it. Raises DataError with ``remedy``."""
     try:
         meta = json.loads(small_text(folder / "meta.json", LARGEST))
         tokenizer = tokenizers.from_spec(meta["tokenizer"])
@@ -110,45 +109,47 @@ def read_meta(folder: Path, again: str) -> tuple[dict[str, Any], tokenizers.Toke
             raise ValueError("dtype")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {again}"
+            f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {remedy}"
         ) from None
     return meta, tokenizer
 
 
 def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
-    """Map the token files that ``folder`` describes, which are in it, or in ``bins``.
+    """Map the token files that ``folder`` describes; they are in it, or in ``bins``.
 
     Raises:
-        DataError: a file is missing, not of its size, or not the one it was.
+        DataError: a file is missing, has the wrong size, or fails its checksum.
     """
-    again = f"delete {folder} and it will be prepared again"
-    meta, tokenizer = read_meta(folder, again)
+    remedy = f"delete {folder}, and it will be prepared again"
+    meta, tokenizer = read_meta(folder, remedy)
     try:
         dtype = np.dtype(meta["dtype"])
-        files = {split: [Listed.of(file) for file in listed(meta, split)] for split in SPLITS}
+        files = {
+            split: [TokenFile.from_entry(entry) for entry in file_entries(meta, split)] for split in SPLITS
+        }
         digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {again}") from None
+        raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {remedy}") from None
     if bins:
-        again = "prepare it again"
+        remedy = "prepare it again"
     splits: dict[str, Tokens] = {}
     for split in SPLITS:
-        parts = [file.opened(bins or folder, dtype, verify, again) for file in files[split]]
+        parts = [file.open(bins or folder, dtype, verify, remedy) for file in files[split]]
         splits[split] = parts[0] if len(parts) == 1 else Shards(parts)
     fingerprint = digest({"tokenizer": meta["tokenizer"], "dtype": str(dtype)} | digests)
     return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
 
 
-def listed(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
-    """What meta.json says of each token file of a split; of the only one it need not say a list."""
-    about = meta[split]
-    only = {"name": f"{split}.bin", "tokens": about["tokens"], "sha256": about["sha256"]}
-    return list(about.get("files", [only]))
+def file_entries(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
+    """Return meta.json's entries for the token files of a split; it has no list if there is one file."""
+    entry = meta[split]
+    single = {"name": f"{split}.bin", "tokens": entry["tokens"], "sha256": entry["sha256"]}
+    return list(entry.get("files", [single]))
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A token file, as meta.json says it is."""
+class TokenFile:
+    """A token file as described in meta.json."""
 
     name: str
     tokens: int
@@ -156,25 +157,25 @@ class Listed:
     offset: int  # bytes before the tokens
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> "Listed":
-        offset = int(said.get("offset", 0))
-        return cls(Path(said["name"]).name, int(said["tokens"]), str(said["sha256"]), offset)
+    def from_entry(cls, entry: dict[str, Any]) -> "TokenFile":
+        offset = int(entry.get("offset", 0))
+        return cls(Path(entry["name"]).name, int(entry["tokens"]), str(entry["sha256"]), offset)
 
-    def opened(
-        self, folder: Path, dtype: np.dtype[Any], verify: bool, again: str
+    def open(
+        self, folder: Path, dtype: np.dtype[Any], verify: bool, remedy: str
     ) -> NDArray[np.unsignedinteger]:
-        """Its tokens, 1-D. Raises DataError, with ``again`` to do, where it is not that."""
+        """Return its tokens, 1-D. Raises DataError with ``remedy`` if the file is not as described."""
         file = folder / self.name
-        size = self.offset + self.tokens * dtype.itemsize
+        expected = self.offset + self.tokens * dtype.itemsize
         try:
-            found = file.stat().st_size
-            if found != size:
-                raise DataError(f"{file}: has {found:,} bytes, not {size:,}; {again}")
+            size = file.stat().st_size
+            if size != expected:
+                raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
             if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != self.sha256:
-                raise DataError(f"{file}: is not what was prepared (its SHA-256 is another); {again}")
+                raise DataError(f"{file}: fails its checksum; {remedy}")
             return mapped(file, dtype, self.offset)
         except OSError as error:
-            raise DataError(f"{file}: {error.strerror}; {again}") from None
+            raise DataError(f"{file}: {error.strerror}; {remedy}") from None
 
 
 def file_digest(file: Path) -> str:

@@ -1,5 +1,5 @@
-"""Text ⇄ token ids. A tokenizer is plain data: ``spec`` goes into the prepared folder and every checkpoint,
-and ``from_spec`` makes the same tokenizer of it, so that sampling needs nothing else.
+"""Text ⇄ token ids. A tokenizer is plain data: its ``spec`` is stored in the prepared folder and in every
+checkpoint, and ``from_spec`` rebuilds it, so sampling needs no other file.
 
 char    one token a character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
@@ -25,26 +25,26 @@ Ids = NDArray[np.integer] | Sequence[int]
 
 
 class Tokenizer(Protocol):
-    """What all of them have."""
+    """The interface of all tokenizers."""
 
     @property
     def vocab_size(self) -> int: ...
     @property
     def start(self) -> str:
-        """How a text begins where nobody says."""
+        """The default prompt."""
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Plain data that from_spec makes the same tokenizer of."""
+        """Plain data from which from_spec rebuilds the tokenizer."""
 
     def encode(self, text: str) -> NDArray[np.uint32]:
-        """Ids, 1-D. Raises DataError at what it cannot encode."""
+        """Return ids, 1-D. Raises DataError if the text cannot be encoded."""
 
     def decode(self, ids: Ids) -> bytes:
-        """UTF-8 of the ids' text; a single token may be part of a character."""
+        """Return the text of the ids as UTF-8; a single token may be part of a character."""
 
 
-PART = 2**20  # characters that are looked up at once: as UTF-32 they take four times the memory
+PART = 2**20  # characters encoded at once: as UTF-32 they take four times the memory
 
 
 class CharTokenizer:
@@ -56,7 +56,7 @@ class CharTokenizer:
         self.start = "\n" if "\n" in chars else chars[0]
         self.spec = {"kind": "char", "chars": chars}
         codes = np.frombuffer(chars.encode("utf-32-le"), np.uint32)
-        # code point -> id; len(chars) stands for what is not in the vocabulary
+        # code point -> id; len(chars) for characters outside the vocabulary
         self.ids = np.full(0x110000, len(chars), np.uint16 if len(chars) < 2**16 else np.uint32)
         self.ids[codes] = np.arange(len(chars))
 
@@ -64,12 +64,13 @@ class CharTokenizer:
         ids = np.empty(len(text), self.ids.dtype)
         for start in range(0, len(text), PART):
             part = text[start : start + PART].encode("utf-32-le", "surrogatepass")
-            ids[start : start + PART] = found = self.ids[np.frombuffer(part, np.uint32)]
-            unknown = np.flatnonzero(found == self.vocab_size)
+            ids[start : start + PART] = part_ids = self.ids[np.frombuffer(part, np.uint32)]
+            unknown = np.flatnonzero(part_ids == self.vocab_size)
             if len(unknown):
-                at = start + int(unknown[0])
+                position = start + int(unknown[0])
+                character = text[position]
                 raise DataError(
-                    f"character {text[at]!r} (U+{ord(text[at]):04X}) at position {at} is not in the "
+                    f"character {character!r} (U+{ord(character):04X}) at position {position} is not in the "
                     f"vocabulary of {self.vocab_size} characters; use characters of the training text"
                 )
         return ids
@@ -78,8 +79,8 @@ class CharTokenizer:
         return "".join(self.chars[i] for i in ids).encode()
 
 
-# How byte pair encodings cut a text into pieces, within which they merge: GPT-2's way and GPT-4's. The names
-# go into files, so what a name stands for never changes.
+# The patterns by which GPT-2 and GPT-4 cut a text into pieces, within which bytes are merged. The names are
+# stored in files, so a pattern never changes.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     "gpt4": (
@@ -94,12 +95,12 @@ LONG_SPACE = re.compile(rf"(?<!\s)\s{{{SPACES}}}")
 
 
 class BytePairTokenizer:
-    """Pieces of text as UTF-8, neighbours merged as long as one of ``tokens`` comes of it, the first first.
+    """UTF-8 bytes, whose neighbours are merged while the result is one of ``tokens``, lowest id first.
 
     Args:
         pattern: a name in PATTERNS.
-        tokens: the bytes of each id; every single byte is among them, so that any text can be encoded.
-        special: tokens after these, as <|endoftext|>, that no text is encoded to.
+        tokens: the bytes of each id; every single byte is among them, so any text can be encoded.
+        special: further tokens, such as <|endoftext|>, that text is never encoded to.
     """
 
     start = "\n"
@@ -130,13 +131,13 @@ class BytePairTokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            at = error.start
+            surrogate = text[error.start]
             raise DataError(
-                f"character {text[at]!r} at position {at} is no Unicode text; leave it out"
+                f"character {surrogate!r} at position {error.start} is not valid Unicode; remove it"
             ) from None
-        if found := LONG_SPACE.search(text):
+        if spaces := LONG_SPACE.search(text):
             raise DataError(
-                f"at position {found.start()} begin {SPACES:,} or more white-space characters in a row, "
+                f"at position {spaces.start()} begin {SPACES:,} or more white-space characters in a row, "
                 "which tiktoken cannot encode; shorten them"
             )
         return self.encoding.encode_to_numpy(text, disallowed_special=())
@@ -146,17 +147,16 @@ class BytePairTokenizer:
 
 
 # --------------------------------------------------------------------------------------------------
-# Making them
+# Training
 
 
 def train_char(train: str, val: str, vocab_size: int) -> CharTokenizer:
-    """Of the characters of both splits."""
+    """Return a tokenizer of the characters of both splits."""
     return CharTokenizer("".join(sorted({*train, *val})))
 
 
 def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
-    """The 256 bytes and the vocab_size - 256 most frequent merges of the training split, or as many as there
-    are."""
+    """Return a tokenizer of the 256 bytes and the vocab_size - 256 most frequent merges, or all there are."""
     import rustbpe
 
     trainer = rustbpe.Tokenizer()
@@ -166,7 +166,7 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
 
 
 def gpt2(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
-    """GPT-2's, whatever the splits. Raises DataError where its tokens are not to be had."""
+    """Return GPT-2's tokenizer, whatever the splits. Raises DataError if its tokens are not available."""
     return BytePairTokenizer("gpt2", gpt2_tokens(), ["<|endoftext|>"])
 
 
@@ -179,27 +179,32 @@ TRAINERS: dict[str, Callable[[str, str, int], Tokenizer]] = {
 
 
 def from_spec(spec: Any) -> Tokenizer:
-    """The tokenizer that ``spec`` describes. Raises DataError where it describes none."""
-    kinds: dict[str, Callable[..., Tokenizer]] = {"char": described_char, "bpe": described_bpe}
+    """Return the tokenizer that ``spec`` describes. Raises DataError if it is invalid."""
+    kinds: dict[str, Callable[..., Tokenizer]] = {"char": char_from_spec, "bpe": bpe_from_spec}
     try:
-        described = dict(spec)
-        return kinds[described.pop("kind")](**described)
+        arguments = dict(spec)
+        return kinds[arguments.pop("kind")](**arguments)
     except (TypeError, LookupError, ValueError, AttributeError):  # no table; other keys, types or values
         known = ", ".join(kinds)
-        raise DataError(f"tokenizer: not a description that this version knows; it knows {known}") from None
+        raise DataError(f"tokenizer: invalid description; this version knows the kinds {known}") from None
 
 
-def described_char(chars: str) -> CharTokenizer:
+def char_from_spec(chars: str) -> CharTokenizer:
     if not chars or chars != "".join(sorted(set(chars))):
         raise ValueError
     return CharTokenizer(chars)
 
 
-def described_bpe(pattern: str, tokens: str, special: list[str]) -> BytePairTokenizer:
+def bpe_from_spec(pattern: str, tokens: str, special: list[str]) -> BytePairTokenizer:
     parts = [base64.b64decode(word, validate=True) for word in tokens.split(" ")]
     every_byte = {bytes([byte]) for byte in range(256)}
     names = {name.encode() for name in special}
-    distinct = len(set(parts) | names) == len(parts) + len(special)
-    if pattern not in PATTERNS or not distinct or not every_byte <= set(parts) or b"" in names | set(parts):
+    are_distinct = len(set(parts) | names) == len(parts) + len(special)
+    if (
+        pattern not in PATTERNS
+        or not are_distinct
+        or not every_byte <= set(parts)
+        or b"" in names | set(parts)
+    ):
         raise ValueError
     return BytePairTokenizer(pattern, parts, special)

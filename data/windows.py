@@ -1,4 +1,4 @@
-"""Windows of tokens: inputs x and targets y, y being x one token later. All int64, (rows, block_size)."""
+"""Windows of tokens: inputs x, and targets y, which are x one token later. All int64, (rows, block_size)."""
 
 from collections.abc import Iterator
 
@@ -12,34 +12,34 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Batch:
-    """x and y of the windows of ``length`` tokens that begin at ``starts``."""
-    both = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-    return both[:, :-1], both[:, 1:]
+    """Return x and y of the windows of ``length`` tokens that begin at ``starts``."""
+    x_and_next = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    return x_and_next[:, :-1], x_and_next[:, 1:]
 
 
 def training_batch(tokens: Tokens, block_size: int, rows: int, seed: int, part: slice = slice(None)) -> Batch:
-    """``rows`` windows that begin anywhere, with replacement: a pure function of ``seed``. Given are those of
-    ``part``."""
+    """Draw ``rows`` windows that begin anywhere, with replacement, and return the slice ``part`` of them: a
+    pure function of ``seed``."""
     starts = np.random.Generator(np.random.PCG64(seed)).integers(len(tokens) - block_size, size=rows)
     return windows(tokens, starts[part], block_size)
 
 
 def fixed_windows(tokens: Tokens, block_size: int, count: int, rows: int) -> Iterator[Batch]:
-    """At most ``count`` windows spread evenly over the split, the same ones every time, ``rows`` at once."""
+    """Yield at most ``count`` windows spread evenly over the split, always the same, ``rows`` at a time."""
     count = min(count, (len(tokens) - 1) // block_size)
     starts = np.linspace(0, len(tokens) - 1 - block_size, count).astype(np.int64)
-    for some in np.split(starts, range(rows, count, rows)):
-        yield windows(tokens, some, block_size)
+    for batch_starts in np.split(starts, range(rows, count, rows)):
+        yield windows(tokens, batch_starts, block_size)
 
 
 def whole_split(tokens: Tokens, block_size: int, rows: int) -> Iterator[Batch]:
-    """The whole split in windows that follow one another: each token but the first is a target exactly once.
+    """Yield the whole split in consecutive windows: each token but the first is a target exactly once.
 
-    The last window is shorter where block_size does not divide the split.
+    The last window is shorter if block_size does not divide the split.
     """
     count, rest = divmod(len(tokens) - 1, block_size)
     starts = np.arange(count) * block_size
-    for some in np.split(starts, range(rows, count, rows)):
-        yield windows(tokens, some, block_size)
+    for batch_starts in np.split(starts, range(rows, count, rows)):
+        yield windows(tokens, batch_starts, block_size)
     if rest:
         yield windows(tokens, np.array([count * block_size]), rest)

@@ -1,2 +1,3 @@
-"""Looks at a model from outside, on the eager model, and leaves it as it was: what its norms do to
-activations and gradients, and whether it keeps to the past. It knows a model by the names of its modules."""
+"""A library that observes a model from outside, on the eager model, without changing it: statistics of
+activations, gradients and weights, causality, what each block and norm does. It knows modules by their
+names."""

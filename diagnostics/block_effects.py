@@ -1,73 +1,57 @@
-"""What each block of a model is good for: what leaving it out costs, and how far it turns the stream.
+"""How much each block of a model matters: what leaving it out costs, and how far it turns the stream.
 
-python -m scripts.blocks runs/NAME prints both of a trained model.
+python -m scripts.blocks runs/NAME prints both for a trained model.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from diagnostics.hooks import forward_hooks
 
 
 @torch.no_grad()
 def stream(model: Any, idx: Tensor) -> list[Tensor]:
-    """The residual stream of a model.GPT for tokens ``idx`` (B, T): behind the embedding and behind each
-    block, n_layer + 1 tensors (B, T, C). In the mode that the model is in; it moves no random numbers of a
-    model in evaluation."""
-    found: list[Tensor] = []
-    hooks = [
-        module.register_forward_hook(lambda _, args, x: found.append(x))
-        for module in (model.embed, *model.blocks)
-    ]
-    try:
+    """Return the residual stream of a model.GPT for tokens ``idx`` (B, T): after the embedding and after each
+    block, n_layer + 1 tensors (B, T, C). The model's mode is kept; in evaluation mode no random number is
+    drawn."""
+    outputs: list[Tensor] = []
+    modules = (model.embed, *model.blocks)
+    with forward_hooks((module, lambda _, args, x: outputs.append(x)) for module in modules):
         model(idx)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
-@contextmanager
-def without(block: nn.Module) -> Iterator[None]:
-    """Inside, the block gives back its input. (It is computed, and what it gives is not used.)"""
-    hook = block.register_forward_hook(lambda _, args, output: args[0])
-    try:
-        yield
-    finally:
-        hook.remove()
+    return outputs
 
 
 @torch.no_grad()
 def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> Iterator[float]:
-    """How much the loss rises when a block is left out, one at a time: n_layer numbers, in nats per token.
-    A block that can go costs about 0 (Gromov et al. 2024, arXiv 2403.17887; Sun et al. 2025, arXiv
-    2502.05795).
+    """Yield the rise of the loss when one block is left out: n_layer numbers, in nats per token. A block that
+    can be removed costs about 0 (Gromov et al. 2024, arXiv 2403.17887; Sun et al. 2025, arXiv 2502.05795).
 
     Args:
         model: a model.GPT.
-        loss_of: its loss, on the same tokens each time.
+        loss_of: computes the loss of a model, on the same tokens each time.
     """
-    whole = loss_of(model)
+    full_loss = loss_of(model)
     for block in model.blocks:
-        with without(block):
-            cost = float(loss_of(model) - whole)
+        with forward_hooks([(block, lambda _, args, output: args[0])]):  # its output is its input
+            cost = float(loss_of(model) - full_loss)
         yield cost
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
-    """x·y / (‖x‖‖y‖) of each token: (B, T, C) twice -> (B, T). In fp64, as 1 minus it is wanted."""
+    """Return x·y / (‖x‖‖y‖) of each token, (B, T, C) twice -> (B, T), in fp64: callers subtract it from 1."""
     return torch.cosine_similarity(x.double(), y.double(), dim=-1)
 
 
 def angular_distances(streams: list[Tensor], n: int = 1) -> list[float]:
-    """(1/π) arccos cos(x_ℓ, x_ℓ+n), the mean over tokens: how far n blocks turn the stream, from 0 to 1, for
-    ℓ = 0 … n_layer − n (Gromov et al. 2024, arXiv 2403.17887, eq. 7, who take the last token of each row).
+    """Return (1/π) arccos cos(x_ℓ, x_ℓ+n), from 0 to 1, averaged over tokens, for ℓ = 0 … n_layer − n: how
+    far n blocks turn the stream (Gromov et al. 2024, arXiv 2403.17887, eq. 7, on the last token of each row).
 
     Args:
-        streams: as ``stream`` gives them.
-        n: how many blocks at once.
+        streams: the output of ``stream``.
+        n: the number of blocks that are crossed.
     """
     pairs = zip(streams[:-n], streams[n:], strict=True)
     return [(cosines(x, y).clamp(-1, 1).arccos().mean() / torch.pi).item() for x, y in pairs]

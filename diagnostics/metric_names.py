@@ -1,16 +1,14 @@
-"""What can be measured, by name: ``<kind>.<statistic>/<site>``, as ``act.rms/03.mlp``. docs/statistics.md has
-every definition.
+"""The names of all metrics, ``<kind>.<statistic>/<site>``, as ``act.rms/03.mlp``. docs/statistics.md defines
+each statistic. Imports no torch.
 
-    site                      what it is, LL being the block, from 00
-    embed                     the embedding's output, where the residual stream begins
-    LL.attn  LL.mlp           the stream after that branch
-    LL.attn.branch            what the branch adds to the stream
-    LL.attn.pre.in  .out      what goes into a norm and what comes out of it; also out.in, post.in, …
-    LL.attn.pre               that norm itself
+    site                      meaning; LL is the number of the block, from 00
+    embed                     output of the embedding, where the residual stream begins
+    LL.attn  LL.mlp           residual stream after that branch
+    LL.attn.branch            output of the branch, which is added to the stream
+    LL.attn.pre.in  .out      input and output of a norm; also out.in, post.in, …
+    LL.attn.pre               the norm itself
     LL                        the block
-    final                     what the head is given
-
-Torch is not imported here.
+    final                     input of the head
 """
 
 from collections.abc import Callable, Sequence
@@ -28,57 +26,54 @@ STATISTICS = (
 
 @lru_cache(1)
 def sites(n_layer: int) -> dict[str, list[str]]:
-    """Where a model of so many blocks can have each statistic, whichever norms it has and wherever they
-    stand."""
+    """Return the sites that each statistic can have in a model of ``n_layer`` blocks, under any norm and
+    placement."""
     blocks = [f"{i:02d}" for i in range(n_layer)]
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
     norms = [f"{stream}.{slot}" for stream in streams for slot in ("pre", "out", "post")]
     branches = [f"{stream}.branch" for stream in streams]
-    tensors = [
-        "embed",
-        "final",
-        *streams,
-        *branches,
-        *(f"{norm}.{side}" for norm in norms for side in ("in", "out")),
-    ]
-    found = {f"act.{moment}": tensors for moment in MOMENTS} | {
+    sides = [f"{norm}.{side}" for norm in norms for side in ("in", "out")]
+    tensors = ["embed", "final", *streams, *branches, *sides]
+    by_statistic = {f"act.{moment}": tensors for moment in MOMENTS} | {
         "act.ratio": branches,
         "act.cosine": blocks,
         "mlp.dead": [f"{block}.mlp" for block in blocks],
         "grad.rms": tensors,
     }
-    found |= {name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")}
-    found |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
-    found |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
-    return {name: found[name] for name in STATISTICS}
+    by_statistic |= {
+        name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")
+    }
+    by_statistic |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
+    by_statistic |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
+    return {name: by_statistic[name] for name in STATISTICS}
 
 
-def possible(n_layer: int) -> list[str]:
-    """Every name that a model of so many blocks can have."""
-    return [f"{name}/{site}" for name, there in sites(n_layer).items() for site in there]
+def all_names(n_layer: int) -> list[str]:
+    """Return every name that a model of ``n_layer`` blocks can have."""
+    return [f"{name}/{site}" for name, its_sites in sites(n_layer).items() for site in its_sites]
 
 
-def are_there(pattern: str, n_layer: int) -> bool:
-    """Whether ``pattern`` means some name of such a model. However deep that is, it is told in a moment."""
-    name, slash, site = pattern.partition("/")
+def matches_any(pattern: str, n_layer: int) -> bool:
+    """Return True if ``pattern`` matches a name of a model of ``n_layer`` blocks; fast at any depth."""
+    name, slash, site_pattern = pattern.partition("/")
     return any(
-        fnmatchcase(statistic, name) and any(fnmatchcase(one, site if slash else "*") for one in there)
-        for statistic, there in sites(n_layer).items()
+        fnmatchcase(statistic, name)
+        and any(fnmatchcase(site, site_pattern if slash else "*") for site in its_sites)
+        for statistic, its_sites in sites(n_layer).items()
     )
 
 
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name is what a pattern means, as ``act.rms/*.mlp``; one without a site means all sites."""
+def matches(name: str, pattern: str) -> bool:
+    """Return True if a name matches a pattern, as ``act.rms/*.mlp``; one without a site means all sites."""
     return fnmatchcase(name, pattern if "/" in pattern else f"{pattern}/*")
 
 
 def selection(metrics: Sequence[str], sites: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name is among those asked for: it fits one of ``metrics``, and its site one of ``sites``. In
-    both
-    * stands for anything, dots too."""
+    """Return a function that tells whether a name is selected: the name matches one of ``metrics`` and its
+    site one of ``sites``. In both, * matches anything, including dots."""
 
     def is_wanted(name: str) -> bool:
         site = name.partition("/")[2]
-        return any(fits(name, p) for p in metrics) and any(fnmatchcase(site, p) for p in sites)
+        return any(matches(name, p) for p in metrics) and any(fnmatchcase(site, p) for p in sites)
 
     return is_wanted

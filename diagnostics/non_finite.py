@@ -1,8 +1,8 @@
-"""Where a model's numbers first are not finite.
+"""The first place where a model's numbers become non-finite.
 
-    first_not_finite(model, lambda net: loss_of(net, batch))  # "blocks.1.mlp.branch.fc", say
+    first_non_finite(model, lambda net: loss_of(net, batch))  # "blocks.1.mlp.branch.fc", say
 
-The forward is looked at as the backward is: in the order in which it is computed.
+Forward and backward are searched in the order in which they are computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,48 +12,47 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from diagnostics.hooks import forward_hooks
 
-def first_not_finite(
+
+def first_non_finite(
     model: nn.Module,
     loss_of: Callable[[Callable[[Tensor], Tensor]], Tensor],
-    agreed: Callable[[str | None], str | None] = lambda found: found,
+    agree: Callable[[str | None], str | None] = lambda place: place,
 ) -> str | None:
-    """The parameter that is not; else the innermost module whose output is not; else the parameter whose
-    gradient is not, the last one, at which a backward begins; else the gradient's norm; else the buffer. None
-    where all is finite. Without gradients (in torch.no_grad) these are left out.
+    """Return the name of the first non-finite place, or None: a parameter; else the innermost module with a
+    non-finite output; else the last parameter with a non-finite gradient, where backward begins; else the
+    norm of the gradient; else a buffer. Gradients are skipped under torch.no_grad.
 
-    It leaves no trace in ``model``: its buffers are copies, its gradients stay as they are.
+    ``model`` is left as it was: its buffers are copied, its gradients not touched.
 
     Args:
-        loss_of: a net, tokens (B, T) to logits (B, T, V) -> the loss, 0-d, of the batch in question.
-        agreed: what was found here -> what all ranks go by, each of which looks at its share of the batch. A
-            norm may wait for them in forward and backward.
+        loss_of: computes the loss, 0-d, of the batch in question from a net, tokens (B, T) to logits (B, T,
+            V).
+        agree: turns this rank's place into the one that all ranks report. Each rank searches its share of the
+            batch, to the same point: a norm may wait for the other ranks in forward and backward.
     """
-    found: list[str] = []
-
-    def looking(name: str) -> Callable[..., None]:
-        def look(module: nn.Module, args: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not output.isfinite().all():
-                found.append(name)
-
-        return look
-
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             return name
-    hooks = [module.register_forward_hook(looking(name)) for name, module in model.named_modules() if name]
+    places: list[str] = []
+
+    def hook_of(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any, output: Any) -> None:
+            if not places and isinstance(output, Tensor) and not output.isfinite().all():
+                places.append(name)
+
+        return hook
+
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
+    with forward_hooks((module, hook_of(name)) for name, module in model.named_modules() if name):
         loss = loss_of(lambda idx: functional_call(model, buffers, (idx,)))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    in_forward = found[0] if found else None if loss.isfinite() else "the loss"
-    if in_forward := agreed(in_forward):
+    in_forward = places[0] if places else None if loss.isfinite() else "the loss"
+    if in_forward := agree(in_forward):
         return in_forward
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad and loss.requires_grad}
     gradients = torch.autograd.grad(loss, [*learned.values()], allow_unused=True) if learned else ()
-    return agreed(in_backward([*learned], gradients) or in_buffers(model))
+    return agree(in_backward([*learned], gradients) or in_buffers(model))
 
 
 def in_backward(names: Sequence[str], gradients: Sequence[Tensor | None]) -> str | None:

@@ -1,7 +1,7 @@
-"""What a norm makes of the numbers that go into it, one by one: the maps of Zhu et al. 2025 (arXiv
-2503.10622, figure 2), which in LayerNorm are S-shaped although it is linear for each token.
+"""The map of a norm: its inputs against its outputs, number by number (Zhu et al. 2025, arXiv 2503.10622,
+figure 2). LayerNorm's is S-shaped although LayerNorm is linear for each token.
 
-python -m scripts.blocks runs/NAME draws those of a trained model.
+python -m scripts.blocks runs/NAME draws the maps of a trained model.
 """
 
 from collections.abc import Callable
@@ -10,60 +10,58 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics.hooks import forward_hooks
+
 SLOTS = ("pre", "out", "post")
 
 
 def norms(model: Any) -> dict[str, nn.Module]:
-    """Each norm on the stream or around a branch of a model.GPT, by its site, as ``03.mlp.pre``; and
+    """Return the norms on the stream and around the branches of a model.GPT, by site: ``03.mlp.pre``,
     ``final``."""
-    found = {
+    slots = {
         f"{i:02d}.{kind}.{slot}": getattr(getattr(block, kind), slot)
         for i, block in enumerate(model.blocks)
         for kind in ("attn", "mlp")
         for slot in SLOTS
     }
-    found["final"] = model.final
-    return {site: norm for site, norm in found.items() if not isinstance(norm, nn.Identity)}
+    slots["final"] = model.final
+    return {site: norm for site, norm in slots.items() if not isinstance(norm, nn.Identity)}
 
 
 @torch.no_grad()
 def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """What goes into each norm and what comes out, before its gain and bias: two tensors (B, T, C) a site.
+    """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) a site.
 
-    The gain and bias differ by channel and would blur the map; a norm that has them by the names ``weight``
-    and ``bias`` is seen without them.
+    Gain and bias, if named ``weight`` and ``bias``, are undone: they differ by channel, which blurs
+    the map.
     """
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def looking(site: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], None]:
-        def look(norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
+    def hook_of(site: str) -> Callable[..., None]:
+        def hook(norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
             weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
             y = y if bias is None else y - bias
-            found[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
+            pairs[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
 
-        return look
+        return hook
 
-    hooks = [norm.register_forward_hook(looking(site)) for site, norm in norms(model).items()]
-    try:
+    with forward_hooks((norm, hook_of(site)) for site, norm in norms(model).items()):
         model(idx)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+    return pairs
 
 
 def r_squared(y: Tensor, fitted: Tensor) -> float:
-    """1 − Σ(y − fitted)² / Σ(y − ȳ)²"""
+    """Return 1 − Σ(y − fitted)² / Σ(y − ȳ)²."""
     return (1 - (y - fitted).square().sum() / (y - y.mean()).square().sum()).item()
 
 
 def straight(x: Tensor, y: Tensor) -> float:
-    """How much of a map a straight line through 0 explains: R² of the best y ≈ a·x."""
+    """Return R² of the best y ≈ a·x, the share of a map that a straight line through 0 explains."""
     return r_squared(y, x * ((x * y).sum() / x.square().sum()))
 
 
 def s_shaped(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """R² of the best y ≈ a·tanh(αx), and its α, times the root mean square of x: small is a straight line."""
+    """Return R² of the best y ≈ a·tanh(αx), and its α times the rms of x; a small α is a straight line."""
     size = x.square().mean().sqrt()
     best = (-float("inf"), 0.0)
     for steepness in torch.logspace(-2, 1, 61).tolist():

@@ -1,9 +1,8 @@
-"""Each statistic, as a function of what it is taken of; docs/statistics.md says how to read them.
+"""Each statistic as a function of tensors; docs/statistics.md says how to read them.
 
-Tensors come in fp32. Moments are over all of a tensor's numbers, (B, T, C), together; ratios and cosines are
-taken for each token and then averaged. Every result is one number, a 0-d tensor on the same device. Where
-several processes train together, each has an equal share of the batch, and the result, the same for all, is
-that of the whole.
+Tensors are fp32. Moments are taken over all numbers of a tensor (B, T, C); ratios and cosines are taken for
+each token and then averaged. Every result is a 0-d tensor on the same device. If several ranks train
+together, each has an equal share of the batch, and every rank gets the result of the global batch.
 """
 
 import math
@@ -16,25 +15,24 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 BINS = 64  # of a histogram
-QUERIES, SEQUENCES = 16, 8  # that attention is looked at for
-SATURATED = 2.0  # |αx| from which tanh(αx) is flat: tanh 2 = 0.964
+QUERIES, SEQUENCES = 16, 8  # sampled for the statistics of attention
+SATURATED = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
 
 
-def ranks() -> int:
-    """How many processes train together."""
+def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def over_ranks(x: Tensor, by: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
-    """Their sum, or what ``by`` says, in the place of x."""
-    if ranks() > 1:
-        dist.all_reduce(x, by)
+def all_reduce(x: Tensor, op: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
+    """Reduce x over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(x, op)
     return x
 
 
-def mean(x: Tensor, over: tuple[int, ...] | None = None) -> Tensor:
-    """E x, over those dimensions or all."""
-    return over_ranks(x.mean(over)) / ranks()
+def mean(x: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
+    """E x, over the dimensions ``dim`` or all."""
+    return all_reduce(x.mean(dim)) / world_size()
 
 
 def std(x: Tensor) -> Tensor:
@@ -49,7 +47,7 @@ def rms(x: Tensor) -> Tensor:
 
 def max_abs(x: Tensor) -> Tensor:
     """max |x|"""
-    return over_ranks(x.abs().max(), ReduceOp.MAX)
+    return all_reduce(x.abs().max(), ReduceOp.MAX)
 
 
 def kurtosis(x: Tensor) -> Tensor:
@@ -59,66 +57,64 @@ def kurtosis(x: Tensor) -> Tensor:
 
 
 MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": mean,
-    "std": std,
-    "rms": rms,
-    "max_abs": max_abs,
-    "kurtosis": kurtosis,
+    moment.__name__: moment for moment in (mean, std, rms, max_abs, kurtosis)
 }
 
 
 def ratio(branch: Tensor, stream: Tensor) -> Tensor:
-    """‖branch‖ / ‖stream‖ of each token, (B, T, C) both; the mean."""
+    """Mean over tokens of ‖branch‖ / ‖stream‖, (B, T, C) both."""
     return mean(branch.norm(dim=-1) / stream.norm(dim=-1))
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:
-    """x·y / (‖x‖ ‖y‖) of each token, (B, T, C) both; the mean."""
+    """Mean over tokens of x·y / (‖x‖ ‖y‖), (B, T, C) both."""
     return mean((x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1)))
 
 
 def dead(hidden: Tensor) -> Tensor:
     """Share of an MLP's units, (B, T, units) after the activation, that are positive for no token."""
-    return (over_ranks(hidden.amax(dim=(0, 1)), ReduceOp.MAX) <= 0).float().mean()
+    return (all_reduce(hidden.amax(dim=(0, 1)), ReduceOp.MAX) <= 0).float().mean()
 
 
 def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """q·k/√d of some queries, (B, heads, queries, T), and which keys are a query's future, (queries, T).
+    """Return q·k/√d of sampled queries, (B, heads, queries, T), and a mask of each query's future keys,
+    (queries, T).
 
-    They are computed again from q and k (B, heads, T, d), as the model's own attention does not show them:
-    for the first 8 sequences at most, and for 16 queries at most, evenly spaced, the last position among
-    them. Of several ranks' sequences those of the first rank come first; another may have none to look at.
+    They are recomputed from q and k (B, heads, T, d), as fused attention does not expose them, for at most
+    the first 8 sequences of the global batch and at most 16 evenly spaced queries that include the last
+    position. A rank whose sequences come later returns empty tensors.
     """
-    earlier = dist.get_rank() * len(q) if ranks() > 1 else 0  # sequences
+    earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
     q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]
-    at = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=q.device)  # positions of the queries
-    logits = q[:, :, at] @ k.transpose(-2, -1) / math.sqrt(d)
-    return logits, torch.arange(T, device=q.device) > at[:, None]
+    queries = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=q.device)  # positions
+    logits = q[:, :, queries] @ k.transpose(-2, -1) / math.sqrt(d)
+    return logits, torch.arange(T, device=q.device) > queries[:, None]
 
 
 def entropy(q: Tensor, k: Tensor) -> Tensor:
-    """−Σ p ln p, in nats, of the attention weights p of a query and head; the mean over these."""
+    """Mean over queries and heads of −Σ p ln p, in nats, p being the attention weights."""
     logits, future = attention_logits(q, k)
     log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
     each = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
-    total, n = over_ranks(torch.stack([each.sum(), each.new_tensor(each.numel())]))
+    total, n = all_reduce(torch.stack([each.sum(), each.new_tensor(each.numel())]))
     return total / n
 
 
 def max_logit(q: Tensor, k: Tensor) -> Tensor:
-    """The largest q·k/√d among what the queries may attend to."""
+    """Largest q·k/√d between a query and a key that it may attend to."""
     logits, future = attention_logits(q, k)
     visible = logits.masked_fill(future, -math.inf)
-    none = visible.new_tensor(-math.inf)  # of a rank that has no sequence to look at
-    return over_ranks(visible.max() if visible.numel() else none, ReduceOp.MAX)
+    no_logit = visible.new_tensor(-math.inf)  # on a rank without sampled sequences
+    return all_reduce(visible.max() if visible.numel() else no_logit, ReduceOp.MAX)
 
 
-# of a norm and its input: None where the norm has no such thing, or means something else by that name
+# Functions of a norm and its input. None if the norm lacks the tensor, or uses its name for something else.
 
 
-def of_channels(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
-    """The norm's tensor of that name, if it is one number or one for each channel of x (B, T, C)."""
+def per_channel(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
+    """Return the norm's tensor ``name`` if it is a scalar or has one number for each channel of x (B, T,
+    C)."""
     value = getattr(norm, name, None)
     fits = isinstance(value, Tensor) and value.shape in ((), (1,), x.shape[-1:])
     return value if fits else None
@@ -126,25 +122,25 @@ def of_channels(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
 
 def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
     """Mean |weight|."""
-    weight = of_channels(norm, "weight", x)
+    weight = per_channel(norm, "weight", x)
     return None if weight is None else weight.abs().mean()
 
 
 def alpha(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """Mean |α|, of DyT's tanh(αx) say."""
-    found = of_channels(norm, "alpha", x)
-    return None if found is None else found.abs().mean()
+    """Mean |α|, for example DyT's in tanh(αx)."""
+    value = per_channel(norm, "alpha", x)
+    return None if value is None else value.abs().mean()
 
 
 def mean_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """(batch mean − running mean) / running standard deviation, of each channel; the root mean square."""
-    running, var = (of_channels(norm, name, x) for name in ("running_mean", "running_var"))
+    """Root mean square over channels of (batch mean − running mean) / running standard deviation."""
+    running, var = (per_channel(norm, name, x) for name in ("running_mean", "running_var"))
     return None if running is None or var is None else rms((mean(x, (0, 1)) - running) / var.sqrt())
 
 
 def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """ln(batch standard deviation / running standard deviation) of each channel; the root mean square."""
-    var = of_channels(norm, "running_var", x)
+    """Root mean square over channels of ln(batch standard deviation / running standard deviation)."""
+    var = per_channel(norm, "running_var", x)
     if var is None:
         return None
     batch = mean((x - mean(x, (0, 1))).square(), (0, 1))
@@ -152,48 +148,45 @@ def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
 
 
 def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """Share of inputs with |αx| > 2, where the norm has an α, as DyT's tanh(αx)."""
-    found = of_channels(norm, "alpha", x)
-    return None if found is None else mean(((found * x).abs() > SATURATED).float())
+    """Share of inputs with |αx| > 2, for norms with an α, as DyT's tanh(αx)."""
+    value = per_channel(norm, "alpha", x)
+    return None if value is None else mean(((value * x).abs() > SATURATED).float())
 
 
 INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
-    "gain": gain,
-    "alpha": alpha,
-    "mean_gap": mean_gap,
-    "std_gap": std_gap,
-    "saturation": saturation,
+    internal.__name__: internal for internal in (gain, alpha, mean_gap, std_gap, saturation)
 }
 
 
 def histogram(x: Tensor) -> Tensor:
-    """Lowest and highest finite number, how many are not finite, and how many of the finite lie in each of 64
-    equal bins between the two: (3 + 64,). By whole numbers, so that a GPU counts deterministically, too."""
+    """Return the lowest and highest finite number, the count of non-finite numbers, and the counts of finite
+    numbers in 64 equal bins between the two: (3 + 64,). Counts are integers, so a GPU is deterministic,
+        too."""
     finite = x.isfinite()
-    low = over_ranks(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
-    high = over_ranks(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
-    # by halves, as the difference of two finite numbers need not be finite
+    low = all_reduce(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
+    high = all_reduce(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
+    # in halves, as the difference of two finite numbers may overflow
     part = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
     bins = torch.where(finite, (BINS * part).clamp(0, BINS - 1), BINS).long()
-    counts = over_ranks(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()
+    counts = all_reduce(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()
     return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
-    """The same as plain numbers, by one copy from the device. A histogram, the one thing here that is not
-    0-d, is a table of low, high, nonfinite and counts."""
+    """Return plain numbers, by one copy from the device. A histogram, the only value that is not 0-d, becomes
+    a table of low, high, nonfinite and counts."""
     numbers = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
     plain: dict[str, Any] = {}
     for name, value in values.items():
-        mine, numbers = numbers[: value.numel()], numbers[value.numel() :]
+        head, numbers = numbers[: value.numel()], numbers[value.numel() :]
         if value.ndim:
-            low, high, nonfinite, *counts = mine
+            low, high, nonfinite, *counts = head
             plain[name] = {
                 "low": low,
                 "high": high,
                 "nonfinite": int(nonfinite),
-                "counts": list(map(int, counts)),
+                "counts": [*map(int, counts)],
             }
         else:
-            plain[name] = mine[0]
+            plain[name] = head[0]
     return plain

@@ -1,7 +1,7 @@
 """Norms of gradients, weights and updates, read from the real step.
 
-weights = Weights(model, names.selection(["grad.norm", "update.ratio"], sites=["*"]))
-values = weights.before()  # the gradients are there
+weights = Weights(model, metric_names.selection(["grad.norm", "update.ratio"], sites=["*"]))
+values = weights.before()  # after backward
 optimizer.step()
 values |= weights.after()
 values["update.ratio/00"]  # a 0-d tensor on the model's device
@@ -15,16 +15,17 @@ from torch import Tensor, nn
 
 
 def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """√Σ x² over all numbers of all tensors, in fp32."""
+    """Return √Σ x² over all numbers of all tensors, in fp32."""
     total = torch.stack([torch.linalg.vector_norm(t, dtype=torch.float32) for t in tensors]).norm()
-    return total.full_tensor() if hasattr(total, "full_tensor") else total  # where each rank has a shard
+    return total.full_tensor() if hasattr(total, "full_tensor") else total  # under FSDP each rank has a shard
 
 
 class Weights:
-    """Measures what ``wanted`` names, of an update between ``before`` and ``after``.
+    """The norms selected by ``wanted``, of an update between ``before`` and ``after``.
 
-    Of each part of the model, ``embed`` and the blocks ``LL``, only the matrices count: gains and biases are
-    vectors, and which of these there are depends on the norm.
+    Only the matrices of ``embed`` and of each block ``LL`` count: gains and biases are vectors, and which of
+        them
+    exist depends on the norm.
     """
 
     def __init__(self, model: Any, wanted: Callable[[str], bool]) -> None:
@@ -36,7 +37,7 @@ class Weights:
 
     @torch.no_grad()
     def before(self) -> dict[str, Tensor]:
-        """grad.norm and weight.norm, where the gradients are there and not yet clipped."""
+        """Return grad.norm and weight.norm; call it when the gradients are complete and not yet clipped."""
         values = {}
         for site, matrices in self.matrices.items():
             if self.wanted(name := f"grad.norm/{site}"):
@@ -49,7 +50,7 @@ class Weights:
 
     @torch.no_grad()
     def after(self) -> dict[str, Tensor]:
-        """update.ratio."""
+        """Return update.ratio; call it after the optimizer's step."""
         values = {}
         for site, copies in self.copies.items():
             changes = [p - copy for p, copy in zip(self.matrices[site], copies, strict=True)]

@@ -38,14 +38,14 @@ class RunSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from sweep.runner import Sweep
-        from sweep.two_stage import sweep
+        from sweep.two_stage import run_stages
 
         assert self.hydra_context
         assert self.config
         assert self.launcher
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(loader)
-        sweep(
+        run_stages(
             Sweep(partial(loader.load_sweep_config, self.config), self.launcher.launch, self.config.hydra),
             parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
             parser.parse_overrides(arguments),
@@ -77,7 +77,9 @@ class SlurmLauncher(Launcher):
             (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        slurm.do(self.job, self.job.params, arguments, [folder_of(overrides) for overrides in job_overrides])
+        slurm.run_jobs(
+            self.job, self.job.params, arguments, [folder_of(overrides) for overrides in job_overrides]
+        )
         return []
 
 

@@ -56,7 +56,7 @@ def text(meta: Meta, parameters: int, form: str, said: dict[str, dict[str, Any]]
         "trained": trained(config, meta.step),
         **({} if theirs else {"text": about_text(config, said["environment"])}),
         **losses(said["status"]),
-        "looks at": causality.in_words(said["certificate"], "this model").removeprefix("causality: "),
+        "looks at": causality.describe(said["certificate"], "this model").removeprefix("causality: "),
     }
     table = "\n".join(f"| {key} | {escaped(str(value)).replace('|', '/')} |" for key, value in rows.items())
     start = tokenizers.from_spec(meta.tokenizer).start

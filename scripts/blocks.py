@@ -131,7 +131,7 @@ def look(
         found = norm_maps.maps(model, idx)
     tell("whether it keeps to the past")
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
-    return said, rows, found, causality.in_words(certificate, config.chosen())
+    return said, rows, found, causality.describe(certificate, config.chosen())
 
 
 def table(rows: list[dict[str, float]]) -> Table:

@@ -65,7 +65,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
         {block: numbers[f"act.ratio/{block}.mlp.branch"] for block in blocks},
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
     )
-    return dict(zip(QUANTITIES, columns, strict=True)), causality.in_words(certificate, config.chosen())
+    return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.chosen())
 
 
 def table(title: str, columns: Columns) -> Table:

@@ -1,1 +1,1 @@
-"""Many runs by one command: planning, tuning in two stages, progress, Slurm."""
+"""Several runs by one command: planning, tuning in two stages, progress, Slurm."""

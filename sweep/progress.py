@@ -1,11 +1,11 @@
-"""A sweep on the terminal: a line as each run ends, how long the rest will take, and a table at the end."""
+"""A sweep on the terminal: a line as each run ends, the time that is left, and a table at the end."""
 
 import shlex
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich import box
 from rich.console import Console
@@ -14,37 +14,37 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import job_record
-from rundir import folder
+from rundir.folder import leaks
+from sweep.job import Job
+from system.terminal import duration
 
-if TYPE_CHECKING:
-    from sweep.job import Job
-
-ENDS = ("finished", "diverged")  # both are results
-EVERY = 0.3  # seconds between looks
+RESULTS = ("finished", "diverged")  # states that do not count as failures
+INTERVAL = 0.3  # seconds between looks at the jobs
 
 
-class Watch:
-    """Looks at the jobs' folders, in a thread, from ``with`` to its end.
+class ProgressWatcher:
+    """A thread that prints the progress of jobs from their folders, while inside ``with``.
 
     Args:
-        jobs: all of the sweep; those that are over by then are said to be at once, but for those done before.
-        todo: those among them that are being done.
+        jobs: all jobs of the sweep. Those that fail before they start are printed at once, those done before
+            not at all.
+        todo: those that are launched now.
     """
 
-    def __init__(self, jobs: "Sequence[Job]", todo: "Sequence[Job]") -> None:
+    def __init__(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
         self.jobs, self.todo = jobs, todo
-        self.out = sys.stdout  # a job in this process has its own
-        self.over = sum(job.done for job in jobs)
-        self.unsaid = [job for job in jobs if not job.done]
+        self.stdout = sys.stdout  # a job that runs in this process replaces sys.stdout
+        self.ended = sum(job.done for job in jobs)
+        self.unprinted = [job for job in jobs if not job.done]
         self.work = sum(job.work for job in todo)
-        self.start = self.said = time.monotonic()
-        self.at_start = self.work_done()
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.looking, daemon=True)
+        self.start = self.last_print = time.monotonic()
+        self.work_at_start = self.work_done()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.poll, daemon=True)
         self.width = max((len(job.name) for job in jobs), default=0)
         self.bar = None
-        if self.out.isatty():
-            console = Console(file=self.out, highlight=False)
+        if self.stdout.isatty():
+            console = Console(file=self.stdout, highlight=False)
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn())
             self.bar = Progress(
                 *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
@@ -54,91 +54,83 @@ class Watch:
     def __enter__(self) -> Self:
         if self.bar:
             self.bar.start()
-        self.look()
+        self.update()
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.ended.set()
+        self.stop.set()
         self.thread.join()
-        self.look()
+        self.update()
         if self.bar:
             self.bar.stop()
 
-    def looking(self) -> None:
-        while not self.ended.wait(EVERY):
-            self.look()
+    def poll(self) -> None:
+        while not self.stop.wait(INTERVAL):
+            self.update()
 
-    def look(self) -> None:
-        """Say what is new."""
-        for job in [job for job in self.unsaid if job.is_over()]:
-            self.unsaid.remove(job)
-            self.over += 1
-            left = f"  {self.left()}" if self.unsaid else ""
-            count = f"{self.over:>{len(str(len(self.jobs)))}}/{len(self.jobs)}"
-            self.say(f"{count}  {job.name:<{self.width}}  {in_words(job)}{left}")
+    def update(self) -> None:
+        """Print the jobs that have ended since the last call, and from time to time those that run."""
+        digits = len(str(len(self.jobs)))
+        for job in [job for job in self.unprinted if job.has_ended()]:
+            self.unprinted.remove(job)
+            self.ended += 1
+            left = f"  {self.time_left()}" if self.unprinted else ""
+            count = f"{self.ended:>{digits}}/{len(self.jobs)}"
+            self.print(f"{count}  {job.name:<{self.width}}  {outcome_line(job)}{left}")
         now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=self.work_done(), description=self.running())
-        elif now - self.said > max(30, 0.05 * (now - self.start)) and self.unsaid:
-            self.say(f"{' ' * (2 * len(str(len(self.jobs))) + 3)}{self.running()}; {self.left()}")
+        elif now - self.last_print > max(30, 0.05 * (now - self.start)) and self.unprinted:
+            self.print(f"{' ' * (2 * digits + 3)}{self.running()}; {self.time_left()}")
 
-    def say(self, line: str) -> None:
-        self.said = time.monotonic()
+    def print(self, line: str) -> None:
+        self.last_print = time.monotonic()
         if self.bar:
             self.bar.console.print(line, markup=False, soft_wrap=True)
         else:
-            print(line, file=self.out, flush=True)
+            print(line, file=self.stdout, flush=True)
 
     def running(self) -> str:
-        """Which jobs run, and how far they are."""
-        found = [job for job in self.unsaid if job_record.read(job.folder).get("state") == "running"]
-        return "running: " + ", ".join(f"{job.name} {job.part_done():.0%}" for job in found)
+        """Return the names of the running jobs, each with its fraction done."""
+        jobs = [job for job in self.unprinted if job_record.read(job.folder).get("state") == "running"]
+        return "running: " + ", ".join(f"{job.name} {job.fraction_done():.0%}" for job in jobs)
 
     def work_done(self) -> float:
-        return sum(job.work * job.part_done() for job in self.todo)
+        return sum(job.work * job.fraction_done() for job in self.todo)
 
-    def left(self) -> str:
-        """The time that the rest takes at the pace so far."""
+    def time_left(self) -> str:
+        """Return the time that is left at the pace so far; "" before anything is done."""
         done = self.work_done()
-        pace = (time.monotonic() - self.start) / max(done - self.at_start, 1e-9)
-        return f"about {duration(pace * (self.work - done))} left" if done > self.at_start else ""
+        pace = (time.monotonic() - self.start) / max(done - self.work_at_start, 1e-9)
+        return f"about {duration(pace * (self.work - done))} left" if done > self.work_at_start else ""
 
 
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def in_words(job: "Job") -> str:
-    """How a job ended, in a line."""
+def outcome_line(job: Job) -> str:
     state, loss, reason = job.outcome()
     if state == "finished":
-        return f"{loss:.4f}" + " LEAKS in training" * bool(job.run and folder.leaks(job.run))
+        return f"{loss:.4f}" + " LEAKS in training" * bool(job.run and leaks(job.run))
     return f"{state}: {reason}"
 
 
-def summary(jobs: "Sequence[Job]") -> int:
-    """A table of all jobs; those that failed once more, on stderr. Returns how many did."""
+def summary(jobs: Sequence[Job]) -> int:
+    """Print a table of all jobs, and the failed ones again on stderr. Return the number of failed jobs."""
     table = Table("run", "state", "val/full_loss", "why", box=box.SIMPLE_HEAD)
-    failed = 0
     for job in jobs:
         state, loss, reason = job.outcome()
         table.add_row(Text(job.name), state, f"{loss:.4f}" if state == "finished" else "", Text(reason))
-        failed += state not in ENDS
     print()
     console: Any = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(table)
     folders = sorted({str(job.run.parent) for job in jobs if job.run})
     if folders:
         print(f"compare them: python compare.py {shlex.join(folders)}", flush=True)
-    for job in jobs:
+    failed = [job for job in jobs if job.outcome()[0] not in RESULTS]
+    for job in failed:
         state, _, reason = job.outcome()
-        if state not in ENDS:
-            log = job.folder / "log.txt"
-            where = f"; its output is in {log}" if log.exists() else ""
-            said = reason or state
-            name = "" if said.startswith(job.name) else f"{job.name}: "
-            print(f"error: {name}{said}{where}", file=sys.stderr)
-    return failed
+        log = job.folder / "log.txt"
+        output = f"; its output is in {log}" if log.exists() else ""
+        message = reason or state
+        name = "" if message.startswith(job.name) else f"{job.name}: "
+        print(f"error: {name}{message}{output}", file=sys.stderr)
+    return len(failed)

@@ -1,12 +1,11 @@
-"""Many runs by one command: what there is to do, how long it takes, how each run ended.
+"""Several runs by one command: planning, launching, and the end of each run.
 
     python train.py -m norm=layernorm,batchnorm seed=0,1,2
     python train.py experiment=norm_ablation
 
 Hydra composes the jobs and launches them, in this process or in several; this process plans, watches and
-sums up, the same under every launcher. Runs that have ended are not done again, and others go on. A job whose
-settings are refused, whose data are damaged or whose process is killed does not keep the others from their
-end.
+summarises them, the same under every launcher. Finished runs are skipped, unfinished ones resume. A job with
+invalid settings, damaged data or a killed process does not stop the others.
 """
 
 import os
@@ -28,22 +27,23 @@ from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
 from sweep.job import Job, folder_of
-from sweep.progress import Watch, duration
+from sweep.progress import ProgressWatcher
 from system import os_compat, signals
 from system.errors import ConfigError, DataError
+from system.terminal import duration
 from system.validate import checked
 from training.cost import seconds_per_operation, work
 from training.load_data import tokens_of
 
-PATIENCE = 60  # seconds that runs may take to save when the sweep is asked to end
+PATIENCE = 60  # seconds that runs may take to save when the sweep is told to end
 
 
 class Sweep:
-    """Does jobs.
+    """Runs the jobs of a sweep.
 
     Args:
-        compose: overrides -> the composed config, Hydra's part included.
-        launch: Hydra's launcher: the overrides of each job, and the number of the first.
+        compose: composes the config, Hydra's part included, from overrides.
+        launch: Hydra's launcher; takes the overrides of each job and the number of the first.
         hydra: Hydra's own settings.
     """
 
@@ -55,56 +55,47 @@ class Sweep:
     ) -> None:
         self.compose, self.launch = compose, launch
         self.folder = Path(hydra.sweep.dir).resolve()
-        count = hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1
-        self.at_once = int(count) if count > 0 else os_compat.cores() + 1 + int(count)  # -1: as many as cores
+        count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
+        self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # -1: as many as cores
         self.prepared: dict[str, Prepared | ConfigError | DataError] = {}
 
-    def do(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
-        """Do the jobs that were not done before. Returns all of them."""
-        jobs = self.planned(all_overrides)
-        todo = [job for job in jobs if not job.is_over()]
-        done, wrong = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
-        counts = f"{done} done before, " * bool(done) + f"{wrong} cannot be done, " * bool(wrong)
+    def run(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
+        """Run the jobs that were not done before. Return all of them."""
+        jobs = self.plan(all_overrides)
+        todo = [job for job in jobs if not job.has_ended()]
+        done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
+        counts = f"{done} done before, " * bool(done) + f"{invalid} cannot run, " * bool(invalid)
         print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
         sys.stdout.flush()
-        with Watch(jobs, todo), self.ending_workers(todo):
-            self.launched(todo)
+        with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
+            self.launch_all(todo)
         return jobs
 
-    def planned(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
-        """A job for each run; two jobs may be the same run, which is done once.
+    def plan(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
+        """Return one job for each different run; several overrides may describe the same run.
 
         Raises:
-            hydra.errors.HydraException: a job cannot be composed, as a choice does not exist: nothing is
-            done.
+            hydra.errors.HydraException: a job cannot be composed, for example because a choice does not
+            exist.
         """
         if not all_overrides:
             return []
         sweep = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
-        if sys.stdout.isatty():  # some seconds, of which somebody who waits wants to know
-            what = f"{len(all_overrides)} jobs, and measuring how fast they go"
-            print(f"composing and checking {what}", flush=True)
-        everything = [self.compose(list(overrides)) for overrides in all_overrides]
+        if sys.stdout.isatty():  # it takes some seconds
+            print(f"checking {len(all_overrides)} jobs and estimating their time", flush=True)
+        all_composed = [self.compose(list(overrides)) for overrides in all_overrides]
         if "experiment" in map(app.key_of, set().union(*all_overrides) - shared) and any(
-            composed.hydra.sweeper.params for composed in everything
+            composed.hydra.sweeper.params for composed in all_composed
         ):
             raise ConfigError(
-                "experiment: a preset that is a sweep is not one of several; start each by itself"
+                "experiment: a preset that is a sweep cannot be swept over; start each by itself"
             )
-        for number, (overrides, composed) in enumerate(zip(all_overrides, everything, strict=True)):
+        for number, (overrides, composed) in enumerate(zip(all_overrides, all_composed, strict=True)):
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
-            try:
-                job.config = checked(RunConfig, composed_job(composed))
-                data = self.data(job.config)
-                data.check_length(job.config.model.block_size)
-                job.run = folder_of(job.config, data.fingerprint)
-                job.done = has_ended(job.run) and not job.config.fresh
-                job.work = work(job.config, data)
-            except (ConfigError, DataError) as error:
-                job.error = str(error)
+            self.check(job, composed)
             if not job.done and not job.error:
                 wait_for_leftover(job)
                 job_record.write(job.folder, {"launcher": job_record.this_process(), "state": "waiting"})
@@ -113,6 +104,18 @@ class Sweep:
             print(f"{len(all_overrides)} jobs are {len(jobs)} different runs")
         return list(jobs.values())
 
+    def check(self, job: Job, composed: DictConfig) -> None:
+        """Validate a job and find its run; an error is kept in ``job.error``."""
+        try:
+            job.config = checked(RunConfig, composed_job(composed))
+            data = self.data(job.config)
+            data.check_length(job.config.model.block_size)
+            job.run = folder_of(job.config, data.fingerprint)
+            job.done = has_ended(job.run) and not job.config.fresh
+            job.work = work(job.config, data)
+        except (ConfigError, DataError) as error:
+            job.error = str(error)
+
     def data(self, config: RunConfig) -> Prepared:
         key = f"{config.init_from} {config.data.model_dump_json()}"
         if key not in self.prepared:
@@ -120,27 +123,27 @@ class Sweep:
                 self.prepared[key] = tokens_of(config)
             except (ConfigError, DataError) as error:
                 self.prepared[key] = error
-        found = self.prepared[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        data = self.prepared[key]
+        if isinstance(data, Exception):
+            raise data
+        return data
 
     def estimate(self, todo: list[Job]) -> str:
-        """How long that will take, by the first job's pace."""
+        """Return the time that the jobs will take at the first job's pace."""
         first = next((job for job in todo if job.config), None)
         if not first or not first.config:
             return ""
         try:
             pace = seconds_per_operation(first.config, self.data(first.config))
-        except Exception:  # whatever a norm may raise: its job will say so itself
+        except Exception:  # whatever a norm may raise: its job reports it
             return ""
-        left = sum(job.work * (1 - job.part_done()) for job in todo)
+        left = sum(job.work * (1 - job.fraction_done()) for job in todo)
         return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
 
-    def launched(self, todo: list[Job]) -> None:
+    def launch_all(self, todo: list[Job]) -> None:
         """Launch jobs until each has ended."""
-        found = os.environ.get("PYTHONPATH")  # by which a process on another machine finds our code
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(app.CONF.parent), found]))
+        paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         while todo:
             try:
                 self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
@@ -154,33 +157,31 @@ class Sweep:
                 try:
                     self.launch([self.arguments(job)], initial_job_idx=0)
                 except BrokenExecutor:
-                    error = (
-                        "its process was killed, as a system does that runs out of memory; make it smaller"
-                    )
-                    job_record.write(
-                        job.folder, job_record.read(job.folder) | {"state": "ended", "error": error}
-                    )
+                    error = "its process was killed, perhaps for lack of memory; make the run smaller"
+                    ended = {"state": "ended", "error": error}
+                    job_record.write(job.folder, job_record.read(job.folder) | ended)
 
     def arguments(self, job: Job) -> list[str]:
-        where = app.quoted(f"hydra.sweep.dir={job.folder.parent}")
-        return [*job.overrides, where, f"hydra.sweep.subdir={job.folder.name}"]
+        folder = app.quoted(f"hydra.sweep.dir={job.folder.parent}")
+        return [*job.overrides, folder, f"hydra.sweep.subdir={job.folder.name}"]
 
     @contextmanager
-    def ending_workers(self, todo: list[Job]) -> Iterator[None]:
-        """Inside, a signal is passed on to the processes of the jobs, which save, before it ends this one."""
+    def signals_forwarded(self, todo: list[Job]) -> Iterator[None]:
+        """Context manager: forward a signal to the processes of the jobs, which save, then end this
+        process."""
 
         def end(number: int, frame: Any) -> None:
             deadline = time.monotonic() + PATIENCE
-            told: set[Path] = set()
+            signalled: set[Path] = set()
             while alive := {
                 job.folder: record["process"][0]
                 for job in todo
                 if job_record.alive(record := job_record.read(job.folder))
             }:
-                for folder in alive.keys() - told:  # a worker may have taken another job meanwhile
+                for folder in alive.keys() - signalled:  # a worker may have taken another job meanwhile
                     with suppress(ProcessLookupError):
                         os.kill(alive[folder], signal.SIGTERM)
-                    told.add(folder)
+                    signalled.add(folder)
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)
@@ -191,14 +192,14 @@ class Sweep:
 
 
 def wait_for_leftover(job: Job) -> None:
-    """A worker of the same sweep, whose launching process was killed, is about to save.
+    """Wait until a worker of the same sweep, whose launching process was killed, has saved.
 
     Raises:
-        ConfigError: the same sweep is being done by another process.
+        ConfigError: another process is running the same sweep.
     """
     deadline = time.monotonic() + PATIENCE
     while job_record.is_anothers(record := job_record.read(job.folder)) or job_record.alive(record):
         if job_record.is_anothers(record) or time.monotonic() > deadline:
-            who = f"process {record['launcher'][0]} is doing this very sweep"
-            raise ConfigError(f"{job.folder.parent}: {who}; wait for it or end it")
+            problem = f"process {record['launcher'][0]} is already running this sweep"
+            raise ConfigError(f"{job.folder.parent}: {problem}; wait for it or stop it")
         time.sleep(0.1)

@@ -1,8 +1,8 @@
 """The runs of a sweep as jobs of a Slurm cluster: hydra/launcher=slurm.
 
-submitit writes, submits and requeues the jobs. It would wait for them by sacct, and for ever where a cluster
-keeps no accounts and a job was killed; so how they end is known from their records (cli/job_record.py), and
-of those that leave none, from squeue.
+submitit writes, submits and requeues the jobs. It would wait for their end by sacct, which takes forever if
+the cluster keeps no accounts and a job was killed. So their end is read from their records
+(cli/job_record.py), or from squeue if a job left none.
 """
 
 import io
@@ -24,25 +24,25 @@ from cli import job_record
 from system import signals
 from system.errors import ConfigError
 
-LOOK = 1.0  # seconds between looks at the records
-ASK = 10.0  # seconds between questions to Slurm
+RECORD_INTERVAL = 1.0  # seconds between looks at the records
+SQUEUE_INTERVAL = 10.0  # seconds between calls of squeue
 PATIENCE = 60  # seconds that cancelled jobs may take to save
-OVER = frozenset(
+END_STATES = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT GONE".split()
 )
 
 
 def check() -> None:
-    """Raises ConfigError where this machine has no Slurm."""
+    """Raise ConfigError if this machine has no Slurm."""
     if not shutil.which("sbatch"):
         raise ConfigError(
-            "hydra/launcher: slurm: there is no sbatch here; start the sweep on a machine of the cluster, "
-            "or with hydra/launcher=joblib on this one"
+            "hydra/launcher: slurm: sbatch not found; start the sweep on a machine of the cluster, "
+            "or use hydra/launcher=joblib"
         )
 
 
 class Job:
-    """What submitit calls in a job, and begins again when Slurm's warning, SIGUSR2, has come."""
+    """The callable of a job. submitit resubmits it after Slurm's warning of the time limit, SIGUSR2."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -51,11 +51,11 @@ class Job:
         try:
             return self.call(*arguments)
         except signals.Interrupted as end:
-            # A cancelled job does not count as running any more. One that is pre-empted does, for a time of
-            # grace, and would have failed by ending before that is over.
+            # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted one
+            # is, for a grace time, and would count as failed if it ended within it.
             number = os.environ["SLURM_JOB_ID"]
-            asked = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
-            state = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+            command = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
+            state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
             if end.number == signal.SIGTERM and state == "RUNNING\n":
                 subprocess.run(["scontrol", "requeue", number], check=False)
             raise
@@ -64,76 +64,76 @@ class Job:
         return submitit.helpers.DelayedSubmission(self, *arguments)
 
 
-def do(
+def run_jobs(
     call: Callable[..., Any],
     settings: Mapping[str, Any],
     arguments: Sequence[tuple[Any, ...]],
     folders: Sequence[Path],
 ) -> None:
-    """Do ``call(*arguments)`` of each folder's record in a job of its own, until each is over. A job that an
-    earlier process submitted, and that Slurm still has, is not submitted again. If this is interrupted, no
-    job goes on.
+    """Run ``call(*arguments)`` in a job for each folder of a record, and wait for the end of all. Jobs that
+    an earlier process submitted and that are still in the queue are not submitted again. An interrupt cancels
+    all.
 
     Args:
-        settings: those of hydra.launcher.
+        settings: hydra.launcher's.
 
     Raises:
-        ConfigError: Slurm refuses them.
+        ConfigError: Slurm refuses the settings.
     """
     jobs: dict[str, Path] = {}
     try:
         with signals.deferred():
-            known = states()
-            jobs = {
-                job: folder for folder in folders if not is_over(known, job := job_record.cluster_job(folder))
-            }
+            queue = states()
+            by_job = {job_record.cluster_job(folder): folder for folder in folders}
+            jobs = {job: folder for job, folder in by_job.items() if not has_ended(queue, job)}
             if jobs:
-                print(f"{len(jobs)} of them are in Slurm's queue already", flush=True)
+                print(f"{len(jobs)} of them are already in Slurm's queue", flush=True)
             new = [pair for pair in zip(arguments, folders, strict=True) if pair[1] not in jobs.values()]
             if new:
-                jobs |= submitted(call, settings, new)
+                jobs |= submit(call, settings, new)
         wait(jobs, Path(settings["submitit_folder"]))
     except BaseException:
         cancel(jobs)
         raise
 
 
-def submitted(
+def submit(
     call: Callable[..., Any], settings: Mapping[str, Any], pairs: Sequence[tuple[tuple[Any, ...], Path]]
 ) -> dict[str, Path]:
-    """The number that Slurm gave each job, with its folder."""
-    at_start = {key: settings[key] for key in ("submitit_folder", "max_num_timeout")}
-    others = {f"slurm_{key}": value for key, value in settings.items() if key not in at_start}
+    """Submit an array of jobs. Return the folder of each job by the number that Slurm gave it."""
     executor = submitit.AutoExecutor(
-        at_start["submitit_folder"], "slurm", slurm_max_num_timeout=at_start["max_num_timeout"]
+        settings["submitit_folder"], "slurm", slurm_max_num_timeout=settings["max_num_timeout"]
     )
-    executor.update_parameters(**others)
+    others = {k: v for k, v in settings.items() if k not in ("submitit_folder", "max_num_timeout")}
+    executor.update_parameters(**{f"slurm_{key}": value for key, value in others.items()})
     try:
-        with redirect_stderr(io.StringIO()):  # where submitit says the same
-            made = executor.map_array(Job(call), *zip(*(arguments for arguments, _ in pairs), strict=True))
+        with redirect_stderr(io.StringIO()):  # submitit prints the error as well
+            submitted = executor.map_array(
+                Job(call), *zip(*(arguments for arguments, _ in pairs), strict=True)
+            )
     except FailedJobError as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"hydra.launcher: {why}; give what your cluster asks for") from None
-    jobs = {job.job_id: folder for job, (_, folder) in zip(made, pairs, strict=True)}
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"hydra.launcher: {reason}; set what your cluster requires") from None
+    jobs = {job.job_id: folder for job, (_, folder) in zip(submitted, pairs, strict=True)}
     for job, folder in jobs.items():
         job_record.write_cluster_job(folder, job)
     return jobs
 
 
 def wait(jobs: Mapping[str, Path], folder: Path) -> None:
-    """Until each job's record says how it ended; of one that Slurm ended, or lost, it is written here."""
-    left, gone, asked = dict(jobs), set[str](), time.monotonic()
+    """Wait until the record of each job has its end; write the record of a job that Slurm ended or lost."""
+    left, gone, last_squeue = dict(jobs), set[str](), time.monotonic()
     while left := unfinished(left):
-        time.sleep(LOOK)
-        if time.monotonic() - asked < ASK:
+        time.sleep(RECORD_INTERVAL)
+        if time.monotonic() - last_squeue < SQUEUE_INTERVAL:
             continue
-        asked = time.monotonic()
+        last_squeue = time.monotonic()
         with suppress(ConfigError):  # Slurm may not answer for a while
-            known = states()
-            now = {job for job in left if is_over(known, job)}
-            for job in now & gone:  # seen twice: on a shared disk, the last that it wrote may come late
+            queue = states()
+            now = {job for job in left if has_ended(queue, job)}
+            for job in now & gone:  # seen twice: on a shared disk its last write may arrive late
                 output = JobPaths(folder, job).stderr
-                error = f"its Slurm job {job} is over: {known.get(job, 'GONE')}; see {output}"
+                error = f"its Slurm job {job} has ended: {queue.get(job, 'GONE')}; see {output}"
                 job_record.write(left[job], job_record.read(left[job]) | {"state": "ended", "error": error})
             gone = now
 
@@ -143,7 +143,7 @@ def unfinished(jobs: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def cancel(jobs: Mapping[str, Path]) -> None:
-    """End those that run, which save before, and those that wait for their turn."""
+    """Cancel the running jobs, which save first, and the waiting ones."""
     if not (left := unfinished(jobs)):
         return
     print(f"cancelling {len(left)} jobs of Slurm", file=sys.stderr, flush=True)
@@ -151,24 +151,24 @@ def cancel(jobs: Mapping[str, Path]) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with suppress(ConfigError):
-            known = states()
-            if all(is_over(known, job) for job in left):
+            queue = states()
+            if all(has_ended(queue, job) for job in left):
                 return
-        time.sleep(LOOK)
+        time.sleep(RECORD_INTERVAL)
 
 
 def states() -> dict[str, str]:
-    """Of each job of this user that Slurm has, or has had in the last minutes.
+    """Return the state of each job of this user that is, or was in the last minutes, in Slurm's queue.
 
     Raises:
-        ConfigError: it does not answer.
+        ConfigError: Slurm does not answer.
     """
     command = ["squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i %T"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ConfigError(f"squeue: {' '.join(done.stderr.split())}; see whether Slurm is up")
-    return dict(line.split() for line in done.stdout.splitlines())
+    squeue = subprocess.run(command, capture_output=True, text=True, check=False)
+    if squeue.returncode:
+        raise ConfigError(f"squeue: {' '.join(squeue.stderr.split())}; check that Slurm is running")
+    return dict(line.split() for line in squeue.stdout.splitlines())
 
 
-def is_over(known: Mapping[str, str], job: str) -> bool:
-    return known.get(job, "GONE") in OVER
+def has_ended(queue: Mapping[str, str], job: str) -> bool:
+    return queue.get(job, "GONE") in END_STATES

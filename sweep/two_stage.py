@@ -1,6 +1,7 @@
-"""A sweep in one stage, or in two: first the value of one key, then runs at each combination's own best.
+"""A sweep in one stage, or in two: first the value of one key is tuned, then each combination runs at its own
+best.
 
-The second stage has seeds of its own, so the runs that are compared had no part in the choice.
+The second stage uses other seeds, so the runs that are compared had no part in the choice.
 """
 
 import math
@@ -11,73 +12,74 @@ from hydra.core.override_parser.types import Override
 
 from cli import app
 from sweep.job import Job
-from sweep.progress import ENDS, summary
+from sweep.progress import RESULTS, summary
 from sweep.runner import Sweep
 from system import launch
 from system.errors import ConfigError
 
 
-def sweep(
+def run_stages(
     sweep: Sweep,
     preset: list[Override],
-    given: list[Override],
+    command_line: list[Override],
     arms: list[list[str]],
     tune: str | None,
     final: list[Override],
 ) -> None:
-    """Do the jobs of a preset and a command line, all of them for each of ``arms``, overrides that go
-    together; and with ``tune`` those of a second sweep: for each combination of the other values, at the
-    value of ``tune`` that had the lowest mean loss in the first, the runs of ``final``. What is given goes
-    before both; its seeds are the first sweep's.
+    """Run every combination of the values of a preset and a command line, for each of ``arms``: lists of
+    overrides that go together. With ``tune``, a key, then run a second stage: ``final`` for each combination
+    of the other values, at the value of ``tune`` with the lowest mean loss in the first stage. The command
+    line overrides the preset and ``final``; its seeds are those of the first stage.
 
     Raises:
-        ConfigError: the second sweep would not be one on other seeds.
-        SystemExit: with status 1, where a job failed; all are named before.
+        ConfigError: the second stage would share seeds with the first.
+        SystemExit: with status 1 if a job failed, after naming all that did.
     """
     if launch.count() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
-    values, ours = app.alternatives([*preset, *given]), app.alternatives(given)
-    second = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in ours}
+    values, given = app.alternatives([*preset, *command_line]), app.alternatives(command_line)
+    second = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in given}
     if tune and tune not in values:
         raise ConfigError(f"hydra.sweeper.tune: {tune} has no values to choose from; give {tune}=…,…")
-    if tune and (same := {*values.get("seed", ["seed=0"])} & {*second.get("seed", [])}):
-        words = f"{', '.join(sorted(same))} is among the seeds that are compared in the end"
-        raise ConfigError(f"seed: {words}; choose the rates on others")
+    if tune and (shared := {*values.get("seed", ["seed=0"])} & {*second.get("seed", [])}):
+        words = f"{', '.join(sorted(shared))} is also a seed of the second stage, which is compared"
+        raise ConfigError(f"seed: {words}; tune on other seeds")
     combinations = list(product(*values.values()))
-    jobs = sweep.do([(*chosen, *arm) for arm in arms or [[]] for chosen in combinations])
-    if tune and not any(job.outcome()[0] not in ENDS for job in jobs):
-        print(f"\neach at its own best {tune}, on seeds of their own:")
-        jobs += sweep.do(tuned(jobs, tune, second))
+    jobs = sweep.run([(*combination, *arm) for arm in arms or [[]] for combination in combinations])
+    if tune and all(job.outcome()[0] in RESULTS for job in jobs):
+        print(f"\neach at its own best {tune}, on other seeds:")
+        jobs += sweep.run(tuned(jobs, tune, second))
     elif tune:
-        print(f"\nnothing is chosen while runs of {tune} are missing; the same command goes on")
+        print(f"\n{tune} is chosen once all its runs have finished; rerun the same command to resume")
     if summary(jobs):
         raise SystemExit(1)
 
 
 def tuned(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """The second sweep's overrides. A combination that never finished has none."""
+    """Return the overrides of the second stage, without the combinations that finished at no value of
+    ``tune``."""
     losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for job in jobs:
         others = tuple(o for o in job.overrides if app.key_of(o) not in (tune, *final))
         value = next(o for o in job.overrides if app.key_of(o) == tune)
         losses.setdefault(others, {}).setdefault(value, []).append(job.outcome()[1])
-    chosen = []
+    second_stage = []
     for others, by_value in losses.items():
-        means = {value: statistics.fmean(found) for value, found in by_value.items()}
+        means = {value: statistics.fmean(of_seeds) for value, of_seeds in by_value.items()}
         best = min(means, key=lambda value: means[value])
         name = " ".join(o for o in others if app.key_of(o) in ("norm", "placement")) or " ".join(others)
         if math.isinf(means[best]):
-            print(f"  {name}: did not finish at any; left out")
+            print(f"  {name}: finished at no value; left out")
             continue
-        tried = sorted(by_value, key=lambda override: number(override.partition("=")[2]))
+        tried = sorted(by_value, key=lambda override: sort_key(override.partition("=")[2]))
         edge = len(tried) > 1 and best in (tried[0], tried[-1])
-        print(f"  {name}: {best}" + ", an edge of what was tried: the best may lie beyond" * edge)
-        chosen += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
-    return chosen
+        print(f"  {name}: {best}" + ", at the edge of the values tried: the best may lie beyond" * edge)
+        second_stage += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
+    return second_stage
 
 
-def number(text: str) -> float:
-    """Sorts values; what is none keeps its place."""
+def sort_key(text: str) -> float:
+    """Return the number that ``text`` is, else 0: words keep their order."""
     try:
         return float(text)
     except ValueError:

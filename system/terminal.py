@@ -53,3 +53,10 @@ def outlive_readers() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, wrapper)
+
+
+def duration(seconds: float) -> str:
+    """Return a short text such as 42 s, 17 min or 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

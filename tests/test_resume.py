@@ -71,7 +71,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
 
 def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch):
     config = tiny("train.steps=3")
-    monkeypatch.setattr(causality, "in_words", lambda *what: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(causality, "describe", lambda *what: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(system_signals.Interrupted):
         go(config)
     [folder] = Path(config.runs_dir).iterdir()

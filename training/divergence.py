@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cli.schema import TrainConfig
 from data.windows import Batch
-from diagnostics.non_finite import first_not_finite
+from diagnostics.non_finite import first_non_finite
 from rundir.folder import Diverged
 from rundir.schema import DECISIVE
 from training.batches import Batches
@@ -111,7 +111,7 @@ def non_finite_origin(
     model.train(not evaluation)
     with strategy.full_model(), torch.set_grad_enabled(not evaluation):
         for x, y in evaluation_batches(batches) if evaluation else training_batches(batches, step):
-            if module := first_not_finite(model, partial(loss, x=x, y=y), ranks.first_found):
+            if module := first_non_finite(model, partial(loss, x=x, y=y), ranks.first_found):
                 return f"first in {module}"
     return "but no layer by itself shows it"
 

@@ -168,4 +168,4 @@ def announce(
         print(f"with {config.chosen()}: {describe_choices(here['settled'])}")
     if config.init_from and not start:
         print(describe_initialisation(strategy.model, config.init_from))
-    print(causality.in_words(certificate, config.chosen()), flush=True)
+    print(causality.describe(certificate, config.chosen()), flush=True)

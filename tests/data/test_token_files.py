@@ -1,4 +1,4 @@
-"""A prepared folder holds the text's tokens exactly, is built once, and is refused where it is damaged."""
+"""A prepared folder holds the text's tokens exactly, is built once, and is refused if damaged."""
 
 import hashlib
 import json
@@ -62,45 +62,45 @@ def test_it_is_built_once_and_named_by_its_content_and_not_by_its_path(tmp_path)
     assert not [*first.folder.parent.glob(".preparing-*")]
 
 
-def test_other_text_or_split_is_another_fingerprint(tmp_path):
+def test_another_text_or_split_is_another_fingerprint(tmp_path):
     texts = ("some text here", "some text herf")
-    found = {prepare_text(tmp_path, text, val_fraction=f).fingerprint for text in texts for f in (0.1, 0.3)}
-    assert len(found) == 4
+    data = [prepare_text(tmp_path, text, val_fraction=f) for text in texts for f in (0.1, 0.3)]
+    assert len({each.fingerprint for each in data}) == 4
 
 
 def test_many_preparers_at_once_end_with_one_folder(tmp_path):
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: prepare_text(tmp_path, "to be or not" * 1000, name=f"{i}"), range(8)))
-    assert len({data.fingerprint for data in found}) == 1
-    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [found[0].folder.name]
+        data = list(pool.map(lambda i: prepare_text(tmp_path, "to be or not" * 1000, name=f"{i}"), range(8)))
+    assert len({each.fingerprint for each in data}) == 1
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [data[0].folder.name]
+
+
+LONG_ENOUGH = "some text that is long enough for two splits"
 
 
 @pytest.mark.parametrize("file", ["train.bin", "val.bin", "meta.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "flipped"])
 def test_a_damaged_folder_is_refused_with_what_to_do(tmp_path, file, damage):
-    data = prepare_text(tmp_path, "some text that is long enough for two splits")
+    data = prepare_text(tmp_path, LONG_ENOUGH)
     target = data.folder / file
-    if damage == "missing":
-        target.unlink()
-    else:
-        whole = target.read_bytes()
-        flipped = whole[:9] + bytes([whole[9] ^ 128]) + whole[10:]
-        target.write_bytes({"cut": whole[:-1], "empty": b"", "flipped": flipped}[damage])
-        damaged = target.read_bytes()
-    with pytest.raises(DataError, match=f"{data.folder.name}.*delete .* and it will be prepared again"):
-        prepare_text(tmp_path, "some text that is long enough for two splits")
-    if damage != "missing":
-        assert target.read_bytes() == damaged
+    intact = target.read_bytes()
+    flipped = intact[:9] + bytes([intact[9] ^ 128]) + intact[10:]
+    damaged = {"missing": None, "cut": intact[:-1], "empty": b"", "flipped": flipped}[damage]
+    target.unlink()
+    if damaged is not None:
+        target.write_bytes(damaged)
+    with pytest.raises(DataError, match=f"{data.folder.name}.*delete .*, and it will be prepared again"):
+        prepare_text(tmp_path, LONG_ENOUGH)
+    assert (target.read_bytes() if target.exists() else None) == damaged
 
 
-def test_a_large_file_is_read_through_where_that_is_asked_for(tmp_path, monkeypatch):
+def test_a_large_file_is_read_through_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "ALWAYS_VERIFIED", 10)
-    data = prepare_text(tmp_path, "some text that is long enough for two splits")
-    file = data.folder / "train.bin"
+    file = prepare_text(tmp_path, LONG_ENOUGH).folder / "train.bin"
     file.write_bytes(file.read_bytes()[:-2] + b"\1\0")
-    prepare_text(tmp_path, "some text that is long enough for two splits")
-    with pytest.raises(DataError, match=r"train\.bin: is not what was prepared"):
-        prepare_text(tmp_path, "some text that is long enough for two splits", verify=True)
+    prepare_text(tmp_path, LONG_ENOUGH)
+    with pytest.raises(DataError, match=r"train\.bin: fails its checksum"):
+        prepare_text(tmp_path, LONG_ENOUGH, verify=True)
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe", "gpt2"])
@@ -109,92 +109,87 @@ def test_the_splits_are_the_same_text_under_every_tokenizer(tmp_path, tokenizer)
     assert data.tokenizer.decode(data.train) == data.tokenizer.decode(data.val) == b"hello world, hello! " * 5
 
 
-def test_another_vocabulary_is_another_folder_only_where_one_is_trained(tmp_path):
-    folders = {
-        (kind, size): prepare_text(
-            tmp_path, "hello world, hello! " * 10, tokenizer=kind, vocab_size=size
-        ).folder
-        for kind in ("char", "bpe")
-        for size in (260, 270)
-    }
-    assert folders["char", 260] == folders["char", 270]
-    assert folders["bpe", 260] != folders["bpe", 270]
+def test_another_vocabulary_size_is_another_folder_only_for_a_trained_tokenizer(tmp_path):
+    for kind, folders in (("char", 1), ("bpe", 2)):
+        text, sizes = "hello world, hello! " * 10, (260, 270)
+        data = [prepare_text(tmp_path, text, tokenizer=kind, vocab_size=size) for size in sizes]
+        assert len({each.folder for each in data}) == folders
 
 
 # a folder prepared elsewhere --------------------------------------------------------------------------
 
 
 def nanogpts(folder: Path, train=(31373, 995, 50256), val=(995, 31373), dtype=np.uint16) -> Path:
-    """What nanoGPT's data/shakespeare/prepare.py writes."""
+    """Write what nanoGPT's data/shakespeare/prepare.py writes."""
     folder.mkdir()
     np.array(train, dtype).tofile(folder / "train.bin")
     np.array(val, dtype).tofile(folder / "val.bin")
     return folder
 
 
-def adopted(folder: Path, **changes) -> token_files.Prepared:
+def external(folder: Path, **changes) -> token_files.Prepared:
     return prepare_text(folder.parent, "", corpus="prepared", path=str(folder), tokenizer="gpt2", **changes)
 
 
 def test_nanogpts_folder_is_gpt2s_tokens_and_stays_as_it_is(tmp_path):
     folder = nanogpts(tmp_path / "openwebtext")
-    data = adopted(folder)
+    data = external(folder)
     assert data.tokenizer.decode(data.train) == b"hello world<|endoftext|>"
     assert data.val.tolist() == [995, 31373]
     assert sorted(file.name for file in folder.iterdir()) == ["train.bin", "val.bin"]
-    again = adopted(folder)
-    assert again.fingerprint == data.fingerprint
+    assert external(folder).fingerprint == data.fingerprint
 
 
 def test_the_same_tokens_are_the_same_data_wherever_they_came_from(tmp_path):
     ours = prepare_text(tmp_path, "hello world " * 20, tokenizer="gpt2")
     elsewhere = nanogpts(tmp_path / "elsewhere", ours.train, ours.val)
-    assert adopted(elsewhere).fingerprint == ours.fingerprint == adopted(ours.folder).fingerprint
+    assert external(elsewhere).fingerprint == ours.fingerprint == external(ours.folder).fingerprint
 
 
-def test_a_folder_may_say_its_own_tokenizer(tmp_path):
+def test_a_folder_may_describe_its_own_tokenizer(tmp_path):
     folder = nanogpts(tmp_path / "chars", [0, 1, 2], [2, 1], np.uint32)
     spec = {"kind": "char", "chars": "abc"}
     (folder / "meta.json").write_text(json.dumps({"tokenizer": spec, "dtype": "uint32"}))
-    data = adopted(folder)
+    data = external(folder)
     assert data.tokenizer.decode(data.train) == b"abc"
     assert data.train.dtype == np.uint32
 
 
-def test_a_folder_that_changed_is_read_again(tmp_path):
+def test_a_changed_file_is_read_again_or_if_its_time_is_the_old_one_fails_its_checksum(tmp_path):
     folder = nanogpts(tmp_path / "changing")
-    before = adopted(folder).fingerprint
+    before = external(folder).fingerprint
     np.array([995, 995, 995], np.uint16).tofile(folder / "train.bin")
-    os.utime(folder / "train.bin", ns=(0, 12345))
-    assert adopted(folder).fingerprint != before
-
-
-def test_a_changed_file_with_the_old_time_is_found_by_its_digest(tmp_path):
-    folder = nanogpts(tmp_path / "flipped")
-    adopted(folder)
-    stamp = (folder / "train.bin").stat().st_mtime_ns
+    os.utime(folder / "train.bin", ns=(12345, 12345))
+    assert external(folder).fingerprint != before
     np.array([31373, 996, 50256], np.uint16).tofile(folder / "train.bin")
-    os.utime(folder / "train.bin", ns=(stamp, stamp))
-    with pytest.raises(DataError, match=r"train\.bin: is not what was prepared"):
-        adopted(folder)
+    os.utime(folder / "train.bin", ns=(12345, 12345))
+    with pytest.raises(DataError, match=r"train\.bin: fails its checksum"):
+        external(folder)
 
 
 MANY_CHARACTERS = "".join(map(chr, range(0x10000, 0x10000 + 51_000)))
 
 
 def describe(folder: Path, dtype: object, chars: str = MANY_CHARACTERS, **more) -> None:
-    """A meta.json of whoever prepared the folder."""
+    """Write a meta.json as whoever prepared the folder would."""
     spec = {"kind": "char", "chars": chars}
     (folder / "meta.json").write_text(json.dumps({"tokenizer": spec, "dtype": dtype} | more))
 
 
 def test_the_same_files_are_other_data_under_another_dtype_or_tokenizer(tmp_path):
     folder = nanogpts(tmp_path / "folder", [1, 0, 2, 0], [1, 0])
-    found = set()
+    fingerprints = set()
     for dtype, chars in (("uint16", "abc"), ("uint32", "abc"), ("uint16", "abd")):
         describe(folder, dtype, chars)
-        found.add(adopted(folder).fingerprint)
-    assert len(found) == 3
+        fingerprints.add(external(folder).fingerprint)
+    assert len(fingerprints) == 3
+
+
+def meta(text: str):
+    return lambda folder: (folder / "meta.json").write_text(text)
+
+
+BAD_META = r"meta\.json: missing or damaged"
 
 
 @pytest.mark.parametrize(
@@ -211,53 +206,45 @@ def test_the_same_files_are_other_data_under_another_dtype_or_tokenizer(tmp_path
         ),
         (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), r"has token 65,535, but .* 50,257"),
         (
-            lambda folder: (folder / "meta.pkl").write_bytes(b"any"),
-            r"meta\.pkl: a pickle, which is not opened here; if the folder is your own, run in it python -c",
+            lambda folder: (folder / "meta.pkl").touch(),
+            r"meta\.pkl: pickles .* not opened; .* in it python -c",
         ),
-        (lambda folder: (folder / "meta.json").write_text("{"), r"meta\.json: missing or damaged"),
-        (lambda folder: (folder / "meta.json").write_text("[" * 100_000), r"meta\.json: missing or damaged"),
-        (lambda folder: describe(folder, "O"), r"meta\.json: missing or damaged"),
-        (lambda folder: describe(folder, "int16"), r"meta\.json: missing or damaged"),
-        (lambda folder: describe(folder, None), r"meta\.json: missing or damaged"),
+        *((meta(text), BAD_META) for text in ("{", "[" * 100_000, "[]", '{"tokenizer": {}}')),
+        *((lambda folder, dtype=dtype: describe(folder, dtype), BAD_META) for dtype in ("O", "int16", None)),
         (lambda folder: describe(folder, "uint16", "abc"), r"train\.bin: has token 50,256, but .* has 3"),
         (
             lambda folder: describe(folder, "uint16", train={"tokens": 3, "sha256": "0" * 64}),
-            r"train\.bin: is not what its meta\.json says",
-        ),
-        (lambda folder: (folder / "meta.json").write_text("[]"), r"meta\.json: missing or damaged"),
-        (
-            lambda folder: (folder / "meta.json").write_text('{"tokenizer": {}}'),
-            r"meta\.json: missing or dam",
+            r"train\.bin: does not match its meta\.json",
         ),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_one_clear_error(tmp_path, change, message):
+def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):
     folder = nanogpts(tmp_path / "folder")
     change(folder)
     before = {file: file.read_bytes() for file in folder.rglob("*")}
     with pytest.raises(DataError, match=message):
-        adopted(folder)
+        external(folder)
     assert {file: file.read_bytes() for file in folder.rglob("*")} == before
 
 
-def test_what_is_said_of_its_pickle_makes_a_meta_json_of_it(tmp_path):
-    """As nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line in their checkout."""
+def test_the_line_in_the_error_turns_a_pickle_into_a_meta_json(tmp_path):
+    """The pickle is nanoGPT's data/shakespeare_char/prepare.py's; a shell runs the line in the folder."""
     chars = "".join(sorted("\n '\"abc"))
     folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
     tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
     with pytest.raises(DataError) as raised:
-        adopted(folder)
+        external(folder)
     command = str(raised.value).partition(" run in it ")[2]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(command, shell=True, cwd=folder, env=os.environ | {"PATH": path}, check=True)
-    made = adopted(folder)
-    assert made.tokenizer.decode(made.train).decode() == chars[:4]
+    data = external(folder)
+    assert data.tokenizer.decode(data.train).decode() == chars[:4]
 
 
 def test_tokens_of_an_unknown_tokenizer_are_refused(tmp_path):
     folder = nanogpts(tmp_path / "folder")
-    with pytest.raises(DataError, match="nothing says what its tokens stand for"):
+    with pytest.raises(DataError, match="its tokenizer is unknown; add a meta.json"):
         prepare_text(tmp_path, "", corpus="prepared", path=str(folder), tokenizer="char")
 
 

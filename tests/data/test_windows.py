@@ -1,4 +1,4 @@
-"""y is x one token later, and which windows are drawn is a function of the seed alone."""
+"""y is x one token later, and the windows drawn are a function of the seed alone."""
 
 import numpy as np
 from hypothesis import given
@@ -25,7 +25,7 @@ def test_every_window_can_be_drawn_and_none_beyond():
     assert set(x[:, 0]) == {0, 1, 2}
 
 
-def test_a_seed_always_draws_the_same_and_another_seed_something_else():
+def test_a_seed_always_draws_the_same_windows_and_another_seed_others():
     tokens = np.arange(10_000, dtype=np.uint16)
     a, b, c = (training_batch(tokens, 8, 16, seed)[0] for seed in (7, 7, 8))
     assert np.array_equal(a, b)
@@ -45,8 +45,8 @@ def test_fixed_windows_are_the_same_every_time_and_reach_both_ends(sizes, count)
     n, block_size, rows = sizes
     tokens = np.arange(n, dtype=np.uint16)
     x = np.concatenate([x for x, _ in fixed_windows(tokens, block_size, count, rows)])
-    again = np.concatenate([x for x, _ in fixed_windows(tokens, block_size, count, rows + 1)])
-    assert np.array_equal(x, again)
+    other_rows = np.concatenate([x for x, _ in fixed_windows(tokens, block_size, count, rows + 1)])
+    assert np.array_equal(x, other_rows)
     assert len(x) == min(count, (n - 1) // block_size)
     assert x[0, 0] == 0
     assert len(x) == 1 or x[-1, -1] == n - 2

@@ -1,6 +1,4 @@
-"""The certificate is exactly 0 where there is no leak, and finds the ones that there are."""
-
-import time
+"""The certificate is exactly 0 without a leak, and finds every leak."""
 
 import pytest
 import torch
@@ -8,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from diagnostics import causality
-from diagnostics.causality import certificate, in_words, leaks
+from diagnostics.causality import certificate, describe, leaks
 from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
@@ -31,23 +29,36 @@ def with_norm(norm: type[nn.Module], **sizes: int) -> GPT:
     return GPT(**shape, norm=norm, placement=Pre)
 
 
+def norm_of(forward) -> type[nn.Module]:
+    """A norm without parameters that computes ``forward(x)``."""
+
+    class Norm(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+
+        def forward(self, x):
+            return forward(x)
+
+    return Norm
+
+
 @pytest.mark.parametrize("dropout", [0, 0.2])
 @pytest.mark.parametrize(("norm", "leaking"), [("layernorm", False), ("batchnorm", True)])
-def test_batchnorm_leaks_in_training_and_layernorm_not_at_all(norm, leaking, dropout):
+def test_batchnorm_leaks_in_training_and_layernorm_never(norm, leaking, dropout):
     """Every norm in every placement: tests/model/test_pairs.py."""
-    found = certificate(made(f"norm={norm}", f"model.dropout={dropout}"), 11)
-    assert (found["causal"], found["independent_rows"]) == (not leaking, not leaking)
-    assert all(found["eval"][kind] == 0 for kind in KINDS)
-    assert all((found["train"][kind] > 0.01) == leaking for kind in KINDS)
-    assert found["context"] == 16
+    result = certificate(made(f"norm={norm}", f"model.dropout={dropout}"), 11)
+    assert (result["causal"], result["independent_rows"]) == (not leaking, not leaking)
+    assert all(result["eval"][kind] == 0 for kind in KINDS)
+    assert all((result["train"][kind] > 0.01) == leaking for kind in KINDS)
+    assert result["context"] == 16
 
 
 @pytest.mark.parametrize("site", ["embedding_norm", "qk_norm", "final_norm"])
-def test_a_norm_that_leaks_is_found_at_every_site(site):
-    found = certificate(made(f"model.{site}=batchnorm"), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, False)
-    assert all(found["train"][kind] > 1e-3 for kind in KINDS)
-    assert all(found["eval"][kind] == 0 for kind in KINDS)
+def test_a_leaking_norm_is_found_at_every_site(site):
+    result = certificate(made(f"model.{site}=batchnorm"), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, False)
+    assert all(result["train"][kind] > 1e-3 for kind in KINDS)
+    assert all(result["eval"][kind] == 0 for kind in KINDS)
 
 
 @pytest.mark.parametrize("diagonal", [1, 5])
@@ -57,14 +68,14 @@ def test_a_mask_that_shows_the_future_is_found_in_both_modes(monkeypatch, diagon
         return REAL(q, k, v, attn_mask=mask, dropout_p=dropout_p)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", broken)
-    found = certificate(made(), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, True)
+    result = certificate(made(), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, True)
     for mode in causality.MODES:
-        assert found[mode]["future"] > 0.01 < found[mode]["future_gradient"]
-        assert found[mode]["rows"] == found[mode]["rows_gradient"] == 0
+        assert result[mode]["future"] > 0.01 < result[mode]["future_gradient"]
+        assert result[mode]["rows"] == result[mode]["rows_gradient"] == 0
 
 
-def test_a_leak_behind_a_branch_that_begins_at_0_is_found(monkeypatch):
+def test_a_leak_behind_a_branch_initialised_to_0_is_found(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v, **_: REAL(q, k, v))
     model = made()
     with torch.no_grad():
@@ -73,35 +84,36 @@ def test_a_leak_behind_a_branch_that_begins_at_0_is_found(monkeypatch):
     assert certificate(model, 11)["causal"] is False
 
 
-class OverTime(nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-
-    def forward(self, x):
-        return (x - x.mean(1, keepdim=True)) / x.std((1, 2), keepdim=True)
+def over_time(x):
+    return (x - x.mean(1, keepdim=True)) / x.std((1, 2), keepdim=True)
 
 
-def test_a_norm_over_time_leaks_in_evaluation_too():
-    found = certificate(with_norm(OverTime), 11)
-    assert (found["causal"], found["independent_rows"]) == (False, True)
-    assert found["eval"]["future"] > 0.01 < found["eval"]["future_gradient"]
+def late(x):  # from position 10 on, each position sees the next
+    return x + (torch.arange(x.shape[1])[:, None] >= 10) * x.roll(-1, dims=1)
 
 
-def test_a_leak_that_only_the_gradient_or_only_the_forward_shows_is_one():
-    class ForwardOnly(nn.Module):
-        def __init__(self, n: int) -> None:
-            super().__init__()
+@pytest.mark.parametrize(
+    ("forward", "independent_rows"),
+    [(over_time, True), (late, True), (lambda x: x + x.detach().mean((0, 1)), False)],
+    ids=["over time", "late in the context", "seen by the forward alone"],
+)
+def test_a_leak_is_found_in_evaluation_too(forward, independent_rows):
+    result = certificate(with_norm(norm_of(forward)), 11)
+    assert (result["causal"], result["independent_rows"]) == (False, independent_rows)
+    assert result["eval"]["future"] > 0.01
+    assert (result["eval"]["future_gradient"] > 0.01) == independent_rows  # the last has no gradient
 
-        def forward(self, x):
-            return x + x.detach().mean((0, 1))
 
-    found = certificate(with_norm(ForwardOnly), 11)
-    assert found["train"]["future_gradient"] == 0 < found["train"]["future"]
-    assert (found["causal"], found["independent_rows"]) == (False, False)
+def test_a_leak_hidden_from_the_sum_of_the_logits_is_found_by_gradients():
+    model = with_norm(norm_of(over_time), vocab_size=12)
+    with torch.no_grad():  # logits in pairs of w·x and −w·x, whose sum is 0, exactly as w are whole 1024ths
+        model.head.weight[:6] = (model.head.weight[:6] * 1024).round() / 1024
+        model.head.weight[6:] = -model.head.weight[:6]
+    assert certificate(model, 12)["train"]["future_gradient"] > 0.01
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_and_the_random_numbers_are_as_they_were(training):
+def test_the_model_and_the_random_state_are_left_as_they_were(training):
     model = made("norm=batchnorm", "model.dropout=0.2").train(training)
     before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
     torch.manual_seed(5)
@@ -115,87 +127,43 @@ def test_the_model_and_the_random_numbers_are_as_they_were(training):
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_the_smallest_models_have_one_too():
+def test_the_smallest_models_are_certified_too_and_long_contexts_in_part():
     for sizes in ({"block_size": 1}, {"vocab_size": 1}, {"block_size": 2, "vocab_size": 2}):
-        found = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
-        assert found["causal"], sizes
-        assert found["independent_rows"], sizes
-
-
-def test_long_contexts_are_looked_at_in_part():
+        result = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
+        assert result["causal"] is result["independent_rows"] is True, sizes
     assert certificate(made("model.block_size=200"), 11)["context"] == causality.LONGEST
 
 
-def test_numbers_that_are_not_finite_certify_nothing():
+def test_non_finite_logits_certify_nothing():
     model = made()
     with torch.no_grad():
         model.head.weight[0, 0] = float("nan")
-    found = certificate(model, 11)
-    assert (found["causal"], found["independent_rows"]) == (None, None)
-    assert "cannot be told: its logits are not finite" in in_words(found, "norm=x")
+    result = certificate(model, 11)
+    assert (result["causal"], result["independent_rows"]) == (None, None)
+    assert describe(result, "norm=x").endswith("norm=x looks into the future: its logits are not finite")
 
 
-class Ghost(nn.Module):
-    """Statistics over groups of 8 rows, so the number of rows must be a multiple of 8."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-
-    def forward(self, x):
+def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refused():
+    def ghost(x):  # statistics over groups of 8 rows
         groups = x.view(-1, 8, *x.shape[1:])
         return ((groups - groups.mean(1, keepdim=True)) / groups.std(1, keepdim=True)).view(x.shape)
 
-
-def test_a_model_that_cannot_be_run_on_the_test_batch_is_not_certified_and_not_refused():
-    model = with_norm(Ghost)
-    found = certificate(model, 11)
-    assert (found["causal"], found["independent_rows"]) == (None, None)
-    assert "cannot be told: on a batch of 4 x 16 it raises RuntimeError" in in_words(found, "norm=ghost")
-    assert leaks(found) == {}
+    model = with_norm(norm_of(ghost))
+    result = certificate(model, 11)
+    assert (result["causal"], result["independent_rows"]) == (None, None)
+    assert describe(result, "norm=ghost").endswith(": on a batch of 4 x 16 it raises RuntimeError")
+    assert leaks(result) == {}
     assert model.training
 
 
-def test_a_leak_that_begins_late_in_the_context_is_found():
-    class Late(nn.Module):  # from position 10 on, each position sees the next
-        def __init__(self, n: int) -> None:
-            super().__init__()
-
-        def forward(self, x):
-            late = torch.arange(x.shape[1])[:, None] >= 10
-            return x + late * x.roll(-1, dims=1)
-
-    assert certificate(with_norm(Late), 11)["causal"] is False
-
-
-def test_a_leak_that_the_sum_of_the_logits_hides_is_found_by_gradients():
-    model = with_norm(OverTime, vocab_size=12)
-    with torch.no_grad():  # logits in pairs of w·x and −w·x, whose sum is 0, exactly as w are whole 1024ths
-        model.head.weight[:6] = (model.head.weight[:6] * 1024).round() / 1024
-        model.head.weight[6:] = -model.head.weight[:6]
-    assert certificate(model, 12)["train"]["future_gradient"] > 0.01
-
-
-def test_it_takes_no_time_on_the_default_model():
-    model = build_model(configured(), 74)
-    started = time.monotonic()
-    certificate(model, 74)
-    assert time.monotonic() - started < 30  # a hang, not a speed
-
-
-def test_in_words_a_leak_is_a_warning_that_names_the_model_and_what_not_to_compare():
-    line = in_words(certificate(made("norm=batchnorm"), 11), "norm=batchnorm placement=pre")
-    assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS")
-    assert "in training" in line
-    assert "do not compare train/loss" in line
-    assert "val/loss" not in line
+def test_a_leak_is_described_as_a_warning_and_as_eight_metrics():
+    result = certificate(made("norm=batchnorm"), 11)
+    line = describe(result, "norm=batchnorm placement=pre")
+    assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS: a logit moves in training by up to ")
+    assert line.endswith("do not compare train/loss")
     assert "\n" not in line
-    good = in_words(certificate(made(), 11), "norm=layernorm placement=pre")
-    assert "WARNING" not in good
-    assert "norm=layernorm" in good
-
-
-def test_as_metrics_a_certificate_is_eight_numbers():
-    found = certificate(made("norm=batchnorm"), 11)
-    assert leaks(found) == {
-        f"leak.{kind}/{mode}": found[mode][kind] for mode in ("train", "eval") for kind in KINDS
+    assert leaks(result) == {
+        f"leak.{kind}/{mode}": result[mode][kind] for mode in ("train", "eval") for kind in KINDS
     }
+    clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")
+    assert clean.startswith("causality: in norm=layernorm placement=pre no logit depends")

@@ -1,4 +1,4 @@
-"""Names are chosen by patterns, and each is defined in the documentation."""
+"""Names are selected by patterns, and each is defined in the documentation."""
 
 import re
 
@@ -25,15 +25,15 @@ from tests.conftest import ROOT
         ([], ["*"], "act.rms/01.mlp", False),
     ],
 )
-def test_a_name_is_chosen_where_metric_and_site_fit(metrics, sites, name, chosen):
+def test_a_name_is_selected_if_metric_and_site_match(metrics, sites, name, chosen):
     assert metric_names.selection(metrics, sites)(name) is chosen
 
 
-def test_the_moments_are_those_that_are_computed():
+def test_the_moments_and_internals_are_those_that_are_computed():
     assert tuple(statistics.MOMENTS) == metric_names.MOMENTS
-    assert {
-        name.removeprefix("norm.") for name in metric_names.STATISTICS if name.startswith("norm.")
-    } == set(statistics.INTERNALS)
+    assert {f"norm.{name}" for name in statistics.INTERNALS} == {
+        name for name in metric_names.STATISTICS if name.startswith("norm.")
+    }
 
 
 def test_every_statistic_has_one_definition_in_the_documentation():

@@ -1,4 +1,4 @@
-"""A norm's map is its inputs against its outputs, before gain and bias."""
+"""A norm's map is its inputs against its outputs, without gain and bias."""
 
 import pytest
 import torch
@@ -18,16 +18,14 @@ def gpt(norm: type, placement: type) -> GPT:
 
 
 @pytest.mark.parametrize(("placement", "slots"), [(Pre, ["pre"]), (Post, ["post"]), (Peri, ["pre", "out"])])
-def test_every_norm_has_a_map_and_what_is_absent_has_none(placement, slots):
-    found = norm_maps.maps(gpt(LayerNorm, placement), IDX)
+def test_every_norm_has_a_map_and_an_absent_one_has_none(placement, slots):
+    maps = norm_maps.maps(gpt(LayerNorm, placement), IDX)
     final = {"final"} if placement is not Post else set()
-    assert set(found) == final | {
-        f"{i:02d}.{k}.{s}" for i in range(2) for k in ("attn", "mlp") for s in slots
-    }
-    assert all(x.shape == y.shape == (3, 8, 16) for x, y in found.values())
+    assert set(maps) == final | {f"{i:02d}.{k}.{s}" for i in range(2) for k in ("attn", "mlp") for s in slots}
+    assert all(x.shape == y.shape == (3, 8, 16) for x, y in maps.values())
 
 
-def test_gain_and_bias_are_taken_out():
+def test_gain_and_bias_are_undone():
     model = gpt(LayerNorm, Pre)
     with torch.no_grad():
         model.final.weight.uniform_(0.5, 2)
@@ -36,7 +34,7 @@ def test_gain_and_bias_are_taken_out():
     torch.testing.assert_close(y, nn.functional.layer_norm(x, (16,)))
 
 
-def test_dyts_map_is_a_tanh_of_its_alpha_and_layernorms_of_tokens_of_one_size_a_straight_line():
+def test_dyts_map_is_a_tanh_of_its_alpha_and_layernorms_a_line_for_tokens_of_one_size():
     model = gpt(DynamicTanh, Pre)
     with torch.no_grad():
         model.embed.tokens.weight.mul_(100)
@@ -54,7 +52,7 @@ def test_dyts_map_is_a_tanh_of_its_alpha_and_layernorms_of_tokens_of_one_size_a_
     assert norm_maps.s_shaped(x, LayerNorm(16)(x))[0] - norm_maps.straight(x, LayerNorm(16)(x)) < 1e-3
 
 
-def test_of_tokens_of_very_different_sizes_layernorms_map_is_an_s():
+def test_layernorms_map_is_s_shaped_for_tokens_of_different_sizes():
     random = torch.Generator().manual_seed(0)
     x = torch.randn(1000, 16, generator=random) * torch.randn(1000, 1, generator=random).exp()
     y = LayerNorm(16)(x)

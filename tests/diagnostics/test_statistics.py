@@ -28,7 +28,7 @@ def test_moments_are_numpys_in_fp64(array, scale):
     assert statistics.max_abs(x).item() == size
 
 
-def test_an_offset_does_not_spoil_what_is_centred():
+def test_an_offset_does_not_spoil_centred_moments():
     exact = np.random.default_rng(0).standard_normal((8, 32, 32)).astype(np.float32).astype(np.float64)
     x = torch.from_numpy(exact + 1000).float()
     exact = x.double().numpy()
@@ -48,7 +48,7 @@ def test_kurtosis_is_3_for_a_normal_at_every_scale_and_nan_for_a_constant():
 @given(
     hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(width=32)),
 )
-def test_a_histogram_counts_every_number_once_whatever_it_is(array):
+def test_a_histogram_counts_every_number_once(array):
     low, high, nonfinite, *counts = statistics.histogram(torch.from_numpy(array)).tolist()
     finite = array[np.isfinite(array)]
     assert nonfinite == array.size - finite.size
@@ -62,7 +62,7 @@ def test_a_histogram_counts_every_number_once_whatever_it_is(array):
             assert counts[-1] > 0 or high == low
 
 
-def test_all_values_come_to_the_host_at_once(monkeypatch):
+def test_all_values_are_copied_to_the_host_at_once(monkeypatch):
     calls = []
     copy = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda x: calls.append(x.shape) or copy(x))

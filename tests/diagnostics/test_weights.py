@@ -19,7 +19,7 @@ def length(arrays) -> float:
 
 
 @pytest.mark.parametrize("options", [(), ("train.grad_accum=2",), ("optim=muon",), ("train.grad_clip=0.01",)])
-def test_they_are_what_the_weights_before_and_after_say(tiny, options):
+def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options):
     before = final(run(tiny("train.steps=0", *options)))
     folder = run(tiny(*ONE, *options))
     after, row = final(folder), rows(folder)[0]
@@ -33,11 +33,11 @@ def test_they_are_what_the_weights_before_and_after_say(tiny, options):
         assert row[f"update.ratio/{site}"] == pytest.approx(change / length(old), rel=1e-4)
 
 
-def test_gradients_are_those_before_clipping(tiny):
+def test_gradient_norms_are_taken_before_clipping(tiny):
     free = rows(run(tiny(*ONE, "train.grad_clip=0")))[0]
     clipped = rows(run(tiny(*ONE, "train.grad_clip=0.001")))[0]
-    whole = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
-    assert whole == pytest.approx(free["train/grad_norm"], rel=0.05)  # all but the vectors
-    assert whole < free["train/grad_norm"]
+    total = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
+    assert total == pytest.approx(free["train/grad_norm"], rel=0.05)  # all but the vectors
+    assert total < free["train/grad_norm"]
     for site in ("embed", "00", "01"):
         assert free[f"grad.norm/{site}"] == clipped[f"grad.norm/{site}"] > 0

@@ -1,12 +1,10 @@
-"""Sweeps on Slurm: a real one, of this machine alone, that the tests start."""
+"""Sweeps on Slurm: a real one, which the tests start on this machine."""
 
-import csv
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +16,8 @@ import pytest
 
 from rundir.folder import read_status
 from tests.conftest import LETTERS, TINY
-from tests.helpers.programs import ROOT, Program, from_scratch, run
+from tests.helpers.own_norm import write_norm
+from tests.helpers.programs import Program, from_scratch, run
 from tests.helpers.rank_program import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "munged")
@@ -53,8 +52,7 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One node, in some seconds; its commands find it by the environment. A job that is given back to it
-    begins again after cred_expire seconds."""
+    """A cluster of one node. A requeued job starts again after cred_expire seconds."""
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
         pytest.skip(f"not installed: {', '.join(missing)} (slurm-wlm, munge)")
     if os.getuid() != 0:
@@ -76,15 +74,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         for command in (["munged", "-F", "--force", *options], ["slurmctld", "-D"], ["slurmd", "-D"]):
             stack.enter_context(in_background(command))
-        wait_for(lambda: "idle" in said("sinfo", "-h", "-o", "%T"))
+        wait_for(lambda: "idle" in output_of("sinfo", "-h", "-o", "%T"))
         yield
 
 
 @pytest.fixture
 def slurm(node: None) -> Iterator[None]:
-    """It, without a job."""
+    """The cluster, with an empty queue after the test."""
     yield
-    said("scancel", "--me")
+    output_of("scancel", "--me")
     wait_for(lambda: not queue())
 
 
@@ -104,23 +102,26 @@ def sweep(tmp_path: Path) -> tuple[str, ...]:
     return ("-m", *TINY, "data=text", "data.path=text.txt", "train.checkpoint_every=20", "train.log_every=10")
 
 
-def said(*command: str) -> str:
+def output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def queue() -> dict[str, str]:
-    """The state of each job that Slurm has."""
-    lines = said("squeue", "--noheader", "--array", "--format=%i %T").splitlines()
+    lines = output_of("squeue", "--noheader", "--array", "--format=%i %T").splitlines()
     return dict(line.split() for line in lines)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """What it gives, as soon as that is something."""
+    """Return the condition's value as soon as it is true."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    return found
+    return value
+
+
+def losses(runs: Path) -> dict[str, float]:
+    return {file.parent.name: read_status(file.parent)["final"] for file in runs.glob("*/status.json")}
 
 
 def saved(folder: Path, run: str) -> list[Path]:
@@ -128,39 +129,34 @@ def saved(folder: Path, run: str) -> list[Path]:
 
 
 def job_of(folder: Path, number: int) -> str:
-    """What Slurm calls the job of a sweep that has that number."""
+    """Return Slurm's number of the job ``number`` of a sweep."""
     [record] = folder.glob(f".sweep/*/{number:03}/slurm.json")
     return json.loads(record.read_text())["job"]
 
 
 @pytest.mark.faults
-def test_a_sweep_on_slurm_is_that_of_this_machine_also_where_runs_are_taken_back(slurm, sweep, tmp_path):
+def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm, sweep, tmp_path):
     sweep = (*sweep, "norm=layernorm,batchnorm", "placement=pre,post", "seed=0,1", "train.steps=600")
-    here = run("train.py", *sweep, "runs_dir=here", cwd=tmp_path)
-    assert here.returncode == 0, here.stderr
-    folder = tmp_path / "there"
-    there = Program("train.py", *sweep, *CLUSTER, "runs_dir=there", cwd=tmp_path)
+    local = run("train.py", *sweep, "runs_dir=local", cwd=tmp_path)
+    assert local.returncode == 0, local.stderr
+    folder = tmp_path / "cluster"
+    cluster = Program("train.py", *sweep, *CLUSTER, "runs_dir=cluster", cwd=tmp_path)
     for number, warning in enumerate([signal.SIGUSR2, signal.SIGTERM]):  # of a job's time, of pre-emption
         wait_for(lambda number=number: saved(folder, f"layernorm-pre-s{number}"))
         worker(job_of(folder, number)).send_signal(warning)
-    output, errors = there.communicate(timeout=180)
-    assert (there.returncode, errors) == (0, "")
+    output, errors = cluster.communicate(timeout=180)
+    assert (cluster.returncode, errors) == (0, "")
     assert "8/8" in output
     assert "failed" not in output
     logs = [file.read_text() for file in folder.glob(".sweep/*/*/log.txt")]
     assert len(logs) == 8
     assert sum("resuming from step" in log for log in logs) == 2
-    assert table(folder) == table(tmp_path / "here")
+    assert losses(folder) == losses(tmp_path / "local")
 
 
 @pytest.mark.faults
-def test_a_job_that_raises_and_one_that_is_killed_are_named_and_the_others_finish(slurm, sweep, tmp_path):
-    (tmp_path / "raises.py").write_text(
-        "from torch import nn\n\n\nclass Raises(nn.Module):\n    def __init__(self, n: int) -> None:\n"
-        "        raise KeyError('boo')\n"
-    )
-    (tmp_path / "norm").mkdir()
-    (tmp_path / "norm" / "raises.yaml").write_text("_target_: raises.Raises\n")
+def test_failed_and_killed_jobs_are_named_and_the_others_finish(slurm, sweep, tmp_path):
+    write_norm(tmp_path, "raises", "raise KeyError('boo')")
     jobs = (*sweep, "--config-dir", str(tmp_path), "norm=layernorm,raises,none", "train.steps=600")
     process = Program("train.py", *jobs, *CLUSTER, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     wait_for(lambda: saved(tmp_path / "runs", "layernorm"))
@@ -171,24 +167,27 @@ def test_a_job_that_raises_and_one_that_is_killed_are_named_and_the_others_finis
     assert output.count(" finished ") == 1
     lines = sorted(errors.splitlines())
     assert len(lines) == 2
-    assert f"its Slurm job {killed} is over: FAILED; see " in lines[0]
+    assert f"its Slurm job {killed} has ended: FAILED; see " in lines[0]
     assert "Killed" in Path(lines[0].split("; see ")[1].split(";")[0]).read_text()
     assert "KeyError: 'boo'; its output is in " in lines[1]
 
 
 def worker(job: str) -> psutil.Process:
-    """The process that does a job of an array."""
+    """Return the process that runs a job of an array."""
     array, number = job.split("_")
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended
-            theirs = process.environ() if process.name().startswith("python") else {}
-            if (theirs.get("SLURM_ARRAY_JOB_ID"), theirs.get("SLURM_ARRAY_TASK_ID")) == (array, number):
+            environment = process.environ() if process.name().startswith("python") else {}
+            if (environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")) == (
+                array,
+                number,
+            ):
                 return process
-    raise AssertionError(f"no process does {job}")
+    raise AssertionError(f"no process runs {job}")
 
 
 @pytest.mark.faults
-def test_after_kill_9_the_same_command_waits_for_its_jobs_and_ctrl_c_ends_them(slurm, sweep, tmp_path):
+def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep, tmp_path):
     jobs = (*sweep, *CLUSTER, "seed=0,1,2", "train.steps=1000000")
     killed = Program("train.py", *jobs, cwd=tmp_path)
     wait_for(lambda: saved(tmp_path / "runs", "layernorm-pre-s0"))
@@ -198,22 +197,22 @@ def test_after_kill_9_the_same_command_waits_for_its_jobs_and_ctrl_c_ends_them(s
     killed.communicate()
     again = Program("train.py", *jobs, cwd=tmp_path)
     assert again.stdout
-    assert any("3 of them are in Slurm's queue already" in line for line in iter(again.stdout.readline, ""))
+    assert any("3 of them are already in Slurm's queue" in line for line in iter(again.stdout.readline, ""))
     assert queue() == before
     again.send_signal(signal.SIGINT)
     _, errors = again.communicate()
     assert again.returncode == 128 + signal.SIGINT
     assert errors == "cancelling 3 jobs of Slurm\n"
     assert not queue()
-    found = [read_status(file.parent) for file in tmp_path.glob("runs/*/status.json")]
-    assert [status["state"] for status in found] == ["interrupted"] * 2
-    assert all(status["saved"] == status["step"] > 0 for status in found)
+    statuses = [read_status(file.parent) for file in tmp_path.glob("runs/*/status.json")]
+    assert [status["state"] for status in statuses] == ["interrupted"] * 2
+    assert all(status["saved"] == status["step"] > 0 for status in statuses)
 
 
-def test_where_there_is_no_slurm_or_not_its_package_that_is_one_line(command, sweep, tmp_path):
+def test_a_missing_slurm_or_package_is_one_error_line(command, sweep, tmp_path):
     nowhere = command("train.py", *sweep, *CLUSTER, "seed=0,1", PATH=str(tmp_path))
     assert nowhere.returncode == 1
-    assert nowhere.stderr.startswith("error: hydra/launcher: slurm: there is no sbatch here; start the sweep")
+    assert nowhere.stderr.startswith("error: hydra/launcher: slurm: sbatch not found; start the sweep")
     assert len(nowhere.stderr.splitlines()) == 1
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n\nsys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
@@ -222,16 +221,3 @@ def test_where_there_is_no_slurm_or_not_its_package_that_is_one_line(command, sw
     assert without.returncode == 1
     assert without.stderr.startswith("error: hydra/launcher: slurm needs a package more; pip install -r ")
     assert len(without.stderr.splitlines()) == 1
-
-
-def table(runs: Path) -> list[dict[str, str]]:
-    """compare.py's table and numbers of each run, to the last digit; but for what a machine's load does."""
-    out = runs.with_name(f"report of {runs.name}")
-    subprocess.run([sys.executable, ROOT / "compare.py", runs, "--out", out], capture_output=True, check=True)
-    rows = [
-        row
-        for name in ("table.csv", "runs.csv")
-        for row in csv.DictReader((out / name).read_text().splitlines())
-    ]
-    load = {"tokens/s", "memory", "seconds", "peak_memory"}
-    return [{key: value for key, value in row.items() if key not in load} for row in rows]

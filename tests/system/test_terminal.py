@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.terminal import escaped
+from system.terminal import duration, escaped
 from tests.conftest import ROOT
 
 
@@ -31,6 +31,11 @@ def test_control_characters_are_escaped_and_letters_are_not(text, shown):
 def test_what_is_kept_is_kept_and_nothing_else_steers(text):
     assert escaped(text, keep="\n\t").count("\n") == text.count("\n")
     assert not {chr(c) for c in [*range(32), 127, *range(128, 160)]} & set(escaped(text))
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3.4, "3 s"), (99, "99 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_durations_are_short(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_output_that_nobody_reads_is_dropped():
