@@ -1,4 +1,4 @@
-"""What Linux has and others do not is asked for in system/os_compat.py and system/lock.py alone, and there is
+"""What Linux has and others do not is asked for in system/os_compat.py alone, and there is
 something in its place."""
 
 import re
@@ -55,7 +55,7 @@ def test_nothing_else_names_what_only_some_systems_have():
     found = {
         str(file.relative_to(ROOT)): match[0]
         for file in ours()
-        if file.name not in ("os_compat.py", "lock.py")
+        if file.name not in ("os_compat.py")
         and (match := only.search(file.read_text(encoding="utf-8")))
     }
     assert found == {}
