@@ -31,7 +31,7 @@ MODES = ("auto", "online", "offline", "disabled")
 
 def wandb_mode(config: RunConfig) -> str:
     """Return one of MODES: ``auto`` takes WANDB_MODE, if set. Raises ConfigError if that is invalid."""
-    mode = config.wandb.mode
+    mode: str = config.wandb.mode
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()
     mode = {"dryrun": "offline"}.get(mode, mode)  # its old name
@@ -107,9 +107,9 @@ def print_lines(child: "subprocess.Popen[str]") -> None:
 def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
     """Return what wandb_process.py needs to start. The run's wandb.json keeps its id and how many bytes of
     metrics.jsonl were copied."""
-    known = read_json(folder / "wandb.json") if step else {}
-    # the folder's name alone would not do: wandb's server takes no step of an id twice
-    known = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0} | known
+    # the folder's name alone would not do as the id: wandb's server takes no step of an id twice
+    known: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
+    known |= read_json(folder / "wandb.json") if step else {}
     write_atomically(folder / "wandb.json", json.dumps(known))
     settings = config.wandb
     certificate = read_json(folder / "certificate.json")

@@ -34,7 +34,7 @@ def sweep(
         ConfigError: the second sweep would not be one on other seeds.
         SystemExit: with status 1, where a job failed; all are named before.
     """
-    if launch.count() > 1:
+    if launch.world_size() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
     values, ours = app.alternatives([*preset, *given]), app.alternatives(given)
     second = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in ours}

@@ -111,13 +111,13 @@ def test_a_file_that_is_not_what_the_hub_says_is_refused(tmp_path, hub, file):
     hub.lies_of = file
     done = asked(tmp_path, hub.url)
     assert done.returncode == 1
-    assert "is not what the hub has (its hash is another); delete it" in done.stderr
+    assert "damaged (its hash differs from the hub's); delete it" in done.stderr
 
 
 def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):
     done = asked(tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 1
-    assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be fetched (")
+    assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be downloaded (")
     assert "or give a folder that has its config.json and model.safetensors" in done.stderr
 
 

@@ -220,7 +220,7 @@ def test_where_there_is_no_slurm_or_not_its_package_that_is_one_line(command, sw
     )
     without = from_scratch("train.py", *sweep, *CLUSTER, "seed=0,1", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert without.returncode == 1
-    assert without.stderr.startswith("error: hydra/launcher: slurm needs a package more; pip install -r ")
+    assert without.stderr.startswith("error: hydra/launcher: slurm needs extra packages; run pip install -r ")
     assert len(without.stderr.splitlines()) == 1
 
 
