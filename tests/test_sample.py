@@ -116,7 +116,7 @@ def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(c
     )
     done = command("sample.py", *asked, "temperature=0", PYTHONPATH=str(ROOT))
     assert done.stdout.split("---------------\n") == [likeliest(folder, "Now is", 12)] * 2, done.stderr
-    assert done.stderr.startswith("keys and values cannot be kept")
+    assert done.stderr.startswith("this norm cannot use the KV cache: ")
 
 
 def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):

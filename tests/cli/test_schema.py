@@ -102,7 +102,7 @@ def test_norms_bias_follows_the_models_unless_it_is_said():
             "data.tokenizer=words",
             r"data\.tokenizer: invalid value .*; expected 'char', 'bpe', 'gpt2' or 'init_from'",
         ),
-        ("optim.kind=sgd", r"optim\.kind: should be one of 'adamw', 'muon'; choose it with optim="),
+        ("optim.kind=sgd", r"optim\.kind: expected one of 'adamw', 'muon'; choose it with optim="),
         ("optim.beta1=x", r"optim\.beta1: invalid value .*; expected a number"),
         ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),
         ("+optim.momentum=0.9", r"optim\.momentum: the chosen optim has no such key"),

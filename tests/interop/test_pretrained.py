@@ -89,7 +89,7 @@ def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     model, _ = ours(folder)
     back = folder / "back"
     back.mkdir()
-    export.as_huggingfaces(found, weights(model), back)
+    export.write_huggingface(found, weights(model), back)
     again, tokenizer = gpt2_models.loaded(back)
     reference, _ = gpt2_models.loaded(folder)
     assert weights(reference).keys() == weights(again).keys()
