@@ -14,7 +14,7 @@ from system.validate import Count, Float
 
 # Hugging Face's name -> ours. Their gelu_pytorch_tanh is gelu_new, computed by one kernel.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu2": "relu2"}
-THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+GPT2_ACTIVATIONS = {name: gpt2_name for gpt2_name, name in reversed(ACTIVATIONS.items())}
 GPT2_TOKENS = 50257
 PADDED = 64  # a vocabulary is often padded to a multiple of it: nanoGPT's GPT-2 has 50,304 rows
 LAYER_NORMS = ("model.norms.LayerNorm", "torch.nn.LayerNorm")
@@ -85,8 +85,8 @@ class GPT2(BaseModel):
 class Entry:
     """A tensor: its name and shape in the file, without ``transformer.``, and its name in our model."""
 
-    theirs: str
-    ours: str
+    gpt2_name: str
+    our_name: str
     shape: tuple[int, ...]
     transposed: bool = False
 
@@ -96,15 +96,15 @@ def entries(config: GPT2) -> Iterator[Entry]:
     V, T, C = config.vocab_size, config.n_positions, config.n_embd
     transposed = config.model_type == "gpt2"  # its Conv1D stores the weight as (in, out)
 
-    def norm(theirs: str, ours: str) -> Iterator[Entry]:
+    def norm(gpt2_name: str, our_name: str) -> Iterator[Entry]:
         for kind in ("weight", "bias") if config.bias else ("weight",):
-            yield Entry(f"{theirs}.{kind}", f"{ours}.{kind}", (C,))
+            yield Entry(f"{gpt2_name}.{kind}", f"{our_name}.{kind}", (C,))
 
-    def linear(theirs: str, ours: str, n_in: int, n_out: int) -> Iterator[Entry]:
+    def linear(gpt2_name: str, our_name: str, n_in: int, n_out: int) -> Iterator[Entry]:
         shape = (n_in, n_out) if transposed else (n_out, n_in)
-        yield Entry(f"{theirs}.weight", f"{ours}.weight", shape, transposed)
+        yield Entry(f"{gpt2_name}.weight", f"{our_name}.weight", shape, transposed)
         if config.bias:
-            yield Entry(f"{theirs}.bias", f"{ours}.bias", (n_out,))
+            yield Entry(f"{gpt2_name}.bias", f"{our_name}.bias", (n_out,))
 
     yield Entry("wte.weight", "embed.tokens.weight", (V, C))
     yield Entry("wpe.weight", "embed.positions.weight", (T, C))

@@ -84,7 +84,7 @@ class Pretrained:
     def check(self) -> None:
         """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
         with self.opened() as slices:
-            shapes = {entry.theirs: entry.shape for entry in entries(self.config)}
+            shapes = {entry.gpt2_name: entry.shape for entry in entries(self.config)}
             if self.config.tie_word_embeddings and "lm_head.weight" in slices:
                 shapes["lm_head.weight"] = shapes["wte.weight"]
             for name in sorted(slices.keys() ^ shapes.keys()):
@@ -147,7 +147,9 @@ class Pretrained:
                     "name another one"
                 )
             tensors = {
-                entry.ours: slices[entry.theirs][:].T if entry.transposed else slices[entry.theirs][:]
+                entry.our_name: slices[entry.gpt2_name][:].T
+                if entry.transposed
+                else slices[entry.gpt2_name][:]
                 for entry in entries(self.config)
             }
             return {name: tensor[: rows.get(name)].float().contiguous() for name, tensor in tensors.items()}

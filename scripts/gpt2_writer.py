@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cli.schema import Component, RunConfig
-from interop.gpt2_layout import GPT2, LAYER_NORMS, THEIR_ACTIVATIONS, entries
+from interop.gpt2_layout import GPT2, GPT2_ACTIVATIONS, LAYER_NORMS, entries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ def obstacles(config: RunConfig) -> list[str]:
         f"norm={config.norm.name}": config.norm.target not in LAYER_NORMS,
         f"placement={config.placement.name}": config.placement.target != "model.placements.Pre",
         f"model.positions={model.positions}": model.positions != "learned",
-        f"model.activation={model.activation}": model.activation not in THEIR_ACTIVATIONS,
+        f"model.activation={model.activation}": model.activation not in GPT2_ACTIVATIONS,
         "model.embedding_scale=true": model.embedding_scale is True,
     }
     if isinstance(final, Component):
@@ -38,7 +38,7 @@ def gpt2_config(config: RunConfig, vocab_size: int, end_of_text: int | None) -> 
         "n_layer": model.n_layer,
         "n_head": model.n_head,
         "n_embd": model.n_embd,
-        "activation_function": THEIR_ACTIVATIONS[model.activation],
+        "activation_function": GPT2_ACTIVATIONS[model.activation],
         "layer_norm_epsilon": config.norm.options.get("eps", 1e-5),
         "tie_word_embeddings": model.tie,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), model.dropout),
@@ -53,11 +53,11 @@ def gpt2_tensors(tensors: Mapping[str, "Tensor"], config: GPT2) -> dict[str, "Te
 
     renamed = {}
     for entry in entries(config):
-        tensor = tensors.get(entry.ours)
+        tensor = tensors.get(entry.our_name)
         if tensor is None:
-            tensor = torch.full(entry.shape, float(entry.ours.endswith("weight")))
+            tensor = torch.full(entry.shape, float(entry.our_name.endswith("weight")))
         elif entry.transposed:
             tensor = tensor.T
-        prefix = "" if entry.theirs.startswith("lm_head") else "transformer."
-        renamed[prefix + entry.theirs] = tensor.contiguous()
+        prefix = "" if entry.gpt2_name.startswith("lm_head") else "transformer."
+        renamed[prefix + entry.gpt2_name] = tensor.contiguous()
     return renamed
