@@ -1,5 +1,6 @@
 """Start rundir/wandb_process.py, which copies metrics.jsonl to wandb; print what it says; wait for it."""
 
+import importlib.util
 import json
 import math
 import os
@@ -30,14 +31,26 @@ MODES = ("auto", "online", "offline", "disabled")
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES: ``auto`` takes WANDB_MODE, if set. Raises ConfigError if that is invalid."""
-    mode: str = config.wandb.mode
+    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled.
+
+    Raises:
+        ConfigError: WANDB_MODE is invalid, or another mode needs the package.
+    """
+    configured = mode = str(config.wandb.mode)
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()
     mode = {"dryrun": "offline"}.get(mode, mode)  # its old name
     if mode not in MODES:
         raise ConfigError(f"WANDB_MODE: invalid value {mode!r}; expected one of {', '.join(MODES)}")
-    return mode
+    package = importlib.util.find_spec("wandb")
+    if mode == "disabled" or (package and package.origin):  # a mere folder of that name has no origin
+        return mode
+    if configured != "auto":
+        raise ConfigError(
+            f"wandb.mode: {mode} needs wandb; run pip install wandb, or give wandb.mode=disabled"
+        )
+    print("wandb: not installed; the run's folder has all that it would show", flush=True)
+    return "disabled"
 
 
 @contextmanager

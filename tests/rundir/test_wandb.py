@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -271,3 +272,19 @@ def test_wandb_mode_of_the_environment(tiny, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "ofline")
     with pytest.raises(ConfigError, match="WANDB_MODE: invalid value 'ofline'; expected one of auto, online"):
         wandb_sink.wandb_mode(tiny())
+
+
+@pytest.mark.parametrize("has_a_folder_of_that_name", [False, True])
+def test_without_wandb_auto_is_one_line_and_another_mode_an_error(
+    tiny, tmp_path, monkeypatch, capsys, has_a_folder_of_that_name
+):
+    configs = tiny(), tiny("wandb.mode=offline")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if k.split(".")[0] != "wandb"})
+    if has_a_folder_of_that_name:
+        (tmp_path / "wandb").mkdir()
+    with pytest.raises(ConfigError, match=r"wandb.mode: offline needs wandb; run pip install wandb"):
+        wandb_sink.wandb_mode(configs[1])
+    assert wandb_sink.wandb_mode(configs[0]) == "disabled"
+    assert capsys.readouterr().out.count("wandb: not installed") == 1
