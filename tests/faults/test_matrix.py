@@ -415,7 +415,7 @@ MATRIX = [
     Row(
         "P11",
         sampled_from(written_anew(lambda t: t[some_matrix(t)].fill_(float("nan")) is None)),
-        ("bad.safetensors", "not finite"),
+        ("bad.safetensors", "non-finite"),
         program="sample.py",
     ),
     # G: while it runs
