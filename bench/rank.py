@@ -90,6 +90,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with launch.leaving():
+    with launch.exit_together():
         main()
         raise SystemExit(0)

@@ -1,1 +1,1 @@
-"""What the user asked: composing conf/ with the command line, checking it, one-line errors."""
+"""The command line: composing conf/ with what was typed, validation, and one-line errors."""

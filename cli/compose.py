@@ -1,5 +1,5 @@
-"""What Hydra composed, as plain data: every norm and placement by its name, with the class and the options
-that the YAML of that name gives it."""
+"""The config that Hydra composed, as plain data: every norm and placement with its name, its class, and the
+options of the YAML of that name."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,22 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from interop.pretrained import pretrained
 from system.errors import ConfigError
 
-SITES = ("final_norm", "embedding_norm", "qk_norm")  # of model.*, which name a norm besides the group's
+SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* that name a norm
 
 
-def plain(composed: DictConfig, hydra: Any) -> dict[str, Any]:
-    """The composed config. ``hydra`` is its own part: what was chosen of each group, which folders it looked
-    in, and what was on the command line.
+def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
+    """Return the composed config as plain data.
+
+    Args:
+        settings: Hydra's own part: the choice of each group, the folders searched, and the command line.
 
     Raises:
-        ConfigError: a site names a norm that there is not; or ``init_from`` is no model, or not of that kind.
+        ConfigError: a site names an unknown norm; or as ``with_architecture``.
     """
     if composed.get("model") and composed.get("init_from"):
-        composed = begun(
-            composed, {override.partition("=")[0].lstrip("+~") for override in hydra.overrides.task}
-        )
-    runtime = hydra.runtime
+        typed = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
+        composed = with_architecture(composed, typed)
+    runtime = settings.runtime
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group, choice in runtime.choices.items():
         if group in ("norm", "placement") and isinstance(values.get(group), dict):
@@ -39,65 +40,69 @@ def plain(composed: DictConfig, hydra: Any) -> dict[str, Any]:
 
 
 def composed_job(composed: DictConfig) -> dict[str, Any]:
-    """The same of what was composed with Hydra's own part, without that."""
-    hydra = composed.hydra
+    """Return a config that was composed together with Hydra's own part as plain data without that part."""
+    settings = composed.hydra
     with open_dict(composed):
         del composed["hydra"]
-    return plain(composed, hydra)
+    return plain(composed, settings)
 
 
-def begun(composed: DictConfig, given: set[str]) -> DictConfig:
-    """It with what the weights of ``init_from`` determine; nobody else's default goes before that.
+def with_architecture(composed: DictConfig, typed: set[str]) -> DictConfig:
+    """Return the config with the keys that the weights of ``init_from`` determine. They override every
+    default.
+
+    Args:
+        typed: the keys on the command line.
 
     Raises:
-        ConfigError: ``given`` on the command line was another value; or as ``pretrained``.
+        ConfigError: a typed key has another value; or as ``pretrained``.
     """
-    said = pretrained(str(composed.init_from)).said
+    config = pretrained(str(composed.init_from)).config
     composed = copy.deepcopy(composed)
-    for key, value in said.architecture.items():
-        own, chosen = OmegaConf.select(composed, key), bool({key, "model"} & given)
-        part = key == "model.block_size" and isinstance(own, int) and own <= value  # of the context
-        if chosen and own != value and not part:
-            least = "at most " * (key == "model.block_size")
+    for key, value in config.architecture.items():
+        current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed)
+        fits = key == "model.block_size" and isinstance(current, int) and current <= value
+        if is_typed and current != value and not fits:
+            bound = "at most " * (key == "model.block_size")
             raise ConfigError(
-                f"{key}: is {own}, but the weights of init_from={composed.init_from} are of a model with "
-                f"{least}{value}; leave {key if key in given else 'model'}= out"
+                f"{key}: is {current}, but the weights of init_from={composed.init_from} are of a model with "
+                f"{bound}{value}; leave {key if key in typed else 'model'}= out"
             )
-        if not (chosen and part):
+        if not (is_typed and fits):
             OmegaConf.update(composed, key, value)
-    for key, value in said.customs.items():
-        if key not in given and OmegaConf.select(composed, key) is not None:
+    for key, value in config.suggested.items():
+        if key not in typed and OmegaConf.select(composed, key) is not None:
             OmegaConf.update(composed, key, value)
     return composed
 
 
 def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) -> Any:
-    """The norm that ``model.<site>`` names: ``same`` is that of the group, with its options."""
+    """Return the norm that ``model.<site>`` names; ``same`` is the norm of the group, with its options."""
     name = values["model"].get(site)
     if name == "same":
         return values.get("norm")
     if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
         return name
-    found = norms_in(tuple(folders))
-    if name not in found:
+    files = norm_files(tuple(folders))
+    if name not in files:
         special = "auto, same" if site == "final_norm" else "same"
         raise ConfigError(
-            f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(found))}"
+            f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(files))}"
         )
-    options = options_of(found[name])
+    options = options_of(files[name])
     if "defaults" in options:
         raise ConfigError(
-            f"model.{site}: {found[name]} has a defaults list, which only norm={name} reads; "
+            f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
             "write its options out"
         )
-    there = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
-    whole = OmegaConf.merge(OmegaConf.create(there), {"norm": options})
-    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(whole.norm, resolve=True)  # type: ignore[operator]
+    others = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
+    merged = OmegaConf.merge(OmegaConf.create(others), {"norm": options})
+    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(merged.norm, resolve=True)  # type: ignore[operator]
 
 
 @cache
-def norms_in(folders: tuple[Path, ...]) -> dict[str, Path]:
-    """The YAML of each norm by its name; an earlier folder goes before a later one."""
+def norm_files(folders: tuple[Path, ...]) -> dict[str, Path]:
+    """Return the YAML file of each norm by name; an earlier folder takes precedence."""
     return {
         str(file.relative_to(folder / "norm").with_suffix("")): file
         for folder in reversed(folders)
@@ -107,5 +112,5 @@ def norms_in(folders: tuple[Path, ...]) -> dict[str, Path]:
 
 @cache
 def options_of(file: Path) -> DictConfig | ListConfig:
-    """What a YAML file says; a sweep's jobs read it once."""
+    """Return the content of a YAML file; the jobs of a sweep read it once."""
     return OmegaConf.load(file)

@@ -1,8 +1,8 @@
-"""A job of a sweep, for the process that launched it: a folder with two files, on a cluster three.
+"""The record of a sweep's job, for the process that launched it: a folder with two files, on a cluster three.
 
-    job.json    its arguments; then, by the process that does it, that it runs; then how it ended
-    log.txt     what it printed
-    slurm.json  the cluster's number of it
+    job.json    its arguments and state; the process that runs the job updates it
+    log.txt     its output
+    slurm.json  its number on the cluster
 
 The launching process writes job.json before the job starts.
 """
@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from system import os_compat, signals
 from system.files import jsonable, read_typed, write_atomically
 
-Process = tuple[int, float]  # its number, and when it began: system/os_compat.py
+Process = tuple[int, float]  # number and start time: system/os_compat.py
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -48,7 +48,7 @@ KINDS: dict[str, TypeAdapter[Any]] = {"job.json": TypeAdapter(Job), "slurm.json"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the file's content; nothing where it is missing or damaged."""
+    """Return the file's content; empty if it is missing or damaged."""
     try:
         return read_typed(file, KINDS[file.name])
     except (OSError, ValueError):
@@ -66,19 +66,19 @@ def read(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
-    """Inside, the job's ``value`` or ``error`` is put into the dict that this yields. In a sweep it is kept
-    in job.json, and what is printed goes to log.txt; else, ``folder`` being None, this does nothing."""
+    """Context manager around a job, which puts its ``value`` or ``error`` into the dict that this yields. In
+    a sweep that goes to job.json and the output to log.txt; a ``folder`` of None is no sweep."""
     outcome: dict[str, Any] = {}
     if folder is None:
         yield outcome
         return
     record = read(folder)
     if record["launcher"][0] == PARENT:
-        guard()
+        end_with_launcher()
     idle.clear()
     record |= {"state": "running", "host": platform.node()}
     on_cluster = "SUBMITIT_EXECUTOR" in os.environ
-    if not on_cluster:  # whose jobs are ended by their number there
+    if not on_cluster:  # there a job is ended by its number
         record["process"] = this_process()
     with (
         (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
@@ -88,14 +88,14 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
     ):
         state = "ended"
         try:
-            write(folder, record)  # from now on the launching process sends its signals on
+            write(folder, record)  # from here on the launching process forwards its signals
             yield outcome
         except SystemExit:
             if on_cluster:
-                state = "waiting"  # it may take the job back, and begin it again
+                state = "waiting"  # the cluster may preempt the job and start it again
             raise
         finally:
-            if on_cluster or read(folder).get("launcher") == record["launcher"]:  # it is still this sweep's
+            if on_cluster or read(folder).get("launcher") == record["launcher"]:  # not another sweep's by now
                 write(folder, record | {"state": state} | outcome)
             idle.set()
 
@@ -105,18 +105,18 @@ def write_cluster_job(folder: Path, number: str) -> None:
 
 
 def cluster_job(folder: Path) -> str:
-    """The number of the job that was last submitted for this record; "" for none."""
+    """Return the number of the job that was last submitted for this record; "" for none."""
     return str(read_json(folder / "slurm.json").get("job", ""))
 
 
 PARENT = os.getppid()  # of a launcher's worker: the launching process
-idle = threading.Event()  # whether this process has no job
+idle = threading.Event()  # set while this process has no job
 
 
 @cache
-def guard() -> None:
-    """From now on this worker ends, as by SIGTERM and so saving, when the launching process has gone: what it
-    would do next is another sweep's by then."""
+def end_with_launcher() -> None:
+    """End this worker, as by SIGTERM and so saving, when the launching process has ended: by then its next
+    job may be another sweep's."""
 
     def watch() -> None:
         while os.getppid() == PARENT:
@@ -132,14 +132,14 @@ def guard() -> None:
 
 
 def is_anothers(record: dict[str, Any]) -> bool:
-    """Whether another process of this machine launched this job and waits for its end."""
+    """Return true if another process of this machine launched this job and waits for its end."""
     if record.get("state") not in ("waiting", "running") or record["launcher"][0] == os.getpid():
         return False
     return os_compat.exists(*record["launcher"])
 
 
 def alive(record: dict[str, Any]) -> bool:
-    """Whether the job of this record is being done by another process of this machine, no cluster's."""
+    """Return true if another process of this machine, not of a cluster, is running this job."""
     process = record.get("process")
     if not process or record.get("host") != platform.node() or process[0] == os.getpid():
         return False
@@ -148,5 +148,5 @@ def alive(record: dict[str, Any]) -> bool:
 
 @cache
 def this_process() -> tuple[int, float]:
-    """Its number, which another may have later, and when it began."""
-    return os.getpid(), os_compat.began(os.getpid()) or 0.0
+    """Return this process's number, which another may have later, and its start time."""
+    return os.getpid(), os_compat.start_time(os.getpid()) or 0.0

@@ -1,14 +1,31 @@
-"""What drawing text needs: the config of sample.py, as cli/schema.py is that of train.py."""
+"""The configs of programs that load a model: sample.py and, with its own keys, scripts/export.py."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cli.schema import Chosen, DeviceName
-from system.validate import Count, CountOr0, Float, Seed
+from cli.schema import DeviceName
+from system.validate import Checked, Count, CountOr0, Float, Seed
 
 
-class SampleConfig(Chosen):
+class ModelSource(Checked):
+    """The model to load; conf/sample.yaml explains each key."""
+
+    run: str | None
+    checkpoint: str | None
+    init_from: Annotated[str, Field(min_length=1)] | None
+    which: Literal["best", "last"]
+    runs_dir: str
+
+    @model_validator(mode="after")
+    def one_source(self) -> "ModelSource":
+        given = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]}: {given[1]}= also names a model to load; give one of them")
+        return self
+
+
+class SampleConfig(ModelSource):
     """Everything sample.py needs; conf/sample.yaml explains each key."""
 
     prompt: str | None
@@ -24,7 +41,7 @@ class SampleConfig(Chosen):
     trust: str | None
 
     @model_validator(mode="after")
-    def one_beginning(self) -> "SampleConfig":
+    def one_prompt(self) -> "SampleConfig":
         if self.prompt is not None and self.prompt_file is not None:
-            raise ValueError("prompt: and prompt_file= both say how to begin; give one of them")
+            raise ValueError("prompt: prompt_file= also gives a prompt; give one of them")
         return self

@@ -1,8 +1,7 @@
-"""What a run is made of. Hydra composes it from conf/; here it is checked once, in the user's words, and
-frozen.
+"""The config of a run. Hydra composes it from conf/; these classes validate it once and freeze it.
 
-Every default is in conf/*.yaml; these classes hold types, ranges and what must hold between fields, and no
-default. Torch is not imported for it: a typo is answered at once.
+Every default is in conf/*.yaml; the classes hold types, ranges and conditions between fields. Torch is not
+imported here, so that a typo is reported at once.
 """
 
 import difflib
@@ -18,7 +17,7 @@ DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
 class Component(Checked):
-    """A norm or placement: the name of its YAML, the class it names, and that class's keyword arguments."""
+    """A norm or placement: the name of its YAML, its class, and keyword arguments of that class."""
 
     model_config = ConfigDict(extra="allow")
     name: str = Field(alias="_name_", pattern=r"^\w[\w.+-]*$")
@@ -51,11 +50,11 @@ class ModelConfig(Checked):
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
             raise ValueError(
-                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; make it a multiple of that"
+                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; choose a multiple of it"
             )
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
-                f"positions: rotary turns pairs of channels, but n_embd={self.n_embd} over "
+                f"positions: rotary rotates pairs of channels, but n_embd={self.n_embd} over "
                 f"n_head={self.n_head} is odd; choose another n_head"
             )
         return self
@@ -71,9 +70,9 @@ class DataConfig(Checked):
     cache: str
 
     @model_validator(mode="after")
-    def what_belongs_to_the_corpus(self) -> "DataConfig":
+    def path_and_split_fit_the_corpus(self) -> "DataConfig":
         if self.corpus in ("text", "prepared") and self.path is None:
-            raise ValueError(f"path: is needed by data={self.corpus}; give data.path=…")
+            raise ValueError(f"path: data={self.corpus} needs a path; give data.path=…")
         if self.corpus == "shakespeare" and self.path is not None:
             raise ValueError("path: is not read by data=shakespeare; did you mean data=text data.path=FILE?")
         if self.corpus == "prepared" and self.val_fraction is not None:
@@ -125,12 +124,12 @@ class TrainConfig(Checked):
         if self.batch_size % self.grad_accum:
             raise ValueError(
                 f"batch_size: {self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
-                "make batch_size a multiple of it"
+                "choose a multiple of it"
             )
         return self
 
 
-Pattern = Annotated[str, Field(max_length=100)]  # of names: diagnostics/metric_names.py
+Pattern = Annotated[str, Field(max_length=100)]  # of metric names: diagnostics/metric_names.py
 
 
 class StatsConfig(Checked):
@@ -182,36 +181,38 @@ class RunConfig(Checked):
     wandb: WandbConfig
 
     def chosen(self) -> str:
-        """The norms and the placement, as they are typed: ``norm=layernorm placement=pre``."""
+        """Return the norms and the placement as they are typed: ``norm=layernorm placement=pre``."""
         sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
         others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
-        begun = [f"init_from={self.init_from}"] * (self.init_from is not None)
-        return " ".join([*begun, f"norm={self.norm.name} placement={self.placement.name}", *others])
+        weights = [f"init_from={self.init_from}"] * (self.init_from is not None)
+        return " ".join([*weights, f"norm={self.norm.name} placement={self.placement.name}", *others])
 
     def components(self) -> dict[str, Component]:
-        """Each norm and placement by its key."""
+        """Return each norm and placement by its key."""
         sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
-        every = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
-        return {key: component for key, component in every.items() if isinstance(component, Component)}
+        values = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
+        return {key: value for key, value in values.items() if isinstance(value, Component)}
 
     @model_validator(mode="after")
-    def whole_matrices_for_muon(self) -> "RunConfig":
+    def muon_is_not_sharded(self) -> "RunConfig":
         if self.distributed == "fsdp" and isinstance(self.optim, MuonConfig):
             raise ValueError(
-                "distributed: fsdp gives each rank a part of every matrix, but optim=muon needs them whole; "
+                "distributed: fsdp shards every matrix over the ranks, but optim=muon needs whole matrices; "
                 "choose optim=adamw or distributed=ddp"
             )
         return self
 
     @model_validator(mode="after")
-    def statistics_that_there_are(self) -> "RunConfig":
+    def statistics_exist(self) -> "RunConfig":
         n_layer = self.model.n_layer
         for pattern in self.stats.metrics:
             if not metric_names.matches_any(pattern, n_layer):
-                some = metric_names.all_names(min(n_layer, 100))
-                near = difflib.get_close_matches(pattern, [*metric_names.STATISTICS, *some], n=1)
+                names = [*metric_names.STATISTICS, *metric_names.all_names(min(n_layer, 100))]
+                near = difflib.get_close_matches(pattern, names, n=1)
                 advice = (
-                    f"did you mean {near[0]}?" if near else f"choose of {', '.join(metric_names.STATISTICS)}"
+                    f"did you mean {near[0]}?"
+                    if near
+                    else f"choose from {', '.join(metric_names.STATISTICS)}"
                 )
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
@@ -219,21 +220,4 @@ class RunConfig(Checked):
                 raise ValueError(
                     f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
                 )
-        return self
-
-
-class Chosen(Checked):
-    """The keys that say it; conf/sample.yaml explains each."""
-
-    run: str | None
-    checkpoint: str | None
-    init_from: Annotated[str, Field(min_length=1)] | None
-    which: Literal["best", "last"]
-    runs_dir: str
-
-    @model_validator(mode="after")
-    def one_source(self) -> "Chosen":
-        given = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{given[0]}: and {given[1]}= both say what to load; give one of them")
         return self

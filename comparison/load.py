@@ -26,7 +26,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from rundir.schema import WATCHING, parsed
-from system.files import first_of, harmless, lines, small_text
+from system.files import first_error, harmless, lines, small_text
 from system.terminal import escaped
 
 try:
@@ -168,7 +168,7 @@ def load(folder: Path) -> tuple[Run, list[str]]:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")
         run = Run(folder, config, status, environment, certificate, axes, metrics)
     except ValidationError as error:
-        raise UnreadableError(f"damaged: config.yaml: {first_of(error)}") from None
+        raise UnreadableError(f"damaged: config.yaml: {first_error(error)}") from None
     except (OSError, ValueError, ArithmeticError, RecursionError, yaml.YAMLError) as error:
         raise UnreadableError(f"damaged: {' '.join(str(error).split())}") from None
     except (LookupError, TypeError, AttributeError) as error:

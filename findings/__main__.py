@@ -66,7 +66,7 @@ def measure(found: dict[str, Finding], asked: argparse.Namespace, console: Conso
         try:
             result = running.obtain(kept_as, one, asked.out, asked.config_dir)
         except Exception as error:
-            messages.explain(error, app.known_keys(RunConfig), of=name)
+            messages.report(error, app.known_keys(RunConfig), prefix=name)
             complete = False
             continue
         if asked.control:
@@ -118,9 +118,9 @@ def main() -> None:
         with signals.ending():
             complete = work(asked, console)
     except BrokenPipeError:
-        messages.leave_quietly()
+        messages.exit_quietly()
     except Exception as error:
-        messages.explain(error, app.known_keys(RunConfig))
+        messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
     sys.exit(0 if complete else 1)
 

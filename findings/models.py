@@ -178,8 +178,8 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
             overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
         made.append((arm, value, [app.quoted(override(*pair)) for pair in overrides.items()]))
-    searching = app.searching(config_dir)
-    composed = app.composed_all("config", RunConfig, [[*typed, *searching] for *_, typed in made])
+    search_path = app.search_path(config_dir)
+    composed = app.composed_all("config", RunConfig, [[*typed, *search_path] for *_, typed in made])
     texts: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
     for (arm, value, typed), config in zip(made, composed, strict=True):

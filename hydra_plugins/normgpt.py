@@ -1,8 +1,8 @@
 """Hydra looks for plugins in a package of this name: the sweeper that conf/hydra/sweeper/runs.yaml chooses,
 and the launcher of conf/hydra/launcher/slurm.yaml.
 
-They do their work in sweep/runner.py and sweep/slurm.py; here is only what Hydra asks for, as it is
-imported at every start.
+The work is done in sweep/runner.py and sweep/slurm.py, imported when it begins: Hydra imports this file at
+every start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class RunSweeper(Sweeper):
 
 
 class SlurmLauncher(Launcher):
-    """What a job does is hydra-submitit-launcher's."""
+    """Hydra's launcher for Slurm, with the jobs submitted and watched by sweep/slurm.py."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -84,6 +84,6 @@ class SlurmLauncher(Launcher):
 
 
 def folder_of(overrides: Sequence[str]) -> Path:
-    """Where a job's record is, which a sweep says at the end of its overrides."""
+    """Return the folder of a job's record: the last two overrides, which a sweep adds."""
     folder, name = OverridesParser.create().parse_overrides(list(overrides[-2:]))
     return Path(str(folder.value()), str(name.value()))

@@ -1,1 +1,1 @@
-"""Formats of other projects: GPT-2's layout, the Hugging Face hub, tokenizer.json; and pickles, refused."""
+"""Formats of other projects: GPT-2's layout, the Hugging Face hub, tokenizer.json; pickles are rejected."""

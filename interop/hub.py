@@ -1,4 +1,5 @@
-"""OpenAI's GPT-2 from the Hugging Face hub: the one thing here that asks that network, and by name only."""
+"""OpenAI's GPT-2 from the Hugging Face hub: the only files that are downloaded from there, and only by
+name."""
 
 import hashlib
 import logging
@@ -11,7 +12,7 @@ from pathlib import Path
 from system import download
 from system.errors import ConfigError
 
-# Names in the organisation openai-community, and the commit of each that is meant.
+# Names in the organisation openai-community, and the commit of each that is used.
 HUB = {
     "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
     "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
@@ -19,59 +20,58 @@ HUB = {
     "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
 }
 WEIGHTS = "model.safetensors"
-INSTEAD = f"or give a folder that has its config.json and {WEIGHTS}"
+INSTEAD = f"or give a folder with its config.json and {WEIGHTS}"
 
 
 def from_hub(name: str, file: str) -> Path:
-    """A file of the hub's from where its own programs keep it (HF_HOME), else fetched into there.
+    """Return a file of the hub, from its cache on this machine (HF_HOME) or downloaded into that cache.
 
     Raises:
-        ConfigError: their package is not installed, or there is no way to the hub.
+        ConfigError: huggingface_hub is not installed, or the hub cannot be reached.
     """
     try:
         from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
     except ImportError:
         raise ConfigError(
-            f"init_from: {name} is fetched by a package more; pip install -r requirements-hub.txt, {INSTEAD}"
+            f"init_from: {name} needs an extra package; run pip install -r requirements-hub.txt, {INSTEAD}"
         ) from None
     repo = f"openai-community/{name}"
-    kept = try_to_load_from_cache(repo, file, revision=HUB[name])
-    if isinstance(kept, str):
-        return Path(kept)
-    print(f"init_from={name}: fetching {file} from the Hugging Face hub", flush=True)
+    cached = try_to_load_from_cache(repo, file, revision=HUB[name])
+    if isinstance(cached, str):
+        return Path(cached)
+    print(f"init_from={name}: downloading {file} from the Hugging Face hub", flush=True)
 
     try:
         url = hf_hub_url(repo, file, revision=HUB[name])
-        if not HF_HUB_OFFLINE:  # else theirs says so
-            download.within(download.SECONDS, lambda: answers(url))  # theirs tries in vain for long
+        if not HF_HUB_OFFLINE:  # else hf_hub_download raises
+            download.within(download.SECONDS, lambda: connect(url))  # hf_hub_download retries for long
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
-    except Exception as error:  # whatever a network can do
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(f"init_from: {name} cannot be fetched ({said}); try again, {INSTEAD}") from None
+    except Exception as error:  # anything that a network can raise
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(f"init_from: {name} cannot be downloaded ({why}); try again, {INSTEAD}") from None
 
 
-def answers(url: str) -> None:
-    """Whether there is a way to it. Raises OSError."""
+def connect(url: str) -> None:
+    """Raise OSError if the server does not answer."""
     with (
-        suppress(urllib.error.HTTPError),  # an answer, which is for their package to read
+        suppress(urllib.error.HTTPError),  # an answer, which hf_hub_download handles
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=download.SECONDS),
     ):
         pass
 
 
 def check(file: Path, sha256: str) -> None:
-    """Whether a file in the hub's cache is what the hub has: its name there, behind the link, is the SHA-256
-    that the commit says, or, of a small file, git's own. Raises ConfigError. Of any other file this says
-    nothing."""
+    """Raise ConfigError if a file in the hub's cache is damaged: behind the link, its name is its SHA-256, or
+    git's hash of a small file. Other files are not checked."""
     stored = file.resolve().name
     if re.fullmatch("[0-9a-f]{40}", stored):
         content = file.read_bytes()
-        found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        actual = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     elif re.fullmatch("[0-9a-f]{64}", stored):
-        found = sha256
+        actual = sha256
     else:
         return
-    if found != stored:
-        raise ConfigError(f"{file.resolve()}: is not what the hub has (its hash is another); delete it")
+    if actual != stored:
+        raise ConfigError(f"{file.resolve()}: damaged (its hash differs from the hub's); delete it")

@@ -1,6 +1,5 @@
-"""Files of torch.save's, as nanoGPT's ckpt.pt and older weights of Hugging Face's: pickles, so nothing here
-opens them. What their owner can do, in their folder, with torch's loader of mere weights, which runs
-nothing."""
+"""Advice on files of torch.save, such as nanoGPT's ckpt.pt and Hugging Face's older weights. They are
+pickles, which are never opened here; their owner can convert them with torch's weights_only loader."""
 
 import re
 from pathlib import Path
@@ -17,13 +16,14 @@ COMMAND = (
 
 
 def pickled(file: Path) -> str:
-    """What to say of such a file. Without a config.json beside it it is nanoGPT's."""
+    """Return an error line with the command that converts the file, nanoGPT's if it has no config.json."""
     if "-of-" in file.name:
         return (
-            f"{file}: a pickle, which is not opened here; let transformers' save_pretrained write safetensors"
+            f"{file}: a pickle, which is not opened here; save it as safetensors with transformers' "
+            "save_pretrained"
         )
     more = "" if (file.parent / "config.json").exists() else FROM_NANOGPT
-    name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # it goes into a shell
+    name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # it is pasted into a shell
     command = COMMAND.format(name=name, more=more)
     return (
         f"{file}: a pickle, which is not opened here; in its folder run {command} and give init_from=FOLDER"
@@ -31,7 +31,7 @@ def pickled(file: Path) -> str:
 
 
 def first_pickle(folder: Path) -> Path | None:
-    """The one of a folder that has its weights, as far as names tell."""
-    whole = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
+    """Return the pickle in a folder that, by its name, has the weights; None if there is none."""
+    usual = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
     others = sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}"))
-    return next((file for file in (*whole, *others) if file.is_file()), None)
+    return next((file for file in (*usual, *others) if file.is_file()), None)

@@ -1,1 +1,1 @@
-"""What lies on disk of a run: its name, folder, status, checkpoints, metrics and their copy to wandb."""
+"""The folder of a run: its name, files, status, checkpoint format, metrics log, and the copy for wandb."""

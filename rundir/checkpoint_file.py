@@ -1,8 +1,8 @@
-"""A checkpoint is one safetensors file: parameters, buffers, optimizer state, and what is needed to use them.
+"""The format of a checkpoint: one safetensors file with parameters, buffers, optimizer state and metadata.
 
-Its metadata is one JSON text (step, config, tokenizer, fingerprint of the tokens) and a SHA-256 of the file.
-It is written beside its place, synced and renamed into it, so a file of that name is whole. There is no
-pickle anywhere.
+The metadata is one JSON text (step, config, tokenizer, fingerprint of the tokens) and the file's SHA-256. The
+file is written under a temporary name, synced and renamed, so a file with the final name is complete. No
+pickle is involved.
 """
 
 import hashlib
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
-CONFIG_LIMIT = 2**18  # characters of a config; ours have some thousand
+CONFIG_LIMIT = 2**18  # characters of a config; typical are a few thousand
 KEEP = 2  # newest checkpoints that stay, besides the best
 
 
 class Meta(Checked):
-    """What a checkpoint says besides its tensors: all that is needed to use them."""
+    """The metadata of a checkpoint: all that is needed to use its tensors."""
 
     format: Literal[7] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
-    tokenizer: dict[str, Any]  # data/tokenizers.py makes the tokenizer of it
-    fingerprint: str  # of the tokens it was trained on
-    run: str  # the run's name, which says all that determines it: rundir/folder.py
+    tokenizer: dict[str, Any]  # the spec: data/tokenizers.py
+    fingerprint: str  # of the training tokens
+    run: str  # the run's name, which its identity determines: rundir/identity.py
     optimizer: dict[str, Any]  # the structure of the optimizers' state: training/state.py
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds: what it says and its tensors by name, on the CPU."""
+    """The content of a file: metadata, and tensors by name, on the CPU."""
 
     path: Path
     meta: Meta
@@ -62,17 +62,15 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint in the folder, ascending. A file of another name is none of ours."""
-    found = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
-    steps = sorted(int(name[1]) for name in found if name)
+    """Return the steps that have a checkpoint in the folder, ascending; files of other names are ignored."""
+    matches = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
+    steps = sorted(int(match[1]) for match in matches if match)
     return [step for step in steps if path_of(folder, step).is_file()]
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
-    """Write the checkpoint of ``meta.step``, whole or not at all; then drop the superfluous.
-
-    Kept are the newest KEEP and that of step ``best``. Raises CheckpointError where the disk refuses.
-    """
+    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and step
+    ``best``. Raises CheckpointError if it cannot be written."""
     path = path_of(folder, meta.step)
     write(path, meta, tensors)
     prune(folder, best)
@@ -80,7 +78,7 @@ def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | Non
 
 
 def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
-    """Write a checkpoint, whole or not at all. Raises CheckpointError where the disk refuses."""
+    """Write a checkpoint atomically. Raises CheckpointError if it cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -96,7 +94,7 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
             file.write(digest(temporary, at).encode())
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors' is for the owner alone
+        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors lets only the owner read it
         temporary.replace(path)
         os_compat.sync_folder(folder)
     except (OSError, SafetensorError, ValueError) as error:
@@ -109,7 +107,7 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
 
 
 def prune(folder: Path, best: int | None) -> None:
-    """Remove all but the newest KEEP and that of step ``best``; what cannot be removed is only told of."""
+    """Remove all but the newest KEEP and step ``best``; warn about a file that cannot be removed."""
     for step in saved_steps(folder)[:-KEEP]:
         if step != best:
             try:
@@ -119,7 +117,7 @@ def prune(folder: Path, best: int | None) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raises CheckpointError where it is missing, damaged or unknown."""
+    """Read and verify a checkpoint. Raises CheckpointError if it is missing, damaged or of another format."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -133,15 +131,15 @@ def load(path: Path) -> Checkpoint:
         size, memory = path.stat().st_size, psutil.virtual_memory().total
         if size > memory:
             raise CheckpointError(
-                f"{path}: has {size:,} bytes, and this machine's memory {memory:,}; use another"
+                f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
             )
         with path.open("rb") as file:
             header = file.read(header_length(path))
         at = digest_offset(header)
-        with safe_open(path, framework="pt") as content:  # which checks the header against the file's size
+        with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             if header[at : at + 64].decode() != digest(path, at):
                 raise damaged
-            said = dict(json.loads(content.metadata()["normgpt"]))
+            meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
     except CheckpointError:
         raise
@@ -149,64 +147,65 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
     except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         raise damaged from None
-    if said.get("format") != FORMAT:
+    if meta.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: is of format {said.get('format')!r}, but this version reads {FORMAT}; "
-            "use the version that made it"
+            f"{path}: is of format {meta.get('format')!r}, but this version reads {FORMAT}; "
+            "use the version that wrote it"
         )
-    if said.keys() != Meta.model_fields.keys() or len(json.dumps(said["config"])) > CONFIG_LIMIT:
+    if meta.keys() != Meta.model_fields.keys() or len(json.dumps(meta["config"])) > CONFIG_LIMIT:
         raise damaged
     try:
-        return Checkpoint(path, checked(Meta, said), tensors)
+        return Checkpoint(path, checked(Meta, meta), tensors)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}; use a checkpoint of this version") from None
 
 
 def newest(folder: Path, run: str) -> Checkpoint | None:
-    """The newest usable checkpoint of ``run``; None where there is none at all.
+    """Return the newest usable checkpoint of ``run``; None if there is no checkpoint at all.
 
-    Newer ones that are damaged, or of another run, are set aside under another name, with one warning. Raises
-    CheckpointError where there are some and none is usable; nothing is moved then.
+    Newer ones that are damaged, or of another run, are renamed, with one warning. Raises CheckpointError if
+    there are checkpoints but none is usable; then none is renamed.
     """
-    refused: dict[Path, str] = {}  # and why
+    unusable: dict[Path, str] = {}  # with the reason
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
         try:
-            found = load(path)
+            checkpoint = load(path)
         except CheckpointError as error:
-            refused[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
+            unusable[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
             continue
-        if (found.meta.run, found.meta.step) == (run, step):
+        if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
             break
-        refused[path] = "of another run or step"
+        unusable[path] = "of another run or step"
     else:
-        if refused:
-            path, why = next(iter(refused.items()))
+        if unusable:
+            path, why = next(iter(unusable.items()))
             raise CheckpointError(
                 f"{path}: {why}, and no older one is usable; fresh=true starts the run over"
             )
         return None
-    for path in refused:
+    for path in unusable:
         names = (path.with_name(f"{path.name}.unusable{n}") for n in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))
-    if refused:
-        what = ", ".join(f"{path.name} ({why})" for path, why in refused.items())
+    if unusable:
+        names_and_reasons = escaped(", ".join(f"{path.name} ({why})" for path, why in unusable.items()))
         print(
-            f"warning: {folder}: set aside: {escaped(what)}; going on from {found.path.name}", file=sys.stderr
+            f"warning: {folder}: set aside: {names_and_reasons}; resuming from {checkpoint.path.name}",
+            file=sys.stderr,
         )
-    return found
+    return checkpoint
 
 
 def digest_offset(header: bytes) -> int:
-    """Where in the file the 64 digits of its SHA-256 stand."""
-    found = re.search(rb'"sha256":"[0-9a-f]{64}"', header)
-    if found is None:
+    """Return the offset in the file of the 64 digits of its SHA-256."""
+    match = re.search(rb'"sha256":"[0-9a-f]{64}"', header)
+    if match is None:
         raise ValueError("no SHA-256 in the header")
-    return found.start() + len('"sha256":"')
+    return match.start() + len('"sha256":"')
 
 
 def digest(path: Path, at: int) -> str:
-    """SHA-256 of the file, every byte of it, the digest's own place taken as zeros."""
+    """Return the SHA-256 of the whole file, with its own 64 digits taken as zeros."""
     total = hashlib.sha256()
     with path.open("rb") as file:
         total.update(file.read(at) + BLANK.encode())

@@ -1,6 +1,6 @@
-"""The code that a name stands for: part of a run's identity, so that an edited norm is a new run.
+"""The source code of a class: part of a run's identity, so that an edited norm is a new run.
 
-It is read, not imported, so it costs no torch.
+The code is parsed, not imported, so torch is not needed.
 """
 
 import ast
@@ -15,50 +15,50 @@ INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "p
 
 @cache
 def source(target: str) -> str:
-    """The code of ``package.module.Class`` and of all that it uses, without comments and docstrings; as it is
-    when first asked for, which is when this process imports it.
+    """Return the code of ``package.module.Class`` and of everything it uses, without comments and docstrings.
+    The result of the first call is kept, as Python keeps the module that it imports.
 
-    Followed are the names of its file, and imports from its own package and from files of no installed one.
-    Torch's own classes give an empty text: their version is in environment.json.
+    Names of the same file are followed, and imports from the same package and from files that no installed
+    package owns. Torch's classes give an empty text: torch's version is in environment.json.
     """
     module, _, name = target.rpartition(".")
-    found: dict[tuple[str, str], str] = {}
-    follow(module, name, target.split(".")[0], found)
-    return "\n".join(text for _, text in sorted(found.items()))
+    definitions: dict[tuple[str, str], str] = {}
+    follow(module, name, target.split(".")[0], definitions)
+    return "\n".join(text for _, text in sorted(definitions.items()))
 
 
-def follow(module: str, name: str, package: str, found: dict[tuple[str, str], str]) -> None:
-    """Add the definition of ``name`` and, through the names it uses, those of all that it depends on."""
+def follow(module: str, name: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
+    """Add the definition of ``name`` and of everything that it uses."""
     file = source_file(module, package)
-    if file is None or (module, name) in found:
+    if file is None or (module, name) in definitions:
         return
     try:
-        found[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
+        definitions[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
     except (OSError, SyntaxError, ValueError):
-        return  # importing it will say why
+        return  # importing it will raise
     for other in used:
-        follow(module, other, package, found)
+        follow(module, other, package, definitions)
     for node in imports:
         origin = node.module or ""
         if node.level:
             parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
             origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
         original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
-        follow(origin, original, package, found)
+        follow(origin, original, package, definitions)
 
 
 def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
-    """Of a module's text: the code that defines ``name``, the imports among it, and the names it uses."""
-    here = [node for node in statements(text) if name in bound(node)]
-    code = "\n".join(map(ast.unparse, here))
-    imports = [node for node in here if isinstance(node, ast.ImportFrom)]
-    walked = (n for node in here if node not in imports for n in ast.walk(node))
+    """Return the code that defines ``name`` in a module's text, its imports, and the names it uses."""
+    nodes = [node for node in statements(text) if name in bound(node)]
+    code = "\n".join(map(ast.unparse, nodes))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    walked = (n for node in nodes if node not in imports for n in ast.walk(node))
     return code, imports, {n.id for n in walked if isinstance(n, ast.Name)} - {name}
 
 
 @cache
 def statements(text: str) -> list[ast.stmt]:
-    """The statements of a module, without docstrings."""
+    """Return the statements of a module, without docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -67,7 +67,7 @@ def statements(text: str) -> list[ast.stmt]:
 
 
 def bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module defines, also inside of ``if`` and ``try``."""
+    """Yield the names that a statement of a module defines, also inside ``if`` and ``try``."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -81,7 +81,8 @@ def bound(node: ast.stmt) -> Iterator[str]:
 
 
 def source_file(module: str, package: str) -> Path | None:
-    """The file of a module, found without importing it; None for torch's and other installed packages'."""
+    """Return a module's file without importing it; None if it belongs to torch or another installed
+    package."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top) if top not in ("", "torch") else None

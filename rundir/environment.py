@@ -1,4 +1,4 @@
-"""Where and how a run was made. It is recorded beside the run and is no part of its identity."""
+"""The environment of a run: recorded in its folder, not part of its identity."""
 
 import hashlib
 import importlib.metadata
@@ -21,8 +21,8 @@ PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
-    """Versions, commit, processor, threads, command; what was trained on; what ``auto`` became: device,
-    precision, what was settled by norm and placement, and which weights ``init_from`` named."""
+    """Return the content of environment.json: versions, commit, processor, command, the data, the weights of
+    ``init_from``, and ``computed``: the values that ``auto`` became."""
     return {
         "machine": machine(),
         "asked": asked_for(config),
@@ -46,23 +46,22 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
 
 @cache
 def code() -> dict[str, str]:
-    """Each file of ours that takes part in a run, and the beginning of its SHA-256, as they were when first
-    asked for."""
+    """Return the files that take part in a run, with the first digits of their SHA-256 at the first call."""
     files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).rglob("*.py")))]
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What bears on a run's numbers and is not as it was before, in words."""
-    found = [
+    """Return the changes between two environments that can change a run's numbers, as text."""
+    changes = [
         f"{key} {before[key]} → {now[key]}"
         for key in ("device", "ranks", "distributed", "threads", "compile", "python", "processor")
         if before.get(key, now[key]) != now[key]
     ]
     old, new = before.get("packages", {}), now["packages"]
-    found += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
-    changed = changed_code(before)
-    return found + ([f"changed code: {shortened(changed)}"] if changed else [])
+    changes += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
+    files = changed_code(before)
+    return changes + ([f"changed code: {shortened(files)}"] if files else [])
 
 
 def shortened(names: list[str]) -> str:
@@ -72,14 +71,15 @@ def shortened(names: list[str]) -> str:
 
 
 def changed_code(before: dict[str, Any]) -> list[str]:
-    """The files of ours that are not as they were in that environment."""
+    """Return the files of the project that have changed since that environment."""
     now = code()
     old = before.get("code", now)
     return sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
 
 
 def machine() -> dict[str, Any]:
-    """What decides what ``device=auto precision=auto`` become here, as far as it is known without torch."""
+    """Return what determines the device and precision of ``auto`` on this machine, as far as known without
+    torch."""
     return {
         "host": platform.node(),
         "torch": importlib.metadata.version("torch"),
@@ -92,12 +92,12 @@ def asked_for(config: RunConfig) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's model, from where Linux says it, else what Python knows."""
+    """Return the processor's model, on Linux from /proc/cpuinfo, else as Python knows it."""
     return cpuinfo("model name") or platform.processor()
 
 
 def cpuinfo(key: str) -> str | None:
-    """What Linux says of the first core."""
+    """Return a value of the first core in /proc/cpuinfo."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.is_file() else []
     values = (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key)
@@ -106,7 +106,7 @@ def cpuinfo(key: str) -> str | None:
 
 @cache
 def git_state() -> dict[str, str] | None:
-    """The project's commit, and a hash of what differs from it; None outside of a git checkout."""
+    """Return the project's commit and a hash of the changes since; None outside a git checkout."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(

@@ -20,9 +20,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import yaml
+from filelock import BaseFileLock
 
 from cli.schema import RunConfig
 from rundir.environment import asked_for, differences, machine
@@ -119,7 +120,7 @@ class Run:
             "reason": "before its first step",
             "best": None,
         }
-        self.held: IO[str] | None = None
+        self.held: BaseFileLock | None = None
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
@@ -128,7 +129,7 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         if self.held:
-            self.held.close()
+            self.held.release()
 
     def claim(self) -> None:
         """Make the folder and lock it. However this process ends, the lock ends with it.

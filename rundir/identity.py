@@ -1,4 +1,4 @@
-"""A run's name: a hash over all that changes its result."""
+"""The name of a run: a hash over everything that changes its result."""
 
 import hashlib
 import json
@@ -12,13 +12,14 @@ from rundir.schema import WATCHING
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
-    """What determines the result. ``precision`` is what auto became, ``fingerprint`` that of the tokens."""
-    same = config.model_dump(
+    """Return everything that determines the result. ``precision`` is resolved; ``fingerprint`` is that of the
+    tokens."""
+    settings = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )
     if config.init_from:
-        same["init_from"] = pretrained(config.init_from).digest
-    return same | {
+        settings["init_from"] = pretrained(config.init_from).digest
+    return settings | {
         "train": config.train.model_dump(exclude=WATCHING),
         "precision": precision,
         "tokens": fingerprint,
@@ -32,12 +33,12 @@ def short_hash(plain: dict[str, Any]) -> str:
 
 
 def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
-    """Where this run is or will be."""
+    """Return the folder of this run, which may not exist yet."""
     short = short_hash(identity(config, precision, fingerprint))
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
 
 
 def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
-    """The same for all runs that differ in their seed alone."""
+    """Return a name that all runs share which differ only in their seed."""
     short = short_hash(identity(config, precision, fingerprint) | {"seed": None})
     return f"{config.norm.name}-{config.placement.name}-{short}"

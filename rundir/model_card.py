@@ -1,5 +1,4 @@
-"""What an exported model is, as the README.md of its folder: a model card (Mitchell et al. 2019), made of the
-run's own files and of nothing else."""
+"""The model card (Mitchell et al. 2019) of an exported model, made from the files of its run alone."""
 
 from typing import Any
 
@@ -12,7 +11,7 @@ from rundir.checkpoint_file import Checkpoint, Meta
 from rundir.schema import read_json
 from system.terminal import escaped
 
-# What a stranger needs to know of a run's settings; not where it was, nor how it was watched.
+# The settings that the card lists: not where the run was, nor what was observed.
 OF_MODEL = {"model", "norm", "placement"}
 SETTINGS = OF_MODEL | {"seed", "precision", "optim", "schedule", "train"}
 OF_DATA = {"corpus", "tokenizer", "val_fraction"}
@@ -30,9 +29,9 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens={steps})[0]))
 }
 
 
-def of_run(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
-    """What the files of a checkpoint's run say, by their names without .json; nothing where the run is not
-    around it."""
+def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
+    """Return the JSON files of a checkpoint's run, by name without .json; empty ones if the checkpoint is not
+    in its run's folder."""
     folder = loaded.path.resolve().parents[1]
     names = ("status", "environment", "certificate")
     return {
@@ -40,23 +39,24 @@ def of_run(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
     }
 
 
-def text(meta: Meta, parameters: int, form: str, said: dict[str, dict[str, Any]]) -> str:
-    """The card of a checkpoint.
+def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
+    """Return the card of a checkpoint.
 
     Args:
-        parameters: how many there are.
+        parameters: their number.
         form: of the export, ``hf`` or ``safetensors``.
-        said: as ``of_run`` has it, with a certificate.
+        files: from ``run_files``, with a certificate.
     """
-    config, theirs = meta.config, meta.config.init_from is not None and not meta.step
+    config = meta.config
+    untrained = config.init_from is not None and not meta.step
     name = escaped(meta.run).replace("`", "'")
     rows = {
         "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {parameters:,} "
         f"parameters; {config.chosen()}",
         "trained": trained(config, meta.step),
-        **({} if theirs else {"text": about_text(config, said["environment"])}),
-        **losses(said["status"]),
-        "looks at": causality.describe(said["certificate"], "this model").removeprefix("causality: "),
+        **({} if untrained else {"text": about_text(config, files["environment"])}),
+        **losses(files["status"]),
+        "looks at": causality.describe(files["certificate"], "this model").removeprefix("causality: "),
     }
     table = "\n".join(f"| {key} | {escaped(str(value)).replace('|', '/')} |" for key, value in rows.items())
     start = tokenizers.from_spec(meta.tokenizer).start
@@ -65,8 +65,8 @@ def text(meta: Meta, parameters: int, form: str, said: dict[str, dict[str, Any]]
     front = yaml.safe_dump(
         header | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]}
     )
-    settings = config.model_dump(by_alias=True, include=OF_MODEL if theirs else SETTINGS)
-    if not theirs:
+    settings = config.model_dump(by_alias=True, include=OF_MODEL if untrained else SETTINGS)
+    if not untrained:
         settings["data"] = config.data.model_dump(include=OF_DATA)
     listed = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=10**6)
     return (
@@ -82,8 +82,8 @@ def trained(config: RunConfig, step: int) -> str:
             f"not by normgpt: these are the weights of {config.init_from}" if config.init_from else "not yet"
         )
     tokens = step * config.train.batch_size * config.model.block_size
-    begun = f", from the weights of {config.init_from}" if config.init_from else ""
-    return f"{step:,} of {config.train.steps:,} steps, {tokens:,} tokens{begun}; seed {config.seed}"
+    start = f", from the weights of {config.init_from}" if config.init_from else ""
+    return f"{step:,} of {config.train.steps:,} steps, {tokens:,} tokens{start}; seed {config.seed}"
 
 
 def about_text(config: RunConfig, environment: dict[str, Any]) -> str:
@@ -93,14 +93,14 @@ def about_text(config: RunConfig, environment: dict[str, Any]) -> str:
 
 
 def losses(status: dict[str, Any]) -> dict[str, str]:
-    """What its run measured on the validation split, as far as it did."""
-    best, found = status.get("best"), {}
+    """Return the card's rows about the validation split, those that the run has measured."""
+    best, rows = status.get("best"), {}
     if status.get("final") is not None:
-        found["val/full_loss"] = (
+        rows["val/full_loss"] = (
             f"{float(status['final']):.4f} nats per token, the whole split, at the last step"
         )
     if best:
-        found["best val/loss"] = f"{best['val/loss']:.4f} nats per token, at step {best['step']:,}"
+        rows["best val/loss"] = f"{best['val/loss']:.4f} nats per token, at step {best['step']:,}"
     if status.get("state") == "diverged":
-        found["diverged"] = str(status.get("reason"))
-    return found
+        rows["diverged"] = str(status.get("reason"))
+    return rows

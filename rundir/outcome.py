@@ -1,4 +1,4 @@
-"""What a run that has ended is, for whoever started it."""
+"""The report of a run that has ended, for the user who started it."""
 
 import math
 import shlex
@@ -10,13 +10,13 @@ from rundir.schema import read_json
 
 
 def report(folder: Path, already: bool = False) -> float:
-    """Say how a run ended. Returns its val/full_loss, infinity where it diverged, as a sweeper expects it."""
+    """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as a sweeper expects."""
     status = read_status(folder)
     again = ""
     if already:
         again = "; nothing left to do (fresh=true starts over)"
         if changed := changed_code(read_json(folder / "environment.json")):
-            again += f"; made by other code, changed since: {shortened(changed)}"
+            again += f"; code changed since: {shortened(changed)}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf

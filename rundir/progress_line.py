@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far a run has come."""
+"""The progress of a run: one live line on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class ProgressLine:
-    """A live line on a terminal; plain lines elsewhere, the more seldom the longer the run has gone on."""
+    """A live line on a terminal; plain lines elsewhere, more rarely the longer the run takes."""
 
     def __init__(self, first: int, steps: int) -> None:
-        self.first, self.steps = first, steps  # the step that this process begins at, and the last
+        self.first, self.steps = first, steps  # the first step of this process, and the last of the run
         self.latest: dict[str, Any] = {}
-        self.start = self.said = time.monotonic()
+        self.start = self.printed = time.monotonic()
         self.bar = None
         if sys.stdout.isatty():
             self.bar = Progress(
@@ -50,7 +50,7 @@ class ProgressLine:
             self.bar.stop()
 
     def update(self, step: int, row: dict[str, Any]) -> None:
-        """Show the newest value of each metric; ``row`` may have some of them."""
+        """Show the latest value of each metric; ``row`` may lack some."""
         self.latest |= row
         names = {
             "train/loss": "loss {:.3f}",
@@ -64,19 +64,19 @@ class ProgressLine:
             eta = f"  eta {pace * (self.steps - step):.0f} s"
         self.say(step, text + eta, now="val/loss" in row)
 
-    def through(self, step: int, some: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
-        """The batches of a long evaluation of so many target tokens, showing how far it has come."""
+    def through(self, step: int, batches: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
+        """Yield the batches of a long evaluation of ``targets`` target tokens, and show its progress."""
         seen = 0
-        for batch in some:
+        for batch in batches:
             yield batch
             seen += batch[1].size
             self.say(step, f"the whole validation split: {seen / targets:.0%}")
 
     def say(self, step: int, text: str, now: bool = False) -> None:
-        """Show ``text``; in plain lines only where it is time for one, or ``now``."""
+        """Show ``text``; as a plain line only if one is due, or ``now``."""
         clock = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        elif now or clock - self.said >= max(1.5, 0.05 * (clock - self.start)):
+        elif now or clock - self.printed >= max(1.5, 0.05 * (clock - self.start)):
             print(f"step {step}/{self.steps}  {text}", flush=True)
-            self.said = clock
+            self.printed = clock

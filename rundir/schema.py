@@ -1,6 +1,6 @@
-"""The files of a run's folder as data: which keys each has, checked before they are believed.
+"""Schemas of the files in a run's folder, which are validated when read: the folder may be untrusted.
 
-A run's folder may come from somebody else. Torch is not imported here.
+Torch is not imported here.
 """
 
 from pathlib import Path
@@ -76,16 +76,16 @@ class Wandb(TypedDict):
 
 def has_its_end(status: Status) -> Status:
     if status.get("state") == "finished" and status.get("final") is None:
-        raise ValueError("it has finished, but has no loss")
+        raise ValueError("finished, but the final loss is missing")
     if status.get("state") == "diverged" and not {"step", "reason"} <= status.keys():
-        raise ValueError("it has diverged, but does not say where")
+        raise ValueError("diverged, but the step or reason is missing")
     return status
 
 
 def has_its_numbers(certificate: Certificate) -> Certificate:
     clean = certificate["causal"] and certificate["independent_rows"]
     if not (clean or certificate["reason"] or {"train", "eval"} <= certificate.keys()):
-        raise ValueError("it says neither what leaks nor why that cannot be told")
+        raise ValueError("neither the leaks nor the reason for their absence are given")
     return certificate
 
 
@@ -103,13 +103,13 @@ Row = TypedDict(
 ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 
 
-# Keys of train.* that only watch, or say where: they are no part of a run's identity.
+# Keys of train.* that do not change the result: they are not part of a run's identity.
 WATCHING = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
-DECISIVE = ("val/loss", "val/full_loss")  # a run whose value of these is not finite has diverged
+DECISIVE = ("val/loss", "val/full_loss")  # a run with a non-finite value of these has diverged
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The file's content, or nothing where there is no such file, or it is not of its kind."""
+    """Return the file's content; empty if it is missing or invalid."""
     try:
         return parsed(file)
     except (OSError, ValueError):
@@ -117,6 +117,6 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """The file's content, its texts escaped. Raises OSError, and ValueError where it is damaged or not of its
-    kind."""
+    """Return the file's content, its texts escaped. Raises OSError if it cannot be read, ValueError if it is
+    invalid."""
     return read_typed(file, KINDS[file.name])

@@ -211,7 +211,7 @@ def main() -> None:
         if norm_maps:
             save(picture(norm_maps), asked.out)
     except Exception as error:
-        messages.explain(error, [])
+        messages.report(error, [])
         sys.exit(1)
     print(asked.out if norm_maps else "no norm, so no picture")
 

@@ -91,7 +91,7 @@ def main() -> None:
         configs = app.choices("config", RunConfig, arguments)
         found = {chosen: look(config) for chosen, config in configs.items()}
     except Exception as error:
-        messages.explain(error, app.known_keys(RunConfig))
+        messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -67,7 +67,7 @@ def main() -> None:
     try:
         print(table(sys.argv[1:]))
     except Exception as error:
-        messages.explain(error, app.known_keys(RunConfig))
+        messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
 
 

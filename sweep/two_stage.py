@@ -35,7 +35,7 @@ def run_stages(
         ConfigError: the second stage would share seeds with the first.
         SystemExit: with status 1 if a job failed, after naming all that did.
     """
-    if launch.count() > 1:
+    if launch.world_size() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
     values, given = app.alternatives([*preset, *command_line]), app.alternatives(command_line)
     second = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in given}

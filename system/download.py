@@ -1,4 +1,4 @@
-"""What is fetched over a network, which nothing here does unless it must: with a limit on the whole time."""
+"""Downloads, with a limit on the whole time."""
 
 import threading
 import urllib.error
@@ -11,22 +11,22 @@ SECONDS = 30.0
 
 
 class DownloadError(Exception):
-    """Why nothing was fetched."""
+    """A download failed; the message says why."""
 
 
 def within(seconds: float, fetch: Callable[[], T]) -> T:
-    """What ``fetch`` gives. It is in a thread of its own, as names are looked up with no time limit.
+    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit.
 
     Raises:
-        DownloadError: it failed, or took longer.
+        DownloadError: ``fetch`` failed, or took longer.
     """
-    got: list[T] = []
+    results: list[T] = []
     errors: list[Exception] = []
 
     def attempt() -> None:
         try:
-            got.append(fetch())
-        except Exception as error:  # whatever a network can do
+            results.append(fetch())
+        except Exception as error:  # anything that a network can raise
             errors.append(error)
 
     thread = threading.Thread(target=attempt, daemon=True)
@@ -34,20 +34,20 @@ def within(seconds: float, fetch: Callable[[], T]) -> T:
     thread.join(seconds)
     if errors:
         raise DownloadError(" ".join(str(errors[0]).split())[:200] or type(errors[0]).__name__)
-    if not got:
-        raise DownloadError(f"nothing came within {seconds:.0f} s")
-    return got[0]
+    if not results:
+        raise DownloadError(f"no answer within {seconds:.0f} s")
+    return results[0]
 
 
 def download(url: str, limit: int) -> bytes:
-    """The file at ``url``, of at most ``limit`` bytes. Raises DownloadError."""
+    """Return the file at ``url``, at most its first ``limit`` bytes. Raises DownloadError."""
 
     def fetch() -> bytes:
         try:
-            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-                return answer.read(limit)
+            with urllib.request.urlopen(url, timeout=SECONDS) as response:
+                return response.read(limit)
         except urllib.error.HTTPError as error:
-            error.close()  # it is an open answer, too
+            error.close()  # the error is also an open response
             raise
 
     return within(SECONDS, fetch)

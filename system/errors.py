@@ -1,11 +1,11 @@
-"""Errors whose message is for the user: ``<key or file>: <what is wrong>; <what to do>``, one line.
+"""Errors whose message is for the user: one line, ``<key or file>: <what is wrong>; <what to do>``.
 
-Programs print them without a traceback and exit with status 1; any other exception is a bug of ours.
+Programs print them without a traceback and exit with status 1; any other exception is a bug.
 """
 
 
 class UserError(ValueError):
-    """Base class of the errors that the user can do something about."""
+    """The base class of errors that the user can fix."""
 
 
 class ConfigError(UserError):

@@ -1,5 +1,5 @@
-"""Small files of a run: plain data, written whole or not at all, and looked at before it is believed: a run's
-folder may be a stranger's."""
+"""Small files: plain data, written atomically, and validated when read, as a run's folder may be
+untrusted."""
 
 import errno
 import json
@@ -14,34 +14,40 @@ from pydantic import TypeAdapter, ValidationError
 
 from system.terminal import escaped
 
-LARGEST = 2**20  # bytes of a file; ours have some thousand
+LARGEST = 2**20  # bytes of a JSON file; typical are a few thousand
 LONGEST = 2**24  # bytes of a line of metrics.jsonl, which may have many histograms
+HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 
 
-def first_of(error: ValidationError) -> str:
-    """What pydantic complains of first."""
+def first_error(error: ValidationError) -> str:
+    """Return pydantic's first error as ``key: message``."""
     first = error.errors()[0]
     return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
 
 
 def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return a small JSON file's content, checked, the control characters of its texts escaped.
+    """Return the validated content of a small JSON file, the control characters of its texts escaped.
 
     Raises:
         OSError: the file is missing or unreadable.
-        ValueError: it is damaged, or not of this kind.
+        ValueError: the file is damaged, or its content is invalid.
     """
     try:
         return dict(harmless(kind.validate_python(json.loads(small_text(file, LARGEST)))))
     except ValidationError as error:
-        raise ValueError(f"{file.name}: {first_of(error)}") from None
+        raise ValueError(f"{file.name}: {first_error(error)}") from None
     except RecursionError:
         raise ValueError(f"{file.name}: nested too deeply") from None
 
 
 def small_text(file: Path, largest: int) -> str:
-    """Raises OSError, and ValueError where it is no file, larger than that many bytes, or no UTF-8."""
-    if not file.is_file():  # what is a pipe or a device may have no end
+    """Return the text of a file of at most ``largest`` bytes.
+
+    Raises:
+        OSError: the file is missing, unreadable, or not a regular file.
+        ValueError: the file is larger, or not UTF-8.
+    """
+    if not file.is_file():  # a pipe or a device may be endless
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     with file.open("rb") as stream:
         content = stream.read(largest + 1)
@@ -51,7 +57,7 @@ def small_text(file: Path, largest: int) -> str:
 
 
 def lines(file: Path) -> Iterator[bytes]:
-    """Those of a file that may be large. Raises OSError, and ValueError at one that is too long."""
+    """Yield the lines of a large file. Raises OSError, and ValueError at a line longer than LONGEST."""
     if not file.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     with file.open("rb") as stream:
@@ -62,19 +68,19 @@ def lines(file: Path) -> Iterator[bytes]:
 
 
 def harmless(value: Any) -> Any:
-    """Plain data with the control characters of its texts escaped. Raises ValueError at a whole number that
-    none of ours is, as it has no float."""
+    """Return plain data with the control characters of its texts escaped. Raises ValueError at an integer of
+    more than 63 bits: it may have no float."""
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise ValueError("a whole number of more than 63 bits")
+        raise ValueError("an integer of more than 63 bits")
     if isinstance(value, dict):
         return {harmless(key): harmless(inner) for key, inner in value.items()}
     return type(value)(map(harmless, value)) if isinstance(value, list | tuple) else value
 
 
 def jsonable(value: Any) -> Any:
-    """JSON has no NaN or infinity: they are the strings NaN, Infinity, -Infinity."""
+    """Return plain data with non-finite numbers as the strings NaN, Infinity, -Infinity: JSON has none."""
     if isinstance(value, dict):
         return {key: jsonable(inner) for key, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -84,7 +90,7 @@ def jsonable(value: Any) -> Any:
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """An OSError in here says which file it is about; that of a full disk does not by itself."""
+    """Context manager: add the file's name to an OSError, which that of a full disk lacks."""
     try:
         yield
     except OSError as error:
@@ -93,7 +99,8 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def write_atomically(file: Path, text: str, sync: bool = False) -> None:
-    """Readers see the old content or the new, never a part; with ``sync``, after a power failure, too."""
+    """Write a file so that readers see the old content or the new, never a part; with ``sync``, also after a
+    power failure."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
@@ -108,11 +115,8 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
         raise
 
 
-HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
-
-
 def header_length(path: Path) -> int:
-    """Bytes before the tensors: a safetensors file opens with 8 bytes of length, then that much JSON."""
+    """Return the bytes before the tensors of a safetensors file: 8 bytes of length, then that much JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > HEADER_LIMIT:

@@ -1,4 +1,4 @@
-"""The processes that torchrun started together, as far as the environment tells of them. No torch here."""
+"""The processes that torchrun started together, as the environment describes them. No torch here."""
 
 import os
 import sys
@@ -6,39 +6,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
 
 def rank() -> int:
-    """The number of this process among those that were started together; 0 where it is the only one."""
-    return int(os.environ.get("RANK", "0")) if count() > 1 else 0
+    """Return the rank of this process; 0 if it is alone."""
+    return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
 
 
-def count() -> int:
-    """How many processes were started together."""
-    told = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return int(os.environ["WORLD_SIZE"]) if all(os.environ.get(name, "").strip() for name in told) else 1
+def world_size() -> int:
+    """Return how many processes were started together."""
+    by_torchrun = all(os.environ.get(name, "").strip() for name in VARIABLES)
+    return int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
 
 
-def quiet() -> None:
-    """Of several ranks the first alone prints. Where another one has to tell of an error, ``together`` lets
-    it."""
+def silence_other_ranks() -> None:
+    """Let rank 0 alone print. training/parallel/process_group.py lets another rank report an error."""
     if rank():
-        sys.stdout = sys.stderr = nowhere()
+        sys.stdout = sys.stderr = devnull()
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
-    """A program. Ranks end with it at once: what torch's threads do as an interpreter ends may abort it (seen
-    in 1 of 80), and one rank's failure is that of all."""
+def exit_together() -> Iterator[None]:
+    """Context manager around a program: end a rank at once, without the interpreter's clean-up, in which
+    torch's threads may abort it (seen in 1 of 80): one rank's failure is that of all."""
     try:
         yield
     except SystemExit as end:
-        if count() > 1 and isinstance(end.code, int):
+        if world_size() > 1 and isinstance(end.code, int):
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(end.code)
         raise
 
 
-def nowhere() -> TextIO:
-    """A stream of which nothing is seen."""
+def devnull() -> TextIO:
+    """Return a stream that drops what is written."""
     return open(os.devnull, "w", encoding="utf-8")

@@ -1,67 +1,39 @@
-"""A file that one process holds, so that others know that they are not alone with what it stands for."""
+"""A file that one process holds, so that others know that what the file stands for is in use."""
 
 import os
 import platform
 from pathlib import Path
-from typing import IO, Any
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from filelock import BaseFileLock, FileLock, Timeout
 
-# An offset that none of our locked files reaches: Windows keeps others from reading what is locked.
-BEYOND = 2**30
+WAIT = 0.1  # seconds; another process may be removing the file at this moment
 
 
-def hold(path: Path) -> IO[str]:
-    """Make the file and lock it, until it is closed or this process has ended in whatever way.
+def hold(path: Path) -> BaseFileLock:
+    """Create the file and lock it until it is released or this process ends, in whatever way.
 
     Raises:
-        BlockingIOError: another process holds it; its text says which.
-        OSError: it cannot be made.
+        BlockingIOError: another process holds it; the message names that process and its host.
+        OSError: the file cannot be created, or is a link.
     """
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link would lead elsewhere
-    while True:
-        file = os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
-        try:
-            lock(file)
-        except BlockingIOError:
-            with file:
-                raise BlockingIOError(file.read() or "another process") from None
-        if is_at(path, file):
-            break
-        file.close()  # who held it has removed it since it was opened
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {platform.node()}")
-    file.flush()
-    return file
-
-
-def is_at(path: Path, file: IO[str]) -> bool:
+    lock = FileLock(path, timeout=WAIT, on_acquired=write_holder)
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(read_holder(path)) from None
+    return lock
 
 
-def lock(file: IO[str]) -> None:
-    """Until it is closed, or the process has ended in whatever way, nobody else can lock this file.
+def write_holder(descriptor: int) -> None:
+    """Write who holds the file, behind its first byte: Windows lets nobody else read that one."""
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
 
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
-    if fcntl:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    import msvcrt
 
-    where = file.tell()
-    file.seek(BEYOND)
+def read_holder(path: Path) -> str:
     try:
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        with path.open("rb") as file:
+            file.seek(1)
+            return file.read(1000).decode("utf-8", "replace") or "another process"
     except OSError:
-        raise BlockingIOError from None
-    finally:
-        file.seek(where)
+        return "another process"

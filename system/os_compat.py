@@ -1,5 +1,4 @@
-"""What operating systems do differently, with what takes its place (locks: system/lock.py): the rest of the
-project is written as if every system were Linux."""
+"""Differences between operating systems: the rest of the project is written as if every system were Linux."""
 
 import ctypes
 import os
@@ -17,7 +16,7 @@ try:
 except ImportError:  # Windows
     resource = None
 
-# That ask a program to end: Ctrl-C, kill, and a cluster's warning, which Windows does not know.
+# Signals that ask a program to end: Ctrl-C, kill, and a cluster's warning, which Windows does not have.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -33,26 +32,26 @@ def sync_folder(folder: Path) -> None:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def began(process: int) -> float | None:
-    """When a process began, in seconds since 1970; None where there is none of that number."""
+def start_time(process: int) -> float | None:
+    """Return when a process started, in seconds since 1970; None if no process has that number."""
     try:
         return float(psutil.Process(process).create_time())
-    except (psutil.Error, ValueError, OverflowError):  # or a number that none has
+    except (psutil.Error, ValueError, OverflowError):  # the last two: a number that no process can have
         return None
 
 
-def exists(process: int, since: float) -> bool:
-    """Whether that process is there, and not another by now that was given its number."""
-    now = began(process)
-    return now is not None and abs(now - since) < 10  # the clock may have been set
+def exists(process: int, started: float) -> bool:
+    """Return true if the process still runs, and its number has not been given to another."""
+    now = start_time(process)
+    return now is not None and abs(now - started) < 10  # the clock may have been set
 
 
 def peak_memory() -> int:
-    """The most bytes that this process had in memory since it began, or since ``forget_peak``."""
+    """Return the most bytes that this process had in memory since it started or since ``forget_peak``."""
     with suppress(OSError, StopIteration):  # Linux
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
@@ -62,21 +61,21 @@ def peak_memory() -> int:
 
 
 def forget_peak() -> None:
-    """Give back to the system what C's memory allocator keeps, and forget the peak. Linux alone can."""
+    """Return freed memory to the system and reset the peak. Linux only."""
     glibc("malloc_trim", 0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what a step frees, of up to 32 MiB at once, for the next one. By default it goes back to
-    the system, which then zeroes each page anew: up to a quarter of an uncompiled step's time on a CPU."""
+    """Let glibc keep freed blocks of up to 32 MiB for the next step. By default they go back to the system,
+    which zeroes each page again: up to a quarter of an uncompiled step's time on a CPU."""
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     glibc("mallopt", M_MMAP_THRESHOLD, 32 * 2**20)
     glibc("mallopt", M_TRIM_THRESHOLD, -1)  # never
 
 
 def glibc(function: str, *arguments: int) -> None:
-    """Call it; with another C library nothing is done."""
+    """Call a function of glibc; do nothing with another C library."""
     with suppress(OSError, AttributeError, TypeError):
         getattr(ctypes.CDLL(None), function)(*arguments)

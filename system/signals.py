@@ -1,7 +1,8 @@
 """Signals that ask a program to end: SIGINT (Ctrl-C), SIGTERM, and SIGUSR1, a cluster's warning.
 
-They end it with status 128 + n, as a shell has it, and a sweep with it. A loop that must not be torn runs
-inside ``deferred`` and looks at the signal where its state is whole. The handlers found are put back.
+The program exits with status 128 + n, as in a shell, and a sweep exits with it. A loop that must not be
+interrupted in the middle of a step runs inside ``deferred`` and checks for the signal between steps. The
+previous handlers are restored.
 """
 
 import signal
@@ -25,50 +26,50 @@ class Interrupted(SystemExit):
         self.signal = signal.Signals(number).name
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
-        """A launcher's worker passes it to the launching process."""
+        """Pickle the signal's number: a launcher's worker sends it to the launching process."""
         return Interrupted, (self.number,)
 
 
-def current() -> dict[int, Any]:
-    """The handler of each signal; the system's own where it is none of Python's."""
+def handlers() -> dict[int, Any]:
+    """Return the handler of each signal; the default if it was not set by Python."""
     return {int(number): signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
 
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Call ``handler(number, frame)`` at a signal. Only a main thread can do so; another changes nothing."""
+    """Context manager: call ``handler(number, frame)`` at a signal. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    found = current()
+    previous = handlers()
     for number in SIGNALS:
         signal.signal(number, handler)
     try:
         yield
     finally:
         for number in SIGNALS:
-            signal.signal(number, found[number])
+            signal.signal(number, previous[number])
 
 
-came: list[int] = []  # the signals by which this program ends
+received: list[int] = []  # the signals by which this program ends
 
 
 def end(number: int, frame: Any = None) -> None:
-    """The handler of a program: end it where it is."""
-    came.append(number)
+    """Handle a signal by ending the program at once."""
+    received.append(number)
     raise Interrupted(number)
 
 
 def check() -> None:
-    """Raises Interrupted where ``end`` has, whatever became of that: other code that it passes through may
-    raise another error in its place, and where Python ignores errors, as in __del__, it is lost."""
-    if came:
-        raise Interrupted(came[0])
+    """Raise Interrupted if ``end`` has raised it before: code that it passed through may have raised another
+    error in its place, or lost it where Python ignores errors, as in __del__."""
+    if received:
+        raise Interrupted(received[0])
 
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """Inside, which is all of a program, a signal ends it where it is."""
+    """Context manager around a program: a signal ends it at once."""
     with handled(end):
         try:
             yield
@@ -78,14 +79,14 @@ def ending() -> Iterator[None]:
         else:
             check()
         finally:
-            came.clear()
+            received.clear()
 
 
 class Pending:
-    """Whether a signal has come, and when.
+    """A signal that has been received and not acted on.
 
     Args:
-        agreed: the signal of this process, 0 for none -> that on which all its ranks act.
+        agreed: maps the signal of this process, 0 for none, to the one that all ranks act on.
     """
 
     number: int | None = None
@@ -95,40 +96,40 @@ class Pending:
         self.agreed = agreed
 
     def check(self) -> None:
-        """Raises Interrupted where one has."""
+        """Raise Interrupted if a signal has been received."""
         if number := self.agreed(self.number or 0):
             end(number)
 
-    def watching(self, some: Iterable[T]) -> Iterator[T]:
-        """The same items, with a check before each."""
-        for item in some:
+    def watching(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, with a check before each."""
+        for item in items:
             self.check()
             yield item
 
 
-PATIENCE = 1.0  # seconds in which another signal is taken for the same one: launchers may send it twice
+PATIENCE = 1.0  # seconds in which a second signal counts as the same one: launchers may send it twice
 
 
 @contextmanager
 def deferred(agreed: Callable[[int], int] = int) -> Iterator[Pending]:
-    """Inside, a signal is only noted. One that comes after PATIENCE does what it did outside, at once.
-    ``agreed`` is Pending's.
+    """Context manager: a signal is only recorded, in the Pending that this yields. A second one, after
+    PATIENCE, goes to the previous handler at once. ``agreed`` is Pending's.
 
     Raises:
-        Interrupted: a signal came and was not looked at; from the error that ended the loop, if one did.
+        Interrupted: a signal was received and not checked; from the error that ended the loop, if any.
     """
     check()
     pending = Pending(agreed)
-    found = current()
+    previous = handlers()
 
-    def note(number: int, frame: Any) -> None:
+    def record(number: int, frame: Any) -> None:
         if pending.number is None:
             pending.number, pending.since = number, time.monotonic()
         elif time.monotonic() - pending.since > PATIENCE:
-            signal.signal(number, found[number])
+            signal.signal(number, previous[number])
             signal.raise_signal(number)
 
-    with handled(note):
+    with handled(record):
         try:
             yield pending
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What is printed: text that a terminal takes for text, and output that nobody has to read to its end."""
+"""Output: text without control characters, and streams whose reader may go away."""
 
 import io
 import os
@@ -6,13 +6,14 @@ import sys
 import unicodedata
 from typing import Any
 
-KEPT = "\u200c\u200d"  # join letters, and emoji; they are in many texts and steer nothing
+KEPT = "\u200c\u200d"  # they join letters and emoji: common in texts, and harmless
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Control characters, those of the writing direction and other invisible ones as ``\\x1b``: a stranger's
-    text would else move the cursor, colour what follows, or hide it. ``keep`` stays, as "\\n" in a text."""
-    if text.isprintable():  # as nearly all is
+    """Return text with control characters, those of the writing direction and other invisible ones as
+    ``\\x1b``: untrusted text could otherwise move the cursor, or colour or hide what follows. The characters
+    in ``keep`` stay, such as "\\n"."""
+    if text.isprintable():  # nearly all text is
         return text
     return "".join(
         c.encode("unicode_escape").decode()
@@ -23,7 +24,7 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 class Unread(io.FileIO):
-    """A file descriptor whose reader may go, as head does: what is written from then on is dropped."""
+    """A file descriptor whose reader may go away, like head: later output is dropped."""
 
     def write(self, content: Any) -> int:
         try:
@@ -34,8 +35,8 @@ class Unread(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """From now on a program goes on where nobody reads its output any more. (Not on Windows, whose consoles
-    have a stream of their own.)"""
+    """Let the program continue when nobody reads its output any more. No effect on Windows, whose consoles
+    have a stream of their own."""
     if os.name == "nt":
         return
     for name in ("stdout", "stderr"):

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 
 from cli.schema import Component, RunConfig
 from system.errors import ConfigError
-from system.validate import expectation, refusal
+from system.validate import expectation, invalid_value
 
 if TYPE_CHECKING:
     from model import GPT
@@ -83,10 +83,10 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         except PydanticSchemaGenerationError:  # an annotation that is no plain data: as it comes
             options[key] = value
         except ValidationError as error:
-            raise ConfigError(refusal(f"{group}.{key}", value, expectation(error))) from None
+            raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None
         least, most = LIMITS.get(key, (-math.inf, math.inf))
         if isinstance(value := options[key], int | float) and not least <= value <= most:
-            raise ConfigError(refusal(f"{group}.{key}", value, f"should be from {least} to {most}"))
+            raise ConfigError(invalid_value(f"{group}.{key}", value, f"a value from {least} to {most}"))
     return partial(target, **options)
 
 

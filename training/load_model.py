@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import app
-from cli.schema import Chosen, RunConfig
+from cli.sample_schema import ModelSource
+from cli.schema import RunConfig
 from data import tokenizers
 from interop.pickle_hint import first_pickle, pickled
 from interop.pretrained import pretrained
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from model import GPT
 
 
-def find_checkpoint(config: Chosen) -> Path:
+def find_checkpoint(config: ModelSource) -> Path:
     """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
     if config.checkpoint is not None:
         return Path(config.checkpoint)
@@ -35,7 +36,7 @@ def find_checkpoint(config: Chosen) -> Path:
     )
 
 
-def load(config: Chosen) -> checkpoint_file.Checkpoint:
+def load(config: ModelSource) -> checkpoint_file.Checkpoint:
     """Load what ``config`` names. Raises ConfigError, CheckpointError or DataError."""
     if config.init_from is None:
         return checkpoint_file.load(find_checkpoint(config))

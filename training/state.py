@@ -80,7 +80,7 @@ def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
 def describe_initialisation(model: nn.Module, name: str) -> str:
     """Return one line: what ``initialise_from`` copied, and what it could not."""
     parameters = {key for key, _ in model.named_parameters()}
-    weights = {entry.ours for entry in entries(pretrained(name).said)}
+    weights = {entry.our_name for entry in entries(pretrained(name).config)}
     skipped, fresh = len(weights - parameters), len(parameters - weights)
     exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
     return f"initialised from {name}" + exceptions * bool(skipped or fresh)

@@ -41,7 +41,7 @@ def only_process(out: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):  # Windows removes no open file
             lock.unlink()
-        held.close()
+        held.release()
 
 
 def read_json(file: Path) -> dict[str, Any]:

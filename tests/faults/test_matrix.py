@@ -415,7 +415,7 @@ MATRIX = [
     Row(
         "P11",
         sampled_from(written_anew(lambda t: t[some_matrix(t)].fill_(float("nan")) is None)),
-        ("bad.safetensors", "not finite"),
+        ("bad.safetensors", "non-finite"),
         program="sample.py",
     ),
     # G: while it runs
@@ -475,8 +475,10 @@ ELSEWHERE = {
         "G09": "test_a_reader_that_goes_ends_no_run",
     },
     "tests/rundir/test_wandb.py": {
-        "G10": "test_a_server_that_refuses_or_never_answers_leaves_an_offline_run",
-        "G11": "test_without_wandb_auto_is_one_line_and_what_was_asked_for_is_an_error",
+        "G11": "test_without_wandb_auto_is_one_line_and_another_mode_an_error",
+    },
+    "tests/rundir/test_wandb_faults.py": {
+        "G10": "test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit",
         "G12": "test_wandb_killed_or_stopped_in_the_middle_costs_one_line",
     },
     "tests/sweep/test_runner.py": {

@@ -117,8 +117,8 @@ def test_under_other_conditions_it_is_another_result(command, mine, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("trains: false", "trains: perhaps"), "trains: 'perhaps' is not possible"),
-        (("seeds: [0, 1, 2]", "seeds: [0]"), "seeds: [0] is not possible"),
+        (("trains: false", "trains: perhaps"), "trains: invalid value 'perhaps'"),
+        (("seeds: [0, 1, 2]", "seeds: [0]"), "seeds: invalid value [0]"),
         (("claim:", "clam:"), "tiny.yaml: claim: the key is missing"),
         (("read: ours", "read: ours\nreed: here"), "reed: unknown key; did you mean read?"),
         (("{above: 0, why", "{why"), "neither this nor below is given"),

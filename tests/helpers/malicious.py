@@ -16,6 +16,7 @@ import torch
 from data.tokenizers import BytePairTokenizer
 from interop import gpt2_layout, tokenizer_json
 from rundir import checkpoint_file
+from scripts import gpt2_writer
 from system import files
 from tests.conftest import TINY
 
@@ -150,10 +151,10 @@ def a_gpt2(good: Path, folder: Path) -> Path:
     theirs, found = folder / "theirs", checkpoint_file.load(good)
     theirs.mkdir()
     vocab_size = len(found.meta.tokenizer["chars"])
-    said = gpt2_layout.described(found.meta.config, vocab_size, None)
-    tensors = gpt2_layout.as_theirs(found.tensors, gpt2_layout.GPT2.model_validate(said))
+    said = gpt2_writer.gpt2_config(found.meta.config, vocab_size, None)
+    tensors = gpt2_writer.gpt2_tensors(found.tensors, gpt2_layout.GPT2.model_validate(said))
     (theirs / "config.json").write_text(json.dumps(said))
-    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer_json.described(found.meta.tokenizer)))
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer_json.from_spec(found.meta.tokenizer)))
     (theirs / "model.safetensors").write_bytes(safetensors.torch.save(tensors))
     return theirs
 
@@ -188,7 +189,7 @@ def tokens(change: Callable[[dict[str, Any]], Any]) -> Make:
         import safetensors.torch
 
         every_byte = [bytes([byte]) for byte in range(256)]
-        said = tokenizer_json.described(BytePairTokenizer("gpt2", [*every_byte, b"th"]).spec)
+        said = tokenizer_json.from_spec(BytePairTokenizer("gpt2", [*every_byte, b"th"]).spec)
         weights = safetensors.torch.load_file(theirs / "model.safetensors")
         weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:1].repeat(257, 1)
         (theirs / "model.safetensors").write_bytes(safetensors.torch.save(weights))

@@ -98,7 +98,7 @@ def asked(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProce
 def test_it_is_fetched_once_and_is_what_the_hub_has(tmp_path, hub):
     first = asked(tmp_path, hub.url)
     assert first.returncode == 0, first.stderr
-    assert "init_from=gpt2: fetching model.safetensors from the Hugging Face hub" in first.stdout
+    assert "init_from=gpt2: downloading model.safetensors from the Hugging Face hub" in first.stdout
     n = len(hub.asked)
     assert n > 0
     again = asked(tmp_path, hub.url)
@@ -111,14 +111,14 @@ def test_a_file_that_is_not_what_the_hub_says_is_refused(tmp_path, hub, file):
     hub.lies_of = file
     done = asked(tmp_path, hub.url)
     assert done.returncode == 1
-    assert "is not what the hub has (its hash is another); delete it" in done.stderr
+    assert "damaged (its hash differs from the hub's); delete it" in done.stderr
 
 
 def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):
     done = asked(tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 1
-    assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be fetched (")
-    assert "or give a folder that has its config.json and model.safetensors" in done.stderr
+    assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be downloaded (")
+    assert "or give a folder with its config.json and model.safetensors" in done.stderr
 
 
 def test_without_their_package_it_says_so(tmp_path):

@@ -89,7 +89,7 @@ def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     model, _ = ours(folder)
     back = folder / "back"
     back.mkdir()
-    export.as_huggingfaces(found, weights(model), back)
+    export.write_huggingface(found, weights(model), back)
     again, tokenizer = gpt2_models.loaded(back)
     reference, _ = gpt2_models.loaded(folder)
     assert weights(reference).keys() == weights(again).keys()
@@ -228,7 +228,7 @@ def test_its_run_is_another_where_the_weights_are_others(tmp_path):
         (("model.positions=rotary",), "model.positions: is rotary, but the weights"),
         (("data.tokenizer=bpe", "data.vocab_size=300"), "the text's tokenizer"),
         (("++model.n_layer=6",), "model.n_layer: is 6, but the weights of init_from=theirs"),
-        (("init_from=",), "init_from: '' is not possible; it should have at least 1 character"),
+        (("init_from=",), "init_from: invalid value ''; expected a value with at least 1 character"),
         (
             ("init_from=elsewhere",),
             "init_from: elsewhere: no such folder; name one, or one of gpt2, gpt2-medium",
@@ -263,7 +263,7 @@ def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
 
 def test_a_run_of_ours_is_exported_first(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ConfigError, match="a run of ours; name what python -m scripts.export makes of it"):
+    with pytest.raises(ConfigError, match="is a run; export it first with python -m scripts.export"):
         pretrained(str(tmp_path))
 
 
@@ -301,7 +301,7 @@ def test_parts_that_are_not_all_there_are_refused(tmp_path):
     model = gpt2_models.theirs()
     model.save_pretrained(tmp_path, max_shard_size="20kB")
     sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
-    with pytest.raises(ConfigError, match="some are missing or too many"):
+    with pytest.raises(ConfigError, match="parts of the weights are missing, or there are too many"):
         pretrained(str(tmp_path)).check()
 
 
@@ -430,7 +430,7 @@ def test_of_several_pickles_the_weights_are_named(tmp_path):
         pretrained(str(tmp_path)).check()
     (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
     (tmp_path / "optimizer.pt").unlink()
-    with pytest.raises(ConfigError, match="let transformers' save_pretrained write safetensors"):
+    with pytest.raises(ConfigError, match="save it as safetensors with transformers' save_pretrained"):
         pretrained(str(tmp_path)).check()
 
 

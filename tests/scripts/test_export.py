@@ -175,11 +175,11 @@ def test_weights_from_elsewhere_have_a_card_that_claims_no_training(tmp_path):
     [
         ("format=hf", "out: a value is needed; give out=…"),
         ("out=out", "format: a value is needed; give format=…"),
-        ("format=onnx out=out", "format: 'onnx' is not possible; it should be 'hf' or 'safetensors'"),
-        ("format=hf out=taken", "out: taken is there already; name another folder"),
-        ("format=hf out=out run=a checkpoint=b", "run: and checkpoint= both say what to load"),
+        ("format=onnx out=out", "format: invalid value 'onnx'; expected 'hf' or 'safetensors'"),
+        ("format=hf out=taken", "out: taken already exists; name another folder"),
+        ("format=hf out=out run=a checkpoint=b", "run: checkpoint= also names a model to load"),
         ("format=hf out=new/out", "runs_dir: runs has no run"),
-        ("format=hf out=out init_from=taken", "init_from: taken: has no config.json; name a folder"),
+        ("format=hf out=out init_from=taken", "init_from: taken: config.json is missing; name a folder"),
     ],
 )
 def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path, arguments, line):

@@ -132,7 +132,10 @@ def test_bad_jobs_are_named_and_the_others_finish(command, tmp_path, text_file, 
     assert table.count("failed") == 3
     errors = done.stderr.splitlines()
     assert len(errors) == 3
-    assert any("train.batch_size: 0 is not possible" in line for line in errors)
+    assert any(
+        "train.batch_size: invalid value 0; expected a value greater than or equal to 1" in line
+        for line in errors
+    )
     assert any("train.bin: fails its checksum" in line for line in errors)
     assert any("out of memory at batch_size=4" in line for line in errors)
     record_property("R9 of 12 jobs with 4 bad ones, finished", table.count("finished"))

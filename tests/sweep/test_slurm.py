@@ -219,5 +219,5 @@ def test_a_missing_slurm_or_package_is_one_error_line(command, sweep, tmp_path):
     )
     without = from_scratch("train.py", *sweep, *CLUSTER, "seed=0,1", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert without.returncode == 1
-    assert without.stderr.startswith("error: hydra/launcher: slurm needs a package more; pip install -r ")
+    assert without.stderr.startswith("error: hydra/launcher: slurm needs extra packages; run pip install -r ")
     assert len(without.stderr.splitlines()) == 1

@@ -23,8 +23,6 @@ GOOD = {
         "eval": {"future": 0.0, "rows": 0.0},
     },
     "wandb.json": {"id": "a", "copied": 10},
-    "job.json": {"launcher": [1, 2.0], "process": [3, 4.0], "state": "running", "host": "h"},
-    "slurm.json": {"job": "12_3"},
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -1,49 +1,66 @@
 """system/lock.py: of several processes one holds a file."""
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from system import lock
+from system.lock import hold
 from tests.helpers.programs import ROOT
 
-HOLD = "import sys, pathlib; from plain import lock; file = lock.hold(pathlib.Path(sys.argv[1]))"
+HOLD = "import sys, pathlib; from system.lock import hold; lock = hold(pathlib.Path(sys.argv[1])); "
 
 
 def held_by_another(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", HOLD, path], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_a_lock_is_one_processs_and_ends_with_it(tmp_path):
-    with lock.hold(tmp_path / "lock"):
-        other = held_by_another(tmp_path / "lock")
-        assert f"BlockingIOError: process {os.getpid()} on " in other.stderr
+def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
+    (tmp_path / "lock").write_text("process 1 on a host of a very long name")  # of a process that has ended
+    lock = hold(tmp_path / "lock")
+    assert (
+        f"BlockingIOError: process {os.getpid()} on {os.uname().nodename}\n"
+        in held_by_another(tmp_path / "lock").stderr
+    )
+    lock.release()
     assert held_by_another(tmp_path / "lock").returncode == 0
 
 
+def test_a_lock_ends_with_its_process_also_when_that_is_killed(tmp_path):
+    wait = [sys.executable, "-c", HOLD + "print(flush=True); input()", tmp_path / "lock"]
+    with subprocess.Popen(wait, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        with pytest.raises(BlockingIOError, match=f"process {process.pid} on "):
+            hold(tmp_path / "lock")
+        process.send_signal(signal.SIGKILL)
+    hold(tmp_path / "lock").release()
+
+
 def test_a_lock_that_was_removed_before_it_was_got_is_not_believed(tmp_path, monkeypatch):
-    """Else two would hold it: one the file that is gone, and one the file that is there."""
-    path, real, opened = tmp_path / "lock", lock.lock, []
+    """Else two would hold it: one the file that is gone, and one the file that exists."""
+    path, flock, calls = tmp_path / "lock", fcntl.flock, []
 
-    def removed_first(file):
-        if not opened:
+    def removed_first(*arguments):
+        if not calls:
             path.unlink()
-        opened.append(file)
-        real(file)
+        calls.append(arguments)
+        flock(*arguments)
 
-    monkeypatch.setattr(lock, "lock", removed_first)
-    with lock.hold(path):
-        assert len(opened) == 2
-        monkeypatch.undo()
-        assert "BlockingIOError" in held_by_another(path).stderr
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    lock = hold(path)
+    assert len(calls) == 2
+    assert "BlockingIOError" in held_by_another(path).stderr
+    lock.release()
 
 
 def test_it_follows_no_link(tmp_path):
     (tmp_path / "precious").write_text("text")
     (tmp_path / "lock").symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic"):
-        lock.hold(tmp_path / "lock")
+        hold(tmp_path / "lock")
     assert (tmp_path / "precious").read_text() == "text"

@@ -1,4 +1,4 @@
-"""What Linux has and others do not is asked for in system/os_compat.py and system/lock.py alone, and there is
+"""What Linux has and others do not is asked for in system/os_compat.py alone, and there is
 something in its place."""
 
 import re
@@ -55,8 +55,7 @@ def test_nothing_else_names_what_only_some_systems_have():
     found = {
         str(file.relative_to(ROOT)): match[0]
         for file in ours()
-        if file.name not in ("os_compat.py", "lock.py")
-        and (match := only.search(file.read_text(encoding="utf-8")))
+        if file.name not in ("os_compat.py") and (match := only.search(file.read_text(encoding="utf-8")))
     }
     assert found == {}
 
@@ -64,15 +63,15 @@ def test_nothing_else_names_what_only_some_systems_have():
 def test_a_process_is_told_from_a_later_one_of_its_number():
     import os
 
-    began = os_compat.began(os.getpid())
+    began = os_compat.start_time(os.getpid())
     assert began is not None
     assert os_compat.exists(os.getpid(), began)
     assert not os_compat.exists(os.getpid(), began - 1000)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        since = os_compat.began(process.pid)
+        since = os_compat.start_time(process.pid)
     assert since is not None
     assert not os_compat.exists(process.pid, since)
-    assert os_compat.began(process.pid) is None
+    assert os_compat.start_time(process.pid) is None
 
 
 @pytest.mark.skipif(os_compat.resource is None, reason="Linux and macOS")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from system.errors import ConfigError
-from system.launch import count, nowhere, rank
+from system.launch import devnull, rank, world_size
 from system.os_compat import SIGNALS
 from training.parallel.ranks import Ranks, lost_ranks_explained
 
@@ -25,7 +25,7 @@ def process_group(device: str) -> Iterator[Ranks]:
     Raises:
         ConfigError: there are fewer GPUs than ranks.
     """
-    if count() == 1:
+    if world_size() == 1:
         yield Ranks()
         return
     import torch
@@ -34,9 +34,11 @@ def process_group(device: str) -> Iterator[Ranks]:
     from torch.distributed.rendezvous import rendezvous
 
     if ":" in device:
-        raise ConfigError(f"device: {device} is one GPU for {count()} ranks; device=cuda gives each its own")
+        raise ConfigError(
+            f"device: {device} is one GPU for {world_size()} ranks; device=cuda gives each its own"
+        )
     if device != "cpu" and torch.backends.mps.is_available():
-        raise ConfigError(f"device: a Mac's GPU is one for {count()} ranks; give device=cpu")
+        raise ConfigError(f"device: a Mac's GPU is one for {world_size()} ranks; give device=cpu")
     local = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:
@@ -47,8 +49,8 @@ def process_group(device: str) -> Iterator[Ranks]:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives it
     store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank(), world_size=count())
-    ranks = Ranks(rank(), count(), local, PrefixStore("normgpt", store))
+    dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size())
+    ranks = Ranks(rank(), world_size(), local, PrefixStore("normgpt", store))
     try:
         with lost_ranks_explained():
             yield ranks
@@ -56,7 +58,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if isinstance(error, Exception) or error.__cause__:
             for number in SIGNALS:  # torchrun ends all ranks as soon as one has ended: print first why
                 signal.signal(number, signal.SIG_IGN)
-            sys.stderr = sys.__stderr__ if ranks.store.claims_error() else nowhere()
+            sys.stderr = sys.__stderr__ if ranks.store.claims_error() else devnull()
         raise
     dist.barrier()
     dist.destroy_process_group()

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from system.errors import ConfigError, LostRankError
-from system.launch import count
+from system.launch import world_size
 from training.parallel.store import RankStore
 
 if TYPE_CHECKING:
@@ -117,6 +117,6 @@ def lost_ranks_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if count() == 1 or not LOST.search(str(error)):
+        if world_size() == 1 or not LOST.search(str(error)):
             raise
         raise LostRankError from error

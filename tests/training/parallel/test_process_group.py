@@ -196,7 +196,7 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
         ("-m", "torchrun is for one run"),
         ("device=cuda:1", "is one GPU for 2 ranks"),
         ("model.n_head=3", "is not divisible"),
-        (("distributed=fsdp", "optim=muon"), "distributed: fsdp gives each rank a part"),
+        (("distributed=fsdp", "optim=muon"), "distributed: fsdp shards every matrix"),
     ],
 )
 def test_a_mistake_is_told_once(arguments, tmp_path, mistake, said):
