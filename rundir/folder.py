@@ -25,6 +25,7 @@ from typing import IO, Any, Self
 import yaml
 
 from cli.schema import RunConfig
+from rundir import schema
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
 from rundir.schema import read_json
@@ -73,8 +74,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def leaks(folder: Path) -> bool:
     """Return whether the run's certificate says that its model depends on what it must not see."""
-    certificate = read_json(folder / "certificate.json")
-    return certificate.get("causal") is False or certificate.get("independent_rows") is False
+    return schema.leaks(read_json(folder / "certificate.json"))
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:

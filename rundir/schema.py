@@ -3,6 +3,7 @@
 A run's folder may come from somebody else. Torch is not imported here.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -120,3 +121,8 @@ def parsed(file: Path) -> dict[str, Any]:
     """The file's content, its texts escaped. Raises OSError, and ValueError where it is damaged or not of its
     kind."""
     return read_typed(file, KINDS[file.name])
+
+
+def leaks(certificate: Mapping[str, Any]) -> bool:
+    """Return whether a certificate says that logits depend on later tokens or on other rows."""
+    return certificate.get("causal") is False or certificate.get("independent_rows") is False

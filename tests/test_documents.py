@@ -23,7 +23,7 @@ from interop.pickle_hint import COMMAND, FROM_NANOGPT
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import gpt2_models, programs
 
-PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "results/findings.md"]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 
 # Of commands that begin so, or name this: why they are not run here. The last are run by make test-long.
