@@ -178,7 +178,8 @@ def test_it_does_what_the_text_says(command, here):
         return
     assert first == "python"
     if words[0] == "-m":
-        program, words = words[1].replace(".", "/") + ".py", words[2:]
+        module, words = words[1].replace(".", "/"), words[2:]
+        program = f"{module}/__main__.py" if (ROOT / module).is_dir() else f"{module}.py"
     else:
         program, *words = words
     before = {file.name for file in here.glob("runs/*")}
