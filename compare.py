@@ -1,12 +1,12 @@
 """Compare runs: which norm, where, by how much, and is it noise?
 
     python compare.py runs                                  table, and report/index.html
-    python compare.py runs --where placement=pre            some of them
-    python compare.py runs --baseline norm=batchnorm        against another than layernorm in pre
-    python compare.py runs --over model.n_layer             the mean over its values
+    python compare.py runs --where placement=pre            only some of them
+    python compare.py runs --baseline norm=batchnorm        a baseline other than layernorm in pre
+    python compare.py runs --over model.n_layer             the mean over the values of a key
     python compare.py runs/A runs/B                         two runs: where they part
 
-Read it from the bottom. Torch is not needed, nor a network.
+Read it from the bottom. It imports neither torch nor a model.
 """
 
 import argparse
@@ -17,91 +17,86 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
-from comparison import groups, load
-from comparison.groups import ComparisonError
-from comparison.load import Run, UnreadableError
-from comparison.report import Report, reported
+from comparison import table
+from comparison.groups import ComparisonError, select
+from comparison.load import Run, UnreadableError, find_runs, load
+from comparison.report import Report, build_report
+from system.errors import UserError
 from system.terminal import escaped
 
 
-def runs_of(paths: Sequence[str], conditions: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """The runs that have ended and fulfil all conditions, and what was passed over, each with the reason."""
-    found: dict[str, Run] = {}
+def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Return the runs that have ended, and what was passed over, with the reasons."""
+    runs: dict[str, Run] = {}
     passed_over = []
-    for folder in load.found(paths):
+    for folder in find_runs(paths):
         try:
-            run, said = load.load(folder)
+            run, remarks = load(folder)
         except UnreadableError as error:
             passed_over.append(f"{folder}: {error}")
             continue
-        if run.name in found:
-            passed_over.append(f"{folder}: the same run as {found[run.name].folder}")
+        if run.name in runs:
+            passed_over.append(f"{folder}: the same run as {runs[run.name].folder}")
             continue
-        found[run.name] = run
-        passed_over += [f"{folder}: {line}" for line in said]
-    runs = list(found.values())
-    for condition in conditions:
-        runs = groups.chosen(runs, condition)
-    return runs, passed_over
+        runs[run.name] = run
+        passed_over += [f"{folder}: {remark}" for remark in remarks]
+    return list(runs.values()), passed_over
 
 
-def compared(asked: argparse.Namespace) -> Report:
-    runs, passed_over = runs_of(asked.runs, asked.where)
+def report_of(args: argparse.Namespace) -> Report:
+    runs, passed_over = load_all(args.runs)
+    for condition in args.where:
+        runs = select(runs, condition)
     if not runs:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
-        raise ComparisonError(f"{' '.join(asked.runs)}: no run there has ended{why}{more}; train some first")
-    baseline = dict(part.split("=", 1) for part in asked.baseline.split(",")) if asked.baseline else None
-    report = reported(runs, asked.metric, baseline, asked.over, asked.mixed)
+        raise ComparisonError(f"{' '.join(args.runs)}: no run in it has ended{why}{more}; train some first")
+    baseline = dict(part.split("=", 1) for part in args.baseline.split(",")) if args.baseline else None
+    report = build_report(runs, args.metric, baseline, args.over, args.mixed)
     report.passed_over = [*map(escaped, passed_over)]
     return report
 
 
-def compare(asked: argparse.Namespace, console: Console) -> None:
-    if len(asked.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in asked.runs):
-        from comparison.two_runs import in_terminal as side_by_side
+def compare(args: argparse.Namespace, console: Console) -> None:
+    """Print the table and write the report."""
+    report = report_of(args)
+    console.print(table.render(report))
+    from comparison.write import write_report  # Jinja2 and the drawing library, after the table is printed
 
-        console.print(side_by_side(*map(loaded, asked.runs)))
-        return
-    from comparison.table import in_terminal
-
-    report = compared(asked)
-    console.print(in_terminal(report))
-    from comparison import write
-
-    for line in write.write(report, asked.out):
+    for line in write_report(report, args.out):
         print(line, flush=True)
 
 
-def loaded(path: str) -> Run:
-    """A run that was named by itself. Raises UnreadableError."""
-    try:
-        return load.load(Path(path))[0]
-    except UnreadableError as error:
-        raise UnreadableError(f"{path}: {error}") from None
+def compare_two(args: argparse.Namespace, console: Console) -> None:
+    from comparison import two_runs
+
+    runs = []
+    for path in args.runs:
+        try:
+            runs.append(load(Path(path))[0])
+        except UnreadableError as error:
+            raise UnreadableError(f"{path}: {error}") from None
+    console.print(two_runs.render(*runs))
 
 
-def watch(asked: argparse.Namespace, console: Console) -> None:
-    """The table, printed anew as runs end, until Ctrl-C."""
-    from rich.text import Text
-
-    from comparison.table import in_terminal
-
+def watch(args: argparse.Namespace, console: Console) -> None:
+    """Print the table again whenever it changes, until Ctrl-C."""
     before = ""
     while True:
         try:
-            table = in_terminal(compared(asked))
-        except ComparisonError as error:  # no run has ended yet, say
-            table = Text(escaped(str(error)))
+            rendered = table.render(report_of(args))
+        except ComparisonError as error:  # for example, no run has ended yet
+            rendered = Text(escaped(str(error)))
         with console.capture() as printed:
-            console.print(table)
+            console.print(rendered)
         if printed.get() != before:
             before = printed.get()
             console.clear()
-            console.print(table)
+            console.print(rendered)
             sys.stdout.flush()
-        time.sleep(max(0.1, asked.every))
+        time.sleep(max(0.1, args.every))
 
 
 def main() -> None:
@@ -110,34 +105,31 @@ def main() -> None:
         epilog=__doc__.split("\n\n")[1],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="*", default=["runs"], help="folders of runs, or globs; else runs")
-    parser.add_argument(
-        "--metric", default="val/full_loss", help="the quantity: its last value; val/full_loss"
-    )
-    parser.add_argument("--baseline", metavar="KEY=VALUE,…", help="compare with these, all else being equal")
-    parser.add_argument("--over", metavar="KEY", action="append", default=[], help="average over a key")
-    parser.add_argument("--where", metavar="KEY=VALUE", action="append", default=[], help="only these runs")
-    parser.add_argument("--mixed", action="store_true", help="also what has other data, lengths, evaluations")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="the report's folder; report")
-    parser.add_argument("--watch", action="store_true", help="the table, again and again, until Ctrl-C")
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="with --watch; 5")
-    asked = parser.parse_args()
-    if asked.baseline and not all("=" in part for part in asked.baseline.split(",")):
+    add = parser.add_argument
+    add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
+    add("--metric", default="val/full_loss", help="compare its last value; default: val/full_loss")
+    add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
+    add("--over", metavar="KEY", action="append", default=[], help="average over a key")
+    add("--where", metavar="KEY=VALUE", action="append", default=[], help="only these runs")
+    add("--mixed", action="store_true", help="also runs with other data, lengths or evaluations")
+    add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
+    add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
+    add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch; default: 5")
+    args = parser.parse_args()
+    if args.baseline and not all("=" in part for part in args.baseline.split(",")):
         parser.error("--baseline: write KEY=VALUE, as norm=layernorm,placement=pre")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     try:
-        if asked.watch:
-            watch(asked, console)
-        else:
-            compare(asked, console)
-    except (ComparisonError, UnreadableError) as error:
+        (watch if args.watch else compare_two if two else compare)(args, console)
+    except UserError as error:
         sys.exit(f"error: {escaped(str(error))}")
-    except BrokenPipeError:  # whoever read our output has gone: | head
+    except BrokenPipeError:  # the reader has exited: | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        where = escaped(str(error.filename))
-        sys.exit(f"error: {where}: {error.strerror}; check the path, its permissions and free space")
+        file = escaped(str(error.filename))
+        sys.exit(f"error: {file}: {error.strerror}; check the path, its permissions and free space")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -1,34 +1,35 @@
-"""Runs → groups: the runs that differ in their seed alone. Every other key in which runs differ is a
-column."""
+"""Group runs: those that differ only in their seed form a group. Every other key that differs is a column."""
 
 import difflib
 import fnmatch
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
 from comparison.verdicts import Losses
+from system.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 Keys = dict[str, Any]
-MISSING = "—"  # a key that a run does not have
+MISSING = "—"  # stands for the value of a key that a run does not have
 
 
-class ComparisonError(ValueError):
-    """What cannot be compared, in one line: ``<what>: <why>; <what to do>``."""
+class ComparisonError(UserError):
+    """Runs that cannot be compared."""
 
 
 @dataclass
 class Group:
-    """Runs that differ in their seed alone, or in keys that are averaged over.
+    """Runs that differ only in their seed, or in keys that are averaged over.
 
     Attributes:
-        keys: what sets it apart from other groups.
+        keys: the values that distinguish the group from the others.
         values: the metric by seed, of runs that finished.
-        diverged: seeds of runs that did not.
+        diverged: the seeds of runs that diverged.
     """
 
     keys: Keys
@@ -42,22 +43,21 @@ class Group:
 
     @property
     def losses(self) -> Losses:
-        """By seed; of a group in which a run diverged there are none to compare."""
+        """The values by seed, or none if a run of the group diverged."""
         return {} if self.diverged else self.values
 
 
 def title(keys: Mapping[str, Any]) -> str:
-    """``layernorm pre n_layer=4``: norm and placement are their values, as they are in a run's name."""
+    """Return ``layernorm pre n_layer=4``: norm and placement without their keys, as in a run's name."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
     others = {key: value for key, value in keys.items() if key not in ("norm", "placement")}
     short = [key.split(".")[-1] for key in others]
-    for key, value in others.items():
-        last = key.split(".")[-1]
-        words.append(f"{last if short.count(last) == 1 else key}={shown(value)}")
+    for (key, value), last in zip(others.items(), short, strict=True):
+        words.append(f"{last if short.count(last) == 1 else key}={as_text(value)}")
     return " ".join(words) or "all runs"
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -65,39 +65,42 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def watching(key: str) -> bool:
+def join(words: Iterable[str]) -> str:
+    return ", ".join(words) or "nothing"
+
+
+def is_watching(key: str) -> bool:
     return key in NOT_COMPARED or key.startswith(("stats.", "wandb."))
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The keys, but the seed, in which runs differ. An option of a norm or placement counts where runs of the
-    same one differ in it, as others do not have it."""
-    names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not watching(key))
-    found = []
+    """Return the keys, except the seed, in which runs differ. An option of a norm or placement counts only if
+    it differs between runs with the same norm or placement: others do not have it."""
+    names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not is_watching(key))
+    keys = []
     for key in names:
-        part = component(key)
-        kinds: dict[Any, set[str]] = {}
+        owner = component(key)
+        values = defaultdict(set)
         for run in runs:
-            kind = run.config.get(part) if part else None
-            kinds.setdefault(kind, set()).add(repr(run.config.get(key, MISSING)))
-        if any(len(values) > 1 for values in kinds.values()):
-            found.append(key)
-    found = [key for key in found if not follows(key, found, runs)]
-    return sorted(found, key=lambda key: key not in ("norm", "placement"))  # these first
+            values[run.config.get(owner) if owner else None].add(repr(run.config.get(key, MISSING)))
+        if any(len(different) > 1 for different in values.values()):
+            keys.append(key)
+    keys = [key for key in keys if not follows(key, keys, runs)]
+    return sorted(keys, key=lambda key: key not in ("norm", "placement"))  # these two come first
 
 
 def component(key: str) -> str | None:
-    """Of an option of a norm or placement, as model.qk_norm.eps, the key of that: model.qk_norm."""
+    """Return the norm or placement that an option belongs to: model.qk_norm for model.qk_norm.eps."""
     return next((part for part in COMPONENTS if key.startswith(f"{part}.")), None)
 
 
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Whether a key is what another makes it: model.qk_norm what norm is, where that is "same"; an option of
-    a norm or placement, as norm.bias, what model.bias is."""
+    """Return whether another key determines this one: ``norm`` determines model.qk_norm if that is "same",
+    and model.bias determines an option of a norm such as norm.bias."""
     part = key if key in COMPONENTS else component(key)
     if part and part.startswith("model."):
-        its = [(run.config.get(part), run.config.get(key)) for run in runs]
-        if its == [(run.config["norm"], run.config.get("norm" + key.removeprefix(part))) for run in runs]:
+        values = [(run.config.get(part), run.config.get(key)) for run in runs]
+        if values == [(run.config["norm"], run.config.get("norm" + key.removeprefix(part))) for run in runs]:
             return True
     if part in (None, key):
         return False
@@ -111,96 +114,92 @@ def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
     return False
 
 
-def grouped(runs: Sequence[Run], metric: str) -> list[Group]:
-    """The groups, in the order of their runs. Where only their code sets groups apart, that is a key."""
+def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
+    """Return the groups, sorted by their keys. Groups that differ only in their code get the key ``code``."""
     keys = differing(runs)
-    by_name: dict[str, list[Run]] = {}
+    members = defaultdict(list)
     for run in runs:
-        by_name.setdefault(run.group, []).append(run)
-    several = [{key: some[0].config.get(key, MISSING) for key in keys} for some in by_name.values()]
-    groups = []
-    for (name, some), own in zip(by_name.items(), several, strict=True):
-        if several.count(own) > 1:
-            own = own | {"code": name.rpartition("-")[2]}
-        group = Group(own, some)
-        for run in some:
-            if run.diverged:
-                group.diverged.add(run.seed)
-            elif math.isfinite(value := run.last(metric)):
-                group.values[run.seed] = value
-        groups.append(group)
-    return sorted(groups, key=lambda group: [sortable(group.keys.get(key)) for key in keys])
+        members[run.group].append(run)
+    groups = [
+        Group({key: same[0].config.get(key, MISSING) for key in keys}, same) for same in members.values()
+    ]
+    all_keys = [group.keys for group in groups]
+    for name, group in zip(members, groups, strict=True):
+        if all_keys.count(group.keys) > 1:
+            group.keys = group.keys | {"code": name.rpartition("-")[2]}
+        group.diverged = {run.seed for run in group.runs if run.diverged}
+        values = {run.seed: run.last(metric) for run in group.runs if not run.diverged}
+        group.values = {seed: value for seed, value in values.items() if math.isfinite(value)}
+    return sorted(groups, key=lambda group: [sort_key(group.keys.get(key)) for key in keys])
 
 
-def sortable(value: Any) -> tuple[int, float, str]:
-    number = isinstance(value, int | float)
-    return (0, float(value), "") if number else (1, 0.0, str(value))
+def sort_key(value: Any) -> tuple[int, float, str]:
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
 
-def averaged(groups: Sequence[Group], key: str) -> list[Group]:
-    """Groups that differ in ``key`` alone as one: a seed's value is the mean over those values of the key
-    that all have, where it has them all.
+def average(groups: Sequence[Group], key: str) -> list[Group]:
+    """Merge groups that differ only in ``key``. The value of a seed is the mean over the values of the key
+    that all groups have; seeds that lack one of them are left out.
 
     Raises:
-        ComparisonError: the groups do not differ in it, or have no value of it in common.
+        ComparisonError: the groups do not differ in the key, or have no value of it in common.
     """
     if not any(key in group.keys for group in groups):
         raise ComparisonError(
-            f"--over: the runs do not differ in {key}; they do in {listed(keys_of(groups))}"
+            f"--over: the runs do not differ in {key}; they differ in {join(keys_of(groups))}"
         )
-    merged: dict[str, list[Group]] = {}
+    families = defaultdict(list)
     for group in groups:
-        others = {k: v for k, v in group.keys.items() if k != key}
-        merged.setdefault(repr(others), []).append(group)
-    common_values = set.intersection(*({repr(part.keys[key]) for part in parts} for parts in merged.values()))
-    if not common_values:
+        families[repr({k: v for k, v in group.keys.items() if k != key})].append(group)
+    common = set.intersection(*({repr(part.keys[key]) for part in parts} for parts in families.values()))
+    if not common:
         raise ComparisonError(f"--over: no value of {key} is common to all groups; choose some with --where")
-    found = []
-    for some in merged.values():
-        parts = [part for part in some if repr(part.keys[key]) in common_values]
-        whole = Group({k: v for k, v in parts[0].keys.items() if k != key})
-        whole.runs = [run for part in parts for run in part.runs]
-        whole.diverged = {seed for part in parts for seed in part.diverged}
-        common = set.intersection(*(set(part.values) for part in parts))
-        whole.values = {
-            seed: sum(part.values[seed] for part in parts) / len(parts) for seed in sorted(common)
-        }
-        found.append(whole)
-    return found
+    merged = []
+    for family in families.values():
+        parts = [part for part in family if repr(part.keys[key]) in common]
+        seeds = sorted(set.intersection(*(set(part.values) for part in parts)))
+        merged.append(
+            Group(
+                keys={k: v for k, v in parts[0].keys.items() if k != key},
+                runs=[run for part in parts for run in part.runs],
+                values={seed: sum(part.values[seed] for part in parts) / len(parts) for seed in seeds},
+                diverged={seed for part in parts for seed in part.diverged},
+            )
+        )
+    return merged
 
 
 def keys_of(groups: Iterable[Group]) -> list[str]:
     return list(dict.fromkeys(key for group in groups for key in group.keys))
 
 
-def listed(words: Iterable[str]) -> str:
-    return ", ".join(words) or "nothing"
-
-
-def chosen(runs: Sequence[Run], condition: str) -> list[Run]:
-    """The runs that are ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
+def select(runs: Sequence[Run], condition: str) -> list[Run]:
+    """Return the runs that fulfil ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
 
     Raises:
-        ComparisonError: it is no condition, or no run fulfils it.
+        ComparisonError: the condition is malformed, or no run fulfils it.
     """
-    key, equals, wanted = condition.partition("=")
+    key, equals, patterns = condition.partition("=")
     if not equals:
-        raise ComparisonError(f"--where: {condition!r} is no condition; write KEY=VALUE, as model.n_layer=4")
-    values = dict.fromkeys(shown(run.config[key]) for run in runs if key in run.config)
+        raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, as model.n_layer=4")
+    values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
     if runs and not values:
         near = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
         raise ComparisonError(
             f"--where: no run has the key {key}" + f"; did you mean {near[0]}?" * bool(near)
         )
-    patterns = wanted.split(",")
-    found = [run for run in runs if any(same(run.config.get(key, MISSING), pattern) for pattern in patterns)]
-    if runs and not found:
-        raise ComparisonError(f"--where: no run has {condition}; there are {key}={listed(values)}")
-    return found
+    selected = [
+        run
+        for run in runs
+        if any(matches(run.config.get(key, MISSING), pattern) for pattern in patterns.split(","))
+    ]
+    if runs and not selected:
+        raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
+    return selected
 
 
-def same(value: Any, text: str) -> bool:
-    """Whether a value of a config is what somebody wrote."""
+def matches(value: Any, text: str) -> bool:
+    """Return whether a value of a config is what the user typed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return fnmatch.fnmatchcase(str(value).lower(), text.lower())
     try:
@@ -210,39 +209,38 @@ def same(value: Any, text: str) -> bool:
 
 
 def check_comparable(runs: Sequence[Run], metric: str) -> None:
-    """Losses are comparable where the same tokens are evaluated in the same windows, after as many were
-    trained on.
+    """Check that the losses are comparable: same tokens, same context and windows, same length of training.
 
     Raises:
-        ComparisonError: they are not; it names the first difference, and how to choose.
+        ComparisonError: they are not; the message names the first difference.
     """
-    questions: dict[str, Callable[[Run], Any]] = {
+    properties: dict[str, Callable[[Run], Any]] = {
         "data (the fingerprint of the tokens)": lambda run: run.environment["data"]["fingerprint"][:12],
         "model.block_size (the context that is evaluated)": lambda run: run.config["model.block_size"],
         "tokens trained on": lambda run: int(trained_tokens(run)),
     }
     if metric.startswith("val/") and metric != "val/full_loss":
-        questions["train.eval_windows"] = lambda run: run.config["train.eval_windows"]
-    for what, of in questions.items():
-        counts: dict[Any, list[Run]] = {}
+        properties["train.eval_windows"] = lambda run: run.config["train.eval_windows"]
+    for name, value_of in properties.items():
+        by_value = defaultdict(list)
         for run in runs:
-            counts.setdefault(of(run), []).append(run)
-        if len(counts) > 1:
-            differ = listed(f"{value} ({len(some)} runs)" for value, some in counts.items())
+            by_value[value_of(run)].append(run)
+        if len(by_value) > 1:
+            values = join(f"{value} ({len(members)} runs)" for value, members in by_value.items())
             raise ComparisonError(
-                f"these runs cannot be compared: {what} differ: {differ}; choose with "
-                f"{advice(list(counts.values()))}, or compare them all the same with --mixed"
+                f"these runs cannot be compared: {name} differ: {values}; choose with "
+                f"{advice(list(by_value.values()))}, or compare them anyway with --mixed"
             )
 
 
 def trained_tokens(run: Run) -> int:
-    """That the run is configured for: a diverged one saw fewer."""
+    """Return the tokens that the run was configured for; a diverged run saw fewer."""
     config = run.config
     return int(config["train.steps"] * config["train.batch_size"] * config["model.block_size"])
 
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """A condition that the largest part fulfils and no other does; else to name the folders."""
+    """Return a condition that only the largest part fulfils; if there is none, the advice to name folders."""
     largest = max(parts, key=len)
     others = [run for part in parts if part is not largest for run in part]
     for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):

@@ -1,6 +1,7 @@
-"""Learning rates: each group at its own best, and how much a wrong one costs."""
+"""Learning rates: each group at its own best one, and the cost of a wrong one."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,12 @@ from comparison.verdicts import Interval, Losses, interval
 
 @dataclass
 class Family:
-    """Groups that differ in their learning rate alone.
+    """Groups that differ only in their learning rate.
 
     Attributes:
-        keys: what sets it apart from other families.
-        rates: learning rate -> its group, from the lowest.
-        best: the rate with the lowest mean loss, of those at which no seed diverged; None where there is
-            none.
+        keys: the values that distinguish the family from the others.
+        rates: learning rate -> group, from the lowest rate.
+        best: the rate with the lowest mean loss among those at which no seed diverged, if any.
     """
 
     keys: Keys
@@ -27,39 +27,35 @@ class Family:
 
     @property
     def chosen(self) -> Group:
-        """The group at the best rate, or at the lowest where each has a seed that diverged."""
+        """The group at the best rate; at the lowest rate if a seed diverged at every rate."""
         return self.rates[min(self.rates) if self.best is None else self.best]
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best is the lowest or highest of several that were tried: a better one may lie
-        beyond."""
+        """True if the best is the lowest or highest of several rates: a better one may lie beyond."""
         return len(self.rates) > 1 and self.best in (min(self.rates), max(self.rates))
 
     @property
     def losses(self) -> dict[float, Losses]:
-        """By rate and seed, of the rates at which no seed diverged."""
+        """The losses by rate and seed, of the rates at which no seed diverged."""
         return {rate: group.losses for rate, group in self.rates.items() if group.losses}
 
 
 def families(groups: Sequence[Group]) -> list[Family]:
-    found: dict[str, dict[float, Group]] = {}
-    keys: dict[str, Keys] = {}
+    by_keys = defaultdict(list)
     for group in groups:
-        others = {key: value for key, value in group.keys.items() if key != RATE}
-        keys[repr(others)] = others
-        rate = float(group.runs[0].config[RATE])
-        found.setdefault(repr(others), {})[rate] = group
+        by_keys[repr({key: value for key, value in group.keys.items() if key != RATE})].append(group)
     result = []
-    for name, rates in found.items():
-        best = best_rate(rates)
-        result.append(Family(keys[name], dict(sorted(rates.items())), best))
+    for members in by_keys.values():
+        keys = {key: value for key, value in members[0].keys.items() if key != RATE}
+        rates = {float(group.runs[0].config[RATE]): group for group in members}
+        result.append(Family(keys, dict(sorted(rates.items())), best_rate(rates)))
     return result
 
 
 def best_rate(rates: Mapping[float, Group]) -> float | None:
-    """By the mean of val/full_loss, whatever else is compared, over the seeds that all rates have; over each
-    one's own where there are none."""
+    """Return the rate with the lowest mean val/full_loss, whatever metric is compared, over the seeds that
+    all rates have, or over each rate's own seeds if they have none in common."""
     losses = {
         rate: {run.seed: run.last("val/full_loss") for run in group.runs}
         for rate, group in rates.items()
@@ -77,14 +73,13 @@ def best_rate(rates: Mapping[float, Group]) -> float | None:
 
 @dataclass
 class Sensitivity:
-    """What a family loses, on average over the rates that were tried, by not being at its best one.
+    """The loss that a family loses, averaged over the rates, by not being trained at its best one.
 
     Attributes:
-        rates: those that every family has.
-        losses: the mean loss at each, runs that diverged or were worse than at the start counted as the
-            start.
-        initial: the loss at the start.
-        value: E_η [min(ℓ(η), ℓ0)] − ℓ* (Wortsman et al. 2023, arXiv 2309.14322, section 2.2): of each seed,
+        rates: the rates that every family has.
+        losses: the mean loss at each; a run that diverged or got worse counts as the initial loss.
+        initial: the loss before training.
+        value: E_η [min(ℓ(η), ℓ0)] − ℓ* (Wortsman et al. 2023, arXiv 2309.14322, section 2.2) of each seed,
             over the seeds that have all rates.
     """
 
@@ -96,37 +91,37 @@ class Sensitivity:
 
 
 def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> tuple[list[float], Interval]:
-    """Mean capped loss at each rate, and the learning rate sensitivity.
+    """Return the mean capped loss at each rate, and the learning rate sensitivity.
 
     Args:
-        losses: rate -> seed -> loss; infinite or NaN where the run diverged. Rates are log-spaced.
-        initial: ℓ0, which caps them.
+        losses: rate -> seed -> loss; infinite or NaN if the run diverged. Rates are log-spaced.
+        initial: ℓ0, which caps the losses.
     """
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in losses.values())))
+    if not seeds:
+        return [math.nan] * len(losses), interval([])
     rows = [
         [loss if (loss := by_seed[s]) < initial else initial for s in seeds] for by_seed in losses.values()
     ]
-    table = np.array(rows, np.float64).reshape(len(rows), len(seeds))  # (rates, seeds)
-    if not seeds:
-        return [math.nan] * len(rows), interval([])
+    table = np.array(rows, np.float64)  # (rates, seeds)
     means = table.mean(axis=1)
     lowest = table[int(means.argmin())]
     return means.tolist(), interval((table.mean(axis=0) - lowest).tolist())
 
 
-def sensitivities(found: Sequence[Family]) -> list[Sensitivity]:
-    """Of every family, over the rates that all of them have; none where these are fewer than three. The
-    families' values are losses."""
-    common = sorted(set.intersection(*(set(family.rates) for family in found))) if found else []
+def sensitivities(tried: Sequence[Family]) -> list[Sensitivity]:
+    """Return the sensitivity of every family, whose values are losses, over the rates that all have; nothing
+    if these are fewer than three, or no run was evaluated before its first step."""
+    common = sorted(set.intersection(*(set(family.rates) for family in tried))) if tried else []
     if len(common) < 3:
         return []
     result = []
-    for family in found:
+    for family in tried:
         groups = {rate: family.rates[rate] for rate in common}
         curves = [run.curve("val/loss") for group in groups.values() for run in group.runs]
         starts = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
         if not starts:
-            return []  # nothing was evaluated at the start
+            return []
         initial = float(np.mean(starts))
         losses = {
             rate: dict.fromkeys(group.diverged, math.inf) | group.values for rate, group in groups.items()

@@ -1,4 +1,4 @@
-"""What is to be said of some runs: the table with its verdicts, and all that must be known to read it."""
+"""Report on runs: the table with its verdicts, and everything a reader must know to interpret it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,19 @@ from comparison.verdicts import (
 
 LOSS = "val/full_loss"
 LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
+USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
 
 
 @dataclass
 class Row:
-    """A group, at its best learning rate where it has several, and how it compares."""
+    """A group, at its best learning rate if it has several, and how it compares with its baseline."""
 
     family: Family
     loss: Interval
     baseline: Family | None = None
-    difference: Interval | None = None  # to the baseline, over common seeds
-    p: float = math.nan  # adjusted for all comparisons of the report
+    difference: Interval | None = None  # from the baseline, over common seeds
     verdict: str = ""
-    needed: tuple[int, int] | None = None  # seeds that may settle it
+    needed: tuple[int, int] | None = None  # the number of seeds that may settle it
     command: str = ""  # that runs some of them
 
     @property
@@ -50,14 +50,14 @@ class Row:
 
 @dataclass
 class Report:
-    """All of it. ``rows`` are in the order of their keys, baselines first; ``said`` are sentences to stand
-    above the table, and ``warnings`` those that somebody must know before believing it."""
+    """Everything that is printed or written. ``rows`` are sorted by their keys, the baseline first;
+    ``summary`` are the sentences above the table, ``warnings`` those that a reader must know before believing
+    it."""
 
     metric: str
     rows: list[Row]
     runs: list[Run]
-    groups: list[Group]
-    said: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     sensitivities: list[Sensitivity] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Report:
         return grouping.keys_of(row.group for row in self.rows)
 
 
-def reported(
+def build_report(
     runs: Sequence[Run],
     metric: str = LOSS,
     baseline: Mapping[str, str] | None = None,
@@ -78,100 +78,112 @@ def reported(
 
     Args:
         metric: the quantity: its last value in a run.
-        baseline: values of keys; a group is compared with the one that has these and otherwise its own.
+        baseline: values of keys; a group is compared with the one that has these and otherwise the same keys.
         over: keys to average over.
-        mixed: compare what has other data, lengths or evaluations, too.
+        mixed: also compare runs with other data, lengths or evaluations.
 
     Raises:
-        ComparisonError: they cannot be compared, or there is nothing of that name.
+        ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
     """
     if not any(metric in run.metrics for run in runs):
         names = sorted({name for run in runs for name in run.metrics})
-        raise ComparisonError(f"--metric: no run has {metric}; they have {grouping.listed(names[:40])}")
-    first = first_stage(runs)
-    compared = [run for run in runs if run not in first]
+        raise ComparisonError(f"--metric: no run has {metric}; they have {grouping.join(names[:40])}")
+    tuning = tuning_runs(runs)
+    compared = [run for run in runs if run not in tuning]
     if not mixed:
         grouping.check_comparable(compared, metric)
-    groups = grouping.grouped(compared, metric)
+    groups = grouping.group_runs(compared, metric)
     if over and all(len(family.rates) == 1 for family in families(groups)):
-        for group in groups:  # each at a rate of its own, which is no reason to keep them apart
+        for group in groups:  # the rate that was chosen for a group is no reason to keep it apart
             group.keys.pop(RATE, None)
     for key in over:
         if key == RATE:
             raise ComparisonError(
-                f"--over: each group is compared at its own best rate; --where {RATE}=… takes one"
+                f"--over: each group is compared at its own best rate; --where {RATE}=… selects one"
             )
-        groups = grouping.averaged(groups, key)
-    found = families(groups)
-    rows = [Row(family, interval([*family.chosen.losses.values()])) for family in found]
+        groups = grouping.average(groups, key)
+    arms = families(groups)
+    rows = [Row(family, interval([*family.chosen.losses.values()])) for family in arms]
     judge(rows, dict(baseline or {}), metric, compared)
-    rows.sort(key=lambda row: row.verdict != "baseline")  # baselines first
-    report = Report(metric, rows, compared, groups)
-    tried = families(grouping.grouped(first, LOSS)) if first else []
-    report.sensitivities = sensitivities(tried or (found if metric == LOSS else []))
-    report.said = [caveats.regime(compared), caveats.rates(found, bool(first))]
-    report.said += caveats.couplings(compared)
-    if first:
-        report.said.append(f"{len(first)} shorter runs, which chose the rates, are not compared.")
-    report.warnings = [*caveats.of_runs(compared), *(said for row in rows for said in of_row(row, tried))]
+    rows.sort(key=lambda row: row.verdict != "baseline")
+    tried = families(grouping.group_runs(tuning, LOSS)) if tuning else []
+    report = Report(metric, rows, compared)
+    report.sensitivities = sensitivities(tried or (arms if metric == LOSS else []))
+    report.summary = [
+        caveats.regime(compared),
+        caveats.rates(arms, bool(tuning)),
+        *caveats.couplings(compared),
+    ]
+    if tuning:
+        report.summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
+    report.warnings = [
+        *caveats.differences(compared),
+        *(line for row in rows for line in warnings(row, tried)),
+    ]
     return report
 
 
-def first_stage(runs: Sequence[Run]) -> list[Run]:
-    """The runs by which the rate of others was chosen: those are ``tuned``, and these differ from them in
-    rate, length and seed alone."""
+def tuning_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs by which the rate of others was chosen. The others say that they are ``tuned``; the
+    runs that tuned them differ from them only in rate, length and seed."""
     final = {likeness(run) for run in runs if RATE in (run.config.get("tuned") or [])}
     return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
 
 
 def likeness(run: Run) -> str:
-    """The same for runs that differ in rate, length and seed alone."""
+    """Return a text that is the same for runs that differ only in rate, length and seed."""
     free = (RATE, "train.steps", "seed")
-    return repr([(k, v) for k, v in run.config.items() if k not in free and not grouping.watching(k)])
+    return repr([(k, v) for k, v in run.config.items() if k not in free and not grouping.is_watching(k)])
 
 
 def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str, runs: Sequence[Run]) -> None:
-    """Compare each row with its baseline, and let the verdicts hold together."""
+    """Compare each row with its baseline. The verdicts hold together (Holm)."""
     wanted = baseline_values(rows, baseline, runs)
+    pairs: list[tuple[Row, Family, list[float]]] = []
     for row in rows:
-        row.baseline = baseline_of(row, rows, wanted)
-        if not row.baseline:
-            is_one = all(row.family.keys.get(key) == value for key, value in wanted.items())
-            row.verdict = "baseline" if is_one else "no baseline has its other settings"
-    against = [row for row in rows if row.baseline]
-    differences: list[list[float]] = []
-    p_values = []
-    for row in against:
-        assert row.baseline
-        differences.append(paired(row.group.losses, row.baseline.chosen.losses))
-        row.difference = interval(differences[-1])
-        p_values.append(p_of(row.family, row.baseline))
-    lower = any(word in metric for word in LOWER_IS_BETTER)
-    words = ("better", "worse") if lower else ("lower", "higher")
-    counted = sum(not math.isnan(p) for p in p_values)
-    for row, numbers, p in zip(against, differences, holm(p_values), strict=True):
-        assert row.baseline
-        row.p = p
-        if row.group.diverged:
-            row.verdict = f"diverged {len(row.group.diverged)} of {len(row.group.seeds)}"
-        elif row.baseline.chosen.diverged:
-            row.verdict = "the baseline diverged"
-        elif not row.group.values or not row.baseline.chosen.values:
-            row.verdict = f"no {metric} to compare"
-        elif math.isnan(p):
-            row.verdict = f"no verdict: {len(numbers)} common seed" + "s" * (len(numbers) != 1)
-            row.command = commands.more_seeds([row.group, row.baseline.chosen], row.needed)
-        elif p <= 1 - CONFIDENCE:
-            row.verdict = words[0] if np.mean(numbers) < 0 else words[1]
-        else:
-            row.verdict = f"not distinguishable at {len(numbers)} seeds"
-            price = max(len(row.family.rates), len(row.baseline.rates))  # of having chosen the rates
-            row.needed = seeds_needed(numbers, counted * price)
-            row.command = commands.more_seeds([row.group, row.baseline.chosen], row.needed)
+        keys = row.family.keys
+        if all(keys.get(key) == value for key, value in wanted.items()):
+            row.verdict = "baseline"
+            continue
+        row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
+        row.verdict = "no baseline has its other settings"
+        if row.baseline:
+            differences = paired(row.group.losses, row.baseline.chosen.losses)
+            row.difference = interval(differences)
+            pairs.append((row, row.baseline, differences))
+    p_values = [p_of(row.family, other) for row, other, _ in pairs]
+    comparisons = sum(not math.isnan(p) for p in p_values)
+    for (row, other, differences), p in zip(pairs, holm(p_values), strict=True):
+        row.verdict = verdict(row.group, other.chosen, differences, p, metric)
+        comparable = not row.group.diverged and row.group.values and other.chosen.losses
+        if comparable and not p <= 1 - CONFIDENCE:
+            if not math.isnan(p):
+                price = max(len(row.family.rates), len(other.rates))  # for having chosen the rates
+                row.needed = seeds_needed(differences, comparisons * price)
+            row.command = commands.more_seeds([row.group, other.chosen], row.needed)
+
+
+def verdict(group: Group, baseline: Group, differences: Sequence[float], p: float, metric: str) -> str:
+    """Return the verdict on a group, given its paired differences and their p, adjusted for all
+    comparisons."""
+    if group.diverged:
+        return f"diverged {len(group.diverged)} of {len(group.seeds)}"
+    if baseline.diverged:
+        return "the baseline diverged"
+    if not group.values or not baseline.values:
+        return f"no {metric} to compare"
+    if math.isnan(p):
+        return f"no verdict: {len(differences)} common seed" + "s" * (len(differences) != 1)
+    if p > 1 - CONFIDENCE:
+        return f"not distinguishable at {len(differences)} seeds"
+    lower = np.mean(differences) < 0
+    if any(word in metric for word in LOWER_IS_BETTER):
+        return "better" if lower else "worse"
+    return "lower" if lower else "higher"
 
 
 def p_of(family: Family, baseline: Family) -> float:
-    """Two-sided, of no difference, each at its best rate."""
+    """Return the two-sided p of no difference, each at its best rate."""
     if family.best is None or baseline.best is None:
         return math.nan
     if len(family.rates) == len(baseline.rates) == 1:
@@ -179,30 +191,26 @@ def p_of(family: Family, baseline: Family) -> float:
     return p_of_best(family.losses, baseline.losses, family.best, baseline.best)
 
 
-USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
-
-
-def baseline_values(rows: Sequence[Row], asked: Mapping[str, str], runs: Sequence[Run]) -> Keys:
-    """The keys' values that make a group a baseline: what is asked for, else USUAL of what is compared, else
-    the first value of the first key. Options of the baseline's norm and placement are among them.
+def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:
+    """Return the values that make a group a baseline: those requested, or USUAL, or the first value of the
+    first key; and the options of the baseline's norm and placement.
 
     Raises:
-        ComparisonError: no group has what is asked for.
+        ComparisonError: no group has what is requested.
     """
     keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
-    usual = {key: word for key, word in USUAL.items() if key in keys}
-    for key, text in asked.items():
-        if key not in keys and not all(grouping.same(run.config.get(key), text) for run in runs):
+    for key, text in requested.items():
+        if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
             raise ComparisonError(
-                f"--baseline: no group has {key}={text}; they differ in {grouping.listed(keys)}"
+                f"--baseline: no group has {key}={text}; they differ in {grouping.join(keys)}"
             )
-    asked = {key: text for key, text in asked.items() if key in keys}
-    wanted = asked or usual
+    requested = {key: text for key, text in requested.items() if key in keys}
+    wanted = requested or {key: word for key, word in USUAL.items() if key in keys}
     row = next((row for row in rows if has(row, wanted)), None)
-    if row is None and asked:
-        words = " ".join(f"{key}={text}" for key, text in asked.items())
+    if row is None and requested:
+        words = " ".join(f"{key}={text}" for key, text in requested.items())
         raise ComparisonError(
-            f"--baseline: no group has {words}; there are {grouping.listed(r.title for r in rows)}"
+            f"--baseline: no group has {words}; available: {grouping.join(row.title for row in rows)}"
         )
     row = row or rows[0]
     chosen = list(wanted) or keys[:1]
@@ -211,36 +219,28 @@ def baseline_values(rows: Sequence[Row], asked: Mapping[str, str], runs: Sequenc
 
 
 def has(row: Row, wanted: Mapping[str, str]) -> bool:
-    return all(
-        grouping.same(row.family.keys.get(key, grouping.MISSING), text) for key, text in wanted.items()
-    )
+    keys = row.family.keys
+    return all(grouping.matches(keys.get(key, grouping.MISSING), text) for key, text in wanted.items())
 
 
-def baseline_of(row: Row, rows: Sequence[Row], wanted: Keys) -> Family | None:
-    """The family that has the baseline's values, and otherwise this row's own; None for a baseline itself."""
-    own = row.family.keys
-    if all(own.get(key) == value for key, value in wanted.items()):
-        return None
-    target = own | wanted
-    return next((other.family for other in rows if other.family.keys == target), None)
-
-
-def of_row(row: Row, tried: Sequence[Family]) -> list[str]:
-    """What must be known before this row is believed. ``tried``: the families of the runs that chose the
+def warnings(row: Row, tried: Sequence[Family]) -> list[str]:
+    """Return what a reader must know before believing a row. ``tried``: families of the runs that chose
     rates."""
-    found = []
-    first = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
-    chosen = [family for family in first if row.family.best in (min(family.rates), max(family.rates))]
-    if row.family.at_edge or any(len(family.rates) > 1 for family in chosen):
-        found.append(
+    lines = []
+    tuning = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
+    edges = [f for f in tuning if len(f.rates) > 1 and row.family.best in (min(f.rates), max(f.rates))]
+    if row.family.at_edge or edges:
+        lines.append(
             f"its best learning rate, {row.family.best:g}, is the edge of what was tried: "
             "a better one may lie beyond"
         )
     if any(run.leaks for run in row.group.runs):
-        found.append(
+        lines.append(
             "it LEAKS: in training its logits depend on later tokens or other rows, so its training loss is "
             "not a language model's; compare it on validation only"
         )
     if row.difference and not row.group.diverged and row.difference.n < len(row.group.values):
-        found.append(f"only {row.difference.n} of its {len(row.group.values)} seeds are the baseline's, too")
-    return [f"{row.title}: {said}" for said in found]
+        lines.append(
+            f"only {row.difference.n} of its {len(row.group.values)} seeds are shared with the baseline"
+        )
+    return [f"{row.title}: {line}" for line in lines]

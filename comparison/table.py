@@ -8,32 +8,28 @@ from typing import Any
 
 from rich import box
 from rich.console import Group as Lines
-from rich.console import JustifyMethod, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from comparison import caveats
-from comparison.groups import RATE, shown, title
+from comparison.groups import RATE, as_text, title
 from comparison.report import Report, Row
 from comparison.verdicts import Interval
 
-Cells = dict[str, str]  # column -> what stands there
+Cells = dict[str, str]  # column -> text
 
 
 def number(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "—"
 
 
-def with_interval(found: Interval | None, form: str = ".4f") -> str:
-    """mean ± half of its 95 % interval."""
-    if found is None or not math.isfinite(found.mean):
+def with_interval(interval: Interval | None, form: str = ".4f") -> str:
+    """Return mean ± half of its 95 % interval."""
+    if interval is None or not math.isfinite(interval.mean):
         return "—"
-    half = f" ± {format(found.half, form.lstrip('+'))}" if math.isfinite(found.half) else ""
-    return format(found.mean, form) + half
-
-
-def megabytes(n_bytes: float) -> str:
-    return f"{n_bytes / 2**20:,.0f} MB" if math.isfinite(n_bytes) else "—"
+    half = f" ± {format(interval.half, form.lstrip('+'))}" if math.isfinite(interval.half) else ""
+    return format(interval.mean, form) + half
 
 
 def verdict(row: Row) -> str:
@@ -44,80 +40,77 @@ def verdict(row: Row) -> str:
 
 
 def cells(report: Report) -> list[Cells]:
-    """A dict for each row. Columns in which nothing is to be said are left out."""
-    found = []
+    """Return a dict for each row, without the columns that are empty in all of them."""
     form = ".4f" if "loss" in report.metric else ",.4g"
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
+    rows = []
     for row in report.rows:
         cost, group = caveats.cost(row.group), row.group
-        keys = {
-            key.removeprefix("model.").removeprefix("train."): shown(v) for key, v in row.family.keys.items()
+        cell = {
+            key.removeprefix("model.").removeprefix("train."): as_text(value)
+            for key, value in row.family.keys.items()
         }
-        rate = {
-            "best rate" if with_rates else "rate": "—" if row.family.best is None else f"{row.family.best:g}"
-        }
-        found.append(
-            keys
-            | (rate if with_rates or RATE in row.group.keys else {})
-            | {
-                "seeds": str(len(group.seeds)),
-                report.metric: with_interval(row.loss, form) if not group.diverged else "—",
-                "difference": with_interval(row.difference, f"+{form}"),
-                "verdict": verdict(row),
-                "diverged": f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else "",
-                "gap": number(cost["gap"], "+.3f"),
-                "tokens/s": number(cost["tokens/s"], ",.0f"),
-                "memory": megabytes(cost["memory"]),
-                "parameters": f"{cost['parameters']:,}",
-                "leaks": "LEAKS" if cost["leaks"] else "",
-            }
-        )
-    columns = dict.fromkeys(column for row in found for column in row)
-    used = [column for column in columns if any(row.get(column) for row in found)]
-    return [{column: row.get(column, "—") for column in used} for row in found]
+        if with_rates or RATE in group.keys:
+            rate = "—" if row.family.best is None else f"{row.family.best:g}"
+            cell["best rate" if with_rates else "rate"] = rate
+        cell["seeds"] = str(len(group.seeds))
+        cell[report.metric] = "—" if group.diverged else with_interval(row.loss, form)
+        cell["difference"] = with_interval(row.difference, f"+{form}")
+        cell["verdict"] = verdict(row)
+        cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""
+        cell["gap"] = number(cost["gap"], "+.3f")
+        cell["tokens/s"] = number(cost["tokens/s"], ",.0f")
+        cell["memory"] = number(cost["memory"] / 2**20, ",.0f") + " MB" * math.isfinite(cost["memory"])
+        cell["parameters"] = f"{cost['parameters']:,}"
+        cell["leaks"] = "LEAKS" if cost["leaks"] else ""
+        rows.append(cell)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    used = [column for column in columns if any(row.get(column) for row in rows)]
+    return [{column: row.get(column, "—") for column in used} for row in rows]
 
 
 def notes(report: Report) -> list[str]:
-    """How to read the table."""
-    said = ["± is half of a 95 % t-interval over seeds. A difference is to the baseline and paired by seed."]
+    """Return how to read the table."""
+    lines = [
+        "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed."
+    ]
     if sum(row.baseline is not None for row in report.rows) > 1:
-        said.append(
+        lines.append(
             "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so one "
             "may be open although its own interval is on one side of 0."
         )
     if any(row.needed for row in report.rows):
-        said.append(
-            "That is for one look. Adding seeds until a verdict comes finds false ones more often: decide "
-            "on a number before, or take new seeds only (--where seed=…)."
+        lines.append(
+            "This holds for one look. Adding seeds until a verdict appears finds false ones more often: "
+            "choose a number beforehand, or use new seeds only (--where seed=…)."
         )
-    said.append("gap: validation minus training loss. tokens/s: median. memory: the most of any run.")
-    return said
+    lines.append("gap: validation minus training loss. tokens/s: median. memory: the largest of any run.")
+    return lines
 
 
-def in_terminal(report: Report) -> RenderableType:
-    """The table with all that must be said around it."""
-    parts: list[RenderableType] = [Text(said) for said in report.said]
-    parts.append(lined_up(cells(report), {*report.keys, "verdict", "leaks"}))
+def render(report: Report) -> RenderableType:
+    """Return the table for a terminal, with everything that belongs around it."""
+    parts: list[RenderableType] = [Text(line) for line in report.summary]
+    parts.append(rich_table(cells(report), {*report.keys, "verdict", "leaks"}))
     parts += [Text(note, "dim") for note in notes(report)]
     if report.sensitivities:
-        parts += [Text("\nMean loss by learning rate:"), lined_up(sensitivity(report), {""})]
+        parts += [Text("\nMean loss by learning rate:"), rich_table(sensitivity(report), {""})]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
     parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
     undecided = [row for row in report.rows if row.command]
     if undecided:
-        parts.append(Text(f"more seeds for {undecided[0].title}:"))
-        parts.append(Text(f"  {undecided[0].command}"))
+        parts.append(Text(f"more seeds for {undecided[0].title}:\n  {undecided[0].command}"))
     if len(undecided) > 1:
         parts.append(Text(f"  (for {len(undecided) - 1} more: on the page)"))
     return Lines(*parts)
 
 
-def lined_up(rows: Sequence[Cells], words: set[str]) -> Table:
-    """For a terminal. Columns of ``words`` are aligned left."""
+def rich_table(rows: Sequence[Cells], words: set[str]) -> Table:
+    """Return a table for a terminal. Columns of ``words`` are aligned left."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in rows[0]:
-        justify: JustifyMethod = "left" if column in words else "right"
-        table.add_column(Text(column), justify=justify, no_wrap=column != "verdict")
+        left = column in words
+        table.add_column(Text(column), justify="left" if left else "right", no_wrap=column != "verdict")
     colors = {"better": "green", "worse": "red"}
     for row in rows:
         table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))
@@ -125,12 +118,12 @@ def lined_up(rows: Sequence[Cells], words: set[str]) -> Table:
 
 
 def sensitivity(report: Report) -> list[Cells]:
-    """A dict for each family: its mean loss at each learning rate, and its sensitivity to it."""
+    """Return a dict for each family: its mean loss at each learning rate, and its sensitivity to it."""
     return [
-        {"": title(found.family.keys)}
-        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(found.rates, found.losses, strict=True)}
-        | {"LR sensitivity": with_interval(found.value, ".3f")}
-        for found in report.sensitivities
+        {"": title(each.family.keys)}
+        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(each.rates, each.losses, strict=True)}
+        | {"LR sensitivity": with_interval(each.value, ".3f")}
+        for each in report.sensitivities
     ]
 
 
@@ -140,8 +133,8 @@ def markdown(rows: Sequence[Cells]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
         writer.writerows(rows)

@@ -1,4 +1,4 @@
-"""Is a difference noise? Paired t-intervals, verdicts that hold together, and how many seeds would settle it.
+"""Is a difference noise? Paired t-intervals, simultaneous verdicts, and how many seeds would settle it.
 
 Runs of one seed see the same batches and start from the same weights, so two groups are compared seed by
 seed: the differences have less noise than the losses.
@@ -19,14 +19,14 @@ from scipy.special import chdtri, nctdtr, stdtr, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MOST_SEEDS = 1000  # beyond that nobody runs them
+MOST_SEEDS = 1000  # more than anybody runs
 
 Losses = Mapping[int, float]  # by seed
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Of the mean of n numbers; with one number, low and high are NaN, with none all is."""
+    """The interval of the mean of n numbers. With one number low and high are NaN, with none mean is, too."""
 
     n: int
     mean: float
@@ -39,7 +39,7 @@ class Interval:
 
 
 def interval(numbers: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The t-interval of the mean."""
+    """Return the t-interval of the mean."""
     n = len(numbers)
     mean = float(np.mean(numbers)) if n else math.nan
     if n < 2:
@@ -49,13 +49,13 @@ def interval(numbers: Sequence[float], confidence: float = CONFIDENCE) -> Interv
 
 
 def paired(group: Losses, baseline: Losses) -> list[float]:
-    """group minus baseline, for the seeds that both have."""
+    """Return group minus baseline, for the seeds that both have."""
     return [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
 
 
 def p_less(differences: Sequence[float]) -> float:
-    """One-sided paired t-test: how likely are such differences if their mean is not below 0. NaN below
-    two."""
+    """Return the p of a one-sided paired t-test: how likely such differences are if their mean is not below
+    0. NaN for fewer than two."""
     n = len(differences)
     if n < 2:
         return math.nan
@@ -66,25 +66,25 @@ def p_less(differences: Sequence[float]) -> float:
 
 
 def p_value(differences: Sequence[float]) -> float:
-    """Two-sided paired t-test of a mean of 0; NaN with fewer than two differences."""
+    """Return the p of a two-sided paired t-test of a mean of 0; NaN for fewer than two differences."""
     return 2 * min(p_less(differences), p_less([-d for d in differences]))
 
 
 def p_of_best(
     group: Mapping[float, Losses], baseline: Mapping[float, Losses], best: float, baseline_best: float
 ) -> float:
-    """Two-sided: do the two differ, each at the best of its rates, where the runs themselves chose these?
+    """Return the two-sided p of no difference, each at its best rate, if the compared runs chose these rates.
 
-    The group is better if, at the rate chosen for it, it is better than the baseline at any rate. That it
-    was chosen of k rates is paid for by a factor of k (Bonferroni); whichever of the baseline's rates is
-    truly its best is among those compared, so nothing is paid for these (Berger 1982, intersection-union).
+    The group is better if, at the rate chosen for it, it is better than the baseline at every rate. Choosing
+    one of k rates costs a factor of k (Bonferroni). The baseline's truly best rate is among those compared,
+    so the baseline's rates cost nothing (Berger 1982, intersection-union).
 
     Args:
         group, baseline: rate -> losses by seed.
-        best, baseline_best: the rates that were chosen.
+        best, baseline_best: the chosen rates.
 
     Returns:
-        NaN where any two have fewer than two seeds in common: what is not compared may be the best.
+        NaN if any two rates have fewer than two seeds in common: a rate that is not compared may be the best.
     """
 
     def better(a: Mapping[float, Losses], chosen: float, b: Mapping[float, Losses]) -> float:
@@ -95,36 +95,35 @@ def p_of_best(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted for there being several; NaN stays NaN and does not count."""
-    found = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    """Return p-values adjusted for their number; NaN stays NaN and does not count."""
+    ordered = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     adjusted = [math.nan] * len(p_values)
     largest = 0.0
-    for rank, (p, i) in enumerate(found):
-        largest = max(largest, min(1.0, (len(found) - rank) * p))
+    for rank, (p, i) in enumerate(ordered):
+        largest = max(largest, min(1.0, (len(ordered) - rank) * p))
         adjusted[i] = largest
     return adjusted
 
 
 def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float64]:
-    """Of a two-sided paired t-test with n pairs: how often it finds an effect, in its direction. ``effect``
-    is the mean difference in standard deviations, above 0. (NaN where scipy's distribution cannot tell it
-    from 1.)"""
-    found: NDArray[np.float64] = 1 - nctdtr(n - 1, effect * np.sqrt(n), stdtrit(n - 1, 1 - alpha / 2))
-    return found
+    """Return how often a two-sided paired t-test with n pairs finds an effect, in its direction. ``effect``
+    is the mean difference in standard deviations, above 0. (NaN where scipy cannot distinguish it from 1.)"""
+    result: NDArray[np.float64] = 1 - nctdtr(n - 1, effect * np.sqrt(n), stdtrit(n - 1, 1 - alpha / 2))
+    return result
 
 
 def pairs_needed(effect: float, alpha: float) -> int:
-    """The fewest pairs with a power of POWER, MOST_SEEDS + 1 where these do not suffice."""
+    """Return the fewest pairs with a power of POWER; MOST_SEEDS + 1 if more would be needed."""
     n = np.arange(2, MOST_SEEDS + 1)
     enough = n[power(effect, n, alpha) >= POWER]
     return int(enough[0]) if len(enough) else MOST_SEEDS + 1
 
 
 def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, int] | None:
-    """How many seeds would tell a difference as large as the one seen from 0, among so many comparisons.
+    """Return how many seeds would distinguish a difference as large as the observed one from 0.
 
-    A range, as few seeds know little of the noise: for the ends of an 80 % interval of its standard
-    deviation. None where there is no noise or no difference to go by.
+    It is a range, since few seeds say little about the noise: for the ends of an 80 % interval of its
+    standard deviation. None if there is no noise or no difference.
     """
     n = len(differences)
     mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1)) if n > 1 else 0.0
@@ -132,5 +131,5 @@ def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, i
         return None
     alpha = (1 - CONFIDENCE) / comparisons
     ends = [deviation * math.sqrt((n - 1) / chdtri(n - 1, tail)) for tail in (0.1, 0.9)]  # low, high
-    fewest, most = (pairs_needed(mean / end, alpha) for end in ends)
-    return max(fewest, n + 1), max(most, n + 1)
+    low, high = (pairs_needed(mean / end, alpha) for end in ends)
+    return max(low, n + 1), max(high, n + 1)

@@ -1,36 +1,37 @@
-"""What a comparison leaves behind, for people and for other programs:
+"""Write what a comparison leaves behind, for people and for other programs:
 
 index.html              the page
 table.md, table.csv     the table
-runs.csv                a line a run: settings that differ, how it ended, what it cost
-metrics.csv             a line a number: run, step, tokens, seconds, metric, value
+runs.csv                a line per run: settings that differ, how it ended, what it cost
+metrics.csv             a line per number: run, step, tokens, seconds, metric, value
 figures/*.svg           each figure, for a paper
 """
 
+import csv
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from comparison import curves, figures, groups
 from comparison.groups import ComparisonError, title
 from comparison.load import Run
-from comparison.page import page, shown_groups
+from comparison.page import page
 from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
-NUMBERS = 1_000_000  # in metrics.csv: what a spreadsheet holds. Of more, evenly spread steps are written
+NUMBERS = (
+    1_000_000  # in metrics.csv, as many as a spreadsheet holds; of more, evenly spread steps are written
+)
 
 
-def write(report: Report, out: Path) -> Iterator[str]:
-    """Write all of it into ``out``, and say what as it is done.
+def write_report(report: Report, out: Path) -> Iterator[str]:
+    """Write all files into ``out``, and yield a line about each when it is done.
 
     Raises:
-        ComparisonError: there are files that are no report's.
+        ComparisonError: the folder has files that are not of a report.
         OSError: it cannot be written.
     """
     others = [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []
@@ -43,24 +44,21 @@ def write(report: Report, out: Path) -> Iterator[str]:
     yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"
     rows = cells(report)
     (out / "table.md").write_text(markdown(rows), encoding="utf-8")
-    write_csv(out / "table.csv", list(rows[0]), [list(row.values()) for row in rows])
-    runs = [line(run, report) for run in report.runs]
-    write_csv(out / "runs.csv", list(runs[0]), [list(run.values()) for run in runs])
-    part = write_metrics(report, out / "metrics.csv")
-    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{part}"
+    write_csv(out / "table.csv", rows)
+    write_csv(out / "runs.csv", [run_row(run, report) for run in report.runs])
+    thinning = write_metrics(report, out / "metrics.csv")
+    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{thinning}"
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
-    count = 0
-    for name, spec in drawn(report):
+    specs = dict(figure_specs(report))
+    for name, spec in specs.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
-        count += 1
     many = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
-    yield f"{out / 'figures'}/: {count} figures as SVG" + many * (len(report.rows) > figures.MANY)
+    yield f"{out / 'figures'}/: {len(specs)} figures as SVG" + many * (len(report.rows) > figures.MANY)
 
 
-def line(run: Run, report: Report) -> dict[str, Any]:
-    """Of runs.csv."""
+def run_row(run: Run, report: Report) -> dict[str, Any]:
     keys = {key: run.config.get(key, "") for key in groups.differing(report.runs)}
     return {
         "run": run.name,
@@ -79,43 +77,35 @@ def line(run: Run, report: Report) -> dict[str, Any]:
 
 
 def write_metrics(report: Report, file: Path) -> str:
-    """metrics.csv. Returns what is to be said of its size."""
+    """Write metrics.csv. Return how it was thinned, if it was."""
     total = sum(len(rows) for run in report.runs for rows, _ in run.metrics.values())
     stride = math.ceil(total / NUMBERS)
-    with file.open("w", encoding="utf-8") as stream:
-        stream.write("run,step,tokens,seconds,metric,value\n")
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("run", "step", "tokens", "seconds", "metric", "value"))
         for run in report.runs:
-            axes = zip(*(run.axes[axis] for axis in ("step", "tokens", "seconds")), strict=True)
-            heads = np.array(
-                [f"{cell(run.name)},{s:.0f},{t:.0f},{seconds:.3f}," for s, t, seconds in axes], object
-            )
+            axes = zip(*(run.axes[axis].tolist() for axis in ("step", "tokens", "seconds")), strict=True)
+            heads = [(run.name, f"{s:.0f}", f"{t:.0f}", f"{seconds:.3f}") for s, t, seconds in axes]
             for metric, (rows, values) in run.metrics.items():
-                name = cell(metric)
-                stream.writelines(
-                    f"{head}{name},{value:.7g}\n"
-                    for head, value in zip(heads[rows[::stride]], values[::stride].tolist(), strict=True)
-                )
+                points = zip(rows[::stride].tolist(), values[::stride].tolist(), strict=True)
+                writer.writerows((*heads[row], metric, f"{value:.7g}") for row, value in points)
     return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""
 
 
-def cell(text: str) -> str:
-    """Of a CSV file."""
-    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n\r') else text
-
-
-def drawn(report: Report) -> Iterator[tuple[str, figures.Spec]]:
-    """Each figure's name and description."""
-    shown, titles = shown_groups(report)
+def figure_specs(report: Report) -> Iterator[tuple[str, figures.Spec]]:
+    """Yield each figure's name and description."""
+    arms, titles = [row.group for row in report.rows], [row.title for row in report.rows]
     for metric in curves.CURVES:
-        bands = [curves.band(group, metric) for group in shown]
+        bands = [curves.band(group, metric) for group in arms]
         if any(bands):
             rows = figures.curve_rows(titles, bands)
-            for axis in figures.AXES if "loss" in metric and len(shown) <= figures.MANY else ("step",):
+            for axis in figures.AXES if "loss" in metric and len(arms) <= figures.MANY else ("step",):
                 name = f"{metric} against {axis}".replace(" ", "-")
                 yield name, figures.filled(figures.curves(titles, metric, axis), rows)
     if report.sensitivities:
-        names = [title(one.family.keys) for one in report.sensitivities]
+        names = [title(each.family.keys) for each in report.sensitivities]
         rows = figures.rate_rows(names, report.sensitivities)
         yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
-    for one in curves.maps(shown) if len(shown) <= figures.MANY else ():
-        yield f"map-{one.name}", figures.filled(figures.heat(one), figures.heat_rows(titles, one))
+    for statistic in curves.maps(arms) if len(arms) <= figures.MANY else ():
+        rows = figures.heat_rows(titles, statistic)
+        yield f"map-{statistic.name}", figures.filled(figures.heat(statistic), rows)

@@ -1,14 +1,14 @@
 """Published claims about normalization, each measured again by one command, with a verdict.
 
-    python -m findings                              list them: the claim, the time it takes, what was found
+    python -m findings                              list them: the claim, the time it takes, the verdict
     python -m findings warm_up removable_blocks     measure these: PASS, FAIL or INCONCLUSIVE
-    python -m findings --under 1                    all that take less than so many minutes
+    python -m findings --under 1                    all that take at most so many minutes
     python -m findings warm_up model.n_embd=96      under other conditions: any key of train.py
-    python -m findings warm_up --control            where the claim should not come true
-    python -m findings --docs                       docs/findings.md, of all that is measured
+    python -m findings warm_up --control            under conditions in which the claim should fail
+    python -m findings --docs                       write results/findings.md, of everything that is measured
 
-What was measured before is read back. runs/findings has the runs, the numbers and the page, index.html. A
-finding is a YAML in conf/finding; yours may be in the folder finding of a --config-dir.
+Earlier measurements are read back. runs/findings has the runs, the numbers, and findings.md with pictures. A
+finding is a YAML in conf/finding; yours can be in the folder finding of a --config-dir.
 """
 
 import argparse
@@ -21,126 +21,111 @@ from rich.console import Console
 
 from cli import app, messages
 from cli.schema import RunConfig
-from comparison.figures import save
-from findings import finding, render, running
-from findings.figure import picture
-from findings.finding import Finding
-from findings.judging import FEWEST, judge
-from findings.web_page import page
+from comparison.load import FINDINGS
+from findings import render, running
+from findings.finding import Finding, find, load_findings
+from findings.judging import MIN_SEEDS, judge
 from rundir.environment import ROOT
 from system import signals
 from system.errors import ConfigError
 
-RESULTS = ROOT / "results" / "findings"  # that docs/findings.md is made of
-MARK = "<!-- Below is what python -m findings --docs writes. -->\n\n"
+RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
 
 
-def chosen(asked: argparse.Namespace, every: dict[str, Finding]) -> dict[str, Finding]:
-    """The findings that are asked for, under the conditions that are. Raises ConfigError."""
-    names = [word for word in asked.what if "=" not in word]
-    overrides = dict(word.split("=", 1) for word in asked.what if "=" in word)
-    if not names and asked.under is None:
-        raise ConfigError("of which finding? Name one, or give --under MINUTES")
-    if asked.seeds is not None and asked.seeds < FEWEST:
-        raise ConfigError(
-            f"--seeds: {asked.seeds} give no interval that a verdict could rest on; give 3 or more"
-        )
-    found = {name: finding.named(name, every) for name in names} or every
-    if asked.under is not None:
-        found = {name: one for name, one in found.items() if one.minutes <= asked.under}
-    if not found:
-        raise ConfigError(f"--under: none of them takes {asked.under:g} minutes or less")
-    seeds = list(range(asked.seeds)) if asked.seeds else None
-    return {name: one.under(overrides, seeds) for name, one in found.items()}
+def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, Finding]:
+    """Return the requested findings, under the requested conditions. Raises ConfigError."""
+    names = [word for word in args.words if "=" not in word]
+    overrides = dict(word.split("=", 1) for word in args.words if "=" in word)
+    if not names and args.under is None:
+        raise ConfigError("no finding is named; name one, or give --under MINUTES")
+    if args.seeds is not None and args.seeds < MIN_SEEDS:
+        raise ConfigError(f"--seeds: {args.seeds} are too few for a verdict; give {MIN_SEEDS} or more")
+    selected = {name: find(name, findings) for name in names} or findings
+    if args.under is not None:
+        selected = {name: finding for name, finding in selected.items() if finding.minutes <= args.under}
+    if not selected:
+        raise ConfigError(f"--under: none of them takes {args.under:g} minutes or less; give more")
+    seeds = list(range(args.seeds)) if args.seeds else None
+    return {name: finding.under(overrides, seeds) for name, finding in selected.items()}
 
 
-def measure(found: dict[str, Finding], asked: argparse.Namespace, console: Console) -> bool:
-    """Measure them one after another and say what comes out; one that cannot be is named, the others go on.
-    Returns whether all could be."""
+def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
+    """Measure findings one after another and print their verdicts. If one fails, print why and continue.
+    Return whether all could be measured."""
     complete = True
-    other = " ".join(word for word in asked.what if "=" in word)
-    for number, (name, plain) in enumerate(found.items(), start=1):
-        one, kept_as = (plain.as_control(), f"{name}-control") if asked.control else (plain, name)
-        title = f"{name} with {other}" if other else name
-        print(f"[{number}/{len(found)}] {title}, at most about {one.minutes:g} min", flush=True)
+    overrides = " ".join(word for word in args.words if "=" in word)
+    for number, (name, original) in enumerate(findings.items(), start=1):
+        finding, key = (original.as_control(), f"{name}-control") if args.control else (original, name)
+        title = f"{name} with {overrides}" if overrides else name
+        print(f"[{number}/{len(findings)}] {title}, at most about {finding.minutes:g} min", flush=True)
         try:
-            result = running.obtain(kept_as, one, asked.out, asked.config_dir)
+            result = running.obtain(key, finding, args.out, args.config_dir)
         except Exception as error:
             messages.report(error, app.known_keys(RunConfig), prefix=name)
             complete = False
             continue
-        if asked.control:
-            print(f"control of {name}, which should not PASS: {one.control.what}")
-        console.print(render.in_terminal(title, one, judge(one, result.by_seed)))
+        if args.control:
+            print(f"control of {name}, which should not PASS: {finding.control.what}")
+        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed)))
     return complete
 
 
-def write_docs(folder: Path) -> None:
-    """docs/findings.md below its introduction, its pictures, and the results that it is made of: those in
-    ``folder``, and those that were there before."""
-    pictures = ROOT / "docs" / "findings"
-    for made in (pictures, RESULTS):
-        made.mkdir(exist_ok=True)
-    every = finding.every()
-    for name, one in every.items():
-        for of, its in ((name, one), (f"{name}-control", one.as_control())):
-            if file := running.newest(of, its, folder):
-                shutil.copyfile(file, RESULTS / f"{of}.json")
-    known = render.entries(every, [RESULTS])
-    for entry in known:
-        if entry.result:
-            save(picture(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
-    document = ROOT / "docs" / "findings.md"
-    introduction, mark, _ = document.read_text(encoding="utf-8").partition(MARK)
-    document.write_text(introduction + mark + render.document(known), encoding="utf-8")
-    print(document)
+def collect(findings: dict[str, Finding], folder: Path) -> None:
+    """Copy the results in ``folder`` into results/findings."""
+    for name, finding in findings.items():
+        for key, conditions in ((name, finding), (f"{name}-control", finding.as_control())):
+            if file := running.newest(key, conditions, folder):
+                shutil.copyfile(file, RESULTS / f"{key}.json")
+
+
+def work(args: argparse.Namespace, console: Console) -> bool:
+    """Measure, list or write. Return whether everything could be measured."""
+    findings, results = load_findings(args.config_dir), args.out / "results"
+    complete = True
+    if args.words or args.under is not None or args.control or args.seeds is not None:
+        complete = measure(select(args, findings), args, console)
+        measured = [entry for entry in render.entries(findings, [results]) if entry.result]
+        if measured:
+            render.write_document(measured, args.out / "findings.md", args.out / "pictures")
+            print(f"{args.out / 'findings.md'}: everything that is measured, with pictures")
+    elif not args.docs:
+        console.print(render.listing(render.entries(findings, [results, RESULTS])))
+        print("Verdicts of findings that were not measured on this machine are from results/findings.md.")
+    if args.docs:
+        published = load_findings()
+        collect(published, results)
+        render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
+        print(RESULTS.with_suffix(".md"))
+    return complete
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
+        prog="python -m findings",
         description=__doc__.split("\n")[0],
         epilog=__doc__.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="*", help="names of findings, and overrides as model.n_embd=96")
-    parser.add_argument("--under", type=float, metavar="MINUTES", help="those that take less")
-    parser.add_argument("--control", action="store_true", help="their controls, which must not PASS")
-    parser.add_argument("--seeds", type=int, metavar="N", help="on seeds 0 to N − 1 instead")
-    parser.add_argument("--docs", action="store_true", help="write docs/findings.md, and results/findings")
-    parser.add_argument("--config-dir", help="a folder with more of conf/: finding, norm, …")
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/findings"), help="runs, results and page; runs/findings"
-    )
-    asked = parser.parse_intermixed_args()
+    add = parser.add_argument
+    add("words", nargs="*", metavar="NAME", help="names of findings, and overrides as model.n_embd=96")
+    add("--under", type=float, metavar="MINUTES", help="those that take at most so long")
+    add("--control", action="store_true", help="their controls, which must not PASS")
+    add("--seeds", type=int, metavar="N", help="on seeds 0 to N − 1 instead")
+    add("--docs", action="store_true", help="write results/findings.md, its numbers and pictures")
+    add("--config-dir", help="a folder with more of conf/: finding, norm, …")
+    add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
+    args = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with signals.ending():
-            complete = work(asked, console)
+            complete = work(args, console)
     except BrokenPipeError:
         messages.exit_quietly()
     except Exception as error:
         messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
     sys.exit(0 if complete else 1)
-
-
-def work(asked: argparse.Namespace, console: Console) -> bool:
-    """Do what is asked. Returns whether all of it could be."""
-    every, results = finding.every(asked.config_dir), asked.out / "results"
-    complete = True
-    if asked.what or asked.under is not None or asked.control or asked.seeds is not None:
-        complete = measure(chosen(asked, every), asked, console)
-    elif not asked.docs:
-        console.print(render.listing(render.entries(every, [results, RESULTS])))
-        print("Where nothing was measured here the verdicts are those of docs/findings.md.")
-    if asked.docs:
-        write_docs(results)
-    known = render.entries(every, [results])
-    if any(entry.result for entry in known):
-        (asked.out / "index.html").write_text(page(known), encoding="utf-8")
-        print(f"{asked.out / 'index.html'}: open it in a browser")
-    return complete
 
 
 if __name__ == "__main__":

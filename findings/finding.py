@@ -1,7 +1,7 @@
-"""A finding: a published claim, under which conditions it is looked at, and what would confirm it.
+"""A finding: a published claim, the conditions under which it is measured, and what would confirm it.
 
 Each is a YAML in conf/finding, or in the folder ``finding`` of a --config-dir; its keys are the attributes
-here. Torch is not imported for reading them.
+below. Reading them does not import torch.
 """
 
 import difflib
@@ -19,22 +19,22 @@ from system.errors import ConfigError
 from system.validate import Checked, checked
 
 Scalar = bool | int | float | str | None
-Overrides = dict[str, Scalar]  # key of train.py's -> value
+Overrides = dict[str, Scalar]  # key of train.py -> value
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3)]
 
 
 def override(key: str, value: Scalar) -> str:
-    """As it is typed."""
+    """Return ``key=value`` as it is typed."""
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 class Expected(Checked):
-    """Where the mean of a quantity should lie; an end that is not given is open.
+    """The range in which the mean of a quantity should lie; an end that is not given is open.
 
     Attributes:
-        above, below: the ends. One by itself is not included: a tie confirms no direction. Two are: what must
-            be 0 is from 0 to 0.
-        why: where these numbers come from, or, of a condition, what it means if it is not fulfilled.
+        above, below: the ends. A single end is excluded, since a tie confirms no direction; two are included,
+            so that a quantity that must be 0 is expected from 0 to 0.
+        why: the source of these numbers, or, for a condition, what it means if it is not fulfilled.
     """
 
     above: float | None = None
@@ -42,7 +42,7 @@ class Expected(Checked):
     why: str
 
     @model_validator(mode="after")
-    def some_interval(self) -> Self:
+    def has_a_range(self) -> Self:
         if self.above is None and self.below is None:
             raise ValueError("above: neither this nor below is given, so nothing could contradict it")
         if self.low > self.high:
@@ -61,24 +61,23 @@ class Expected(Checked):
     def closed(self) -> bool:
         return self.above is not None and self.below is not None
 
-    def holds(self, found: Interval) -> bool:
-        """Whether all of it lies there."""
-        inside = self.low < found.low and found.high < self.high
-        return inside or (self.closed and self.low <= found.low and found.high <= self.high)
+    def holds(self, interval: Interval) -> bool:
+        """Return whether the whole interval lies in the range."""
+        inside = self.low < interval.low and interval.high < self.high
+        return inside or (self.closed and self.low <= interval.low and interval.high <= self.high)
 
-    def excludes(self, found: Interval) -> bool:
-        """Whether none of it does."""
-        outside = found.high < self.low or self.high < found.low
-        return outside or (not self.closed and (found.high == self.low or self.high == found.low))
+    def excludes(self, interval: Interval) -> bool:
+        """Return whether no part of the interval lies in the range."""
+        outside = interval.high < self.low or self.high < interval.low
+        return outside or (not self.closed and (interval.high == self.low or self.high == interval.low))
 
 
 class Control(Checked):
-    """The same measurement where the claim should not come true: with another norm, placement or
-    initialization.
+    """The same measurement under conditions in which the claim should fail: another norm, placement or init.
 
     Attributes:
         what: what is wrong in it, in words.
-        all, arms, options: what is put in the place of the finding's; an arm that is not named stays.
+        all, arms, options: replacements for the finding's; arms that are not named stay.
     """
 
     what: str
@@ -88,7 +87,7 @@ class Control(Checked):
 
 
 class Picture(Checked):
-    """Titles and scales of the axes of its picture; ``rows`` of what is measured are its points, a colour an
+    """Titles and scales of the picture's axes. Its points are the rows that are measured, a colour per
     arm."""
 
     x: str
@@ -101,21 +100,22 @@ class Picture(Checked):
 class Finding(Checked):
     """Attributes:
     claim: one sentence.
-    source: paper, arXiv number, where in it.
-    numbers: those of the source, and how well the source was checked for them.
-    read: that: ``here`` (the paper or its code was read for this project), ``second hand``, ``memory``, or
-        ``ours``: it is no published claim, but follows from a formula or was first measured here.
-    size: model, text and length, in words.
-    minutes: that it takes on two cores.
-    trains: whether its models are trained; else they are looked at as step 0 sees them.
-    all, arms, over: train.py's overrides: of every model; of each arm, by its name; and one key with several
-        values, each of which every arm has.
-    seeds: of the models; arms are paired by them. measure: the function that measures it, and ``options`` its
-        keyword arguments. expected: the quantities that it returns, and where each should lie. All must.
-        inconclusive: those of its quantities that must lie where they say for the verdict to mean anything.
-        because: what the most likely reason for another result than the claimed one predicts; measured, too,
-        and no part of the verdict.
-    remark: what else is to be said of the result.
+    source: paper, arXiv number, section.
+    numbers: those of the source, and how well the source was checked.
+    read: the basis of ``numbers``: ``here`` (the paper or its code was read for this project), ``second
+        hand``, ``memory``, or ``ours``: not a published claim, but derived from a formula or first measured
+    here. size: model, text and length, in words.
+    minutes: the time it takes on two cores.
+    trains: whether its models are trained; otherwise they are measured as initialised.
+    all, arms, over: overrides of train.py: for every model; for each arm, by its name; and one key with
+        several values, each of which every arm has.
+    seeds: of the models; arms are paired by seed.
+    measure: the function that measures it, with ``options`` as keyword arguments.
+    expected: the quantities that it returns, and their ranges. All must hold.
+    inconclusive: quantities that must lie in their ranges for the verdict to mean anything.
+    because: what the most likely reason predicts if the result is not the claimed one; it is measured, too,
+        and is no part of the verdict.
+    remark: further remarks on the result.
     """
 
     claim: str
@@ -141,11 +141,13 @@ class Finding(Checked):
     @model_validator(mode="after")
     def control_has_its_arms(self) -> Self:
         if other := self.control.arms.keys() - self.arms.keys():
-            raise ValueError(f"control.arms: there is no arm {min(other)!r}; it has {', '.join(self.arms)}")
+            raise ValueError(
+                f"control.arms: no arm is called {min(other)!r}; choose from {', '.join(self.arms)}"
+            )
         return self
 
     def as_control(self) -> "Finding":
-        """The finding with its control's conditions."""
+        """Return the finding under its control's conditions."""
         changed = {
             "all": self.all | self.control.all,
             "arms": self.arms | self.control.arms,
@@ -154,53 +156,53 @@ class Finding(Checked):
         return self.model_copy(update=changed)
 
     def conditions(self) -> dict[str, Any]:
-        """All that a result depends on, but for the code, as plain data."""
-        return self.model_dump(
-            mode="json", include={"trains", "all", "arms", "over", "seeds", "measure", "options"}
-        )
+        """Return everything that a result depends on, except the code, as plain data."""
+        keys = {"trains", "all", "arms", "over", "seeds", "measure", "options"}
+        return self.model_dump(mode="json", include=keys)
 
     def quantities(self) -> list[str]:
-        """All that its function must give."""
+        """Return the names of everything that its function must return."""
         return [*self.expected, *self.inconclusive, *self.because]
 
     def under(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
-        """The finding under other conditions. Raises ConfigError where its arms differ in these."""
-        own = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
-        if taken := overrides.keys() & own:
-            raise ConfigError(f"{min(taken)}: is what its models differ in; change another key, or --seeds")
+        """Return the finding under other conditions. Raises ConfigError if its arms differ in one of the
+        keys."""
+        varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
+        if taken := overrides.keys() & varied:
+            raise ConfigError(f"{min(taken)}: its models differ in this key; change another one, or --seeds")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
 
 
-def every(config_dir: str | None = None) -> dict[str, Finding]:
-    """All findings by name: those of conf/finding, and those of the folder ``finding`` of config_dir, which
-    go before.
+def load_findings(config_dir: str | None = None) -> dict[str, Finding]:
+    """Return all findings by name: those of conf/finding and of the folder ``finding`` of config_dir, which
+    takes precedence.
 
     Raises:
-        ConfigError: one is not as findings are.
-        OSError: there is no such folder.
+        ConfigError: a finding is invalid.
+        OSError: the folder does not exist.
     """
     folders = [CONF / "finding", *([Path(config_dir) / "finding"] if config_dir else [])]
     files = {
         file.stem: file for folder in folders for file in sorted(folder.iterdir()) if file.suffix == ".yaml"
     }
-    return {name: read(file) for name, file in files.items()}
+    return {name: load_finding(file) for name, file in files.items()}
 
 
-def read(file: Path) -> Finding:
-    """Raises ConfigError where it is not as findings are."""
+def load_finding(file: Path) -> Finding:
+    """Read a finding. Raises ConfigError if it is invalid."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ConfigError("is no mapping of keys; look at one of conf/finding")
+            raise ConfigError("not a mapping of keys; see conf/finding for examples")
         return checked(Finding, content)
     except (ConfigError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
 
 
-def named(name: str, among: dict[str, Finding]) -> Finding:
-    """Raises ConfigError where there is none of that name."""
-    if name not in among:
-        near = difflib.get_close_matches(name, among, n=1)
+def find(name: str, findings: dict[str, Finding]) -> Finding:
+    """Return the finding of that name. Raises ConfigError if it does not exist."""
+    if name not in findings:
+        near = difflib.get_close_matches(name, findings, n=1)
         advice = f"did you mean {near[0]}?" if near else "python -m findings lists them"
-        raise ConfigError(f"there is no finding {name!r}; {advice}")
-    return among[name]
+        raise ConfigError(f"no finding is called {name!r}; {advice}")
+    return findings[name]

@@ -1,15 +1,16 @@
 """From the numbers of each seed to a verdict.
 
-A quantity's mean has a 95 % t-interval over seeds (Student 1908). The quantity
+The mean of a quantity has a 95 % t-interval over seeds (Student 1908). The quantity
 
-- passes if the interval lies where the mean should; - fails if it lies outside, made wider where a finding
-has several quantities; - is inconclusive if neither: it reaches over an end, there are fewer than three
-seeds, or a number is not finite.
+- passes if the interval lies in the expected range;
+- fails if it lies outside, after it is widened if a finding has several quantities;
+- is inconclusive otherwise: the interval crosses an end of the range, there are fewer than three seeds, or a
+  number is not finite.
 
-A finding passes where all of its quantities do, fails where one does. That all must pass makes a false PASS
-of the whole no likelier than of one (Berger 1982); that one failure is enough would make a false FAIL
-likelier, so for that the k intervals are simultaneous ones (Bonferroni, 1 − 5 %/k). Conditions come first:
-where one of ``inconclusive`` is not fulfilled the finding is INCONCLUSIVE whatever else.
+A finding passes if all of its quantities do, and fails if one does. Since all must pass, a false PASS of the
+finding is no likelier than one of a quantity (Berger 1982). Since one failure is enough, a false FAIL would
+be likelier, so the k intervals that decide it are simultaneous (Bonferroni, 1 − 5 %/k). Conditions come
+first: if one of ``inconclusive`` is not fulfilled, the finding is INCONCLUSIVE.
 """
 
 import math
@@ -20,7 +21,7 @@ from enum import StrEnum
 from comparison.verdicts import CONFIDENCE, Interval, interval
 from findings.finding import Expected, Finding
 
-FEWEST = 3  # seeds
+MIN_SEEDS = 3
 
 
 class Verdict(StrEnum):
@@ -31,17 +32,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """One quantity."""
+    """A quantity with its interval and verdict."""
 
     quantity: str
     expected: Expected
-    found: Interval
+    interval: Interval
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A finding's verdict, why it is none, and its quantities and conditions."""
+    """A finding's verdict, why it is inconclusive, and its quantities and conditions."""
 
     verdict: Verdict
     why: str
@@ -50,45 +51,43 @@ class Judgement:
     because: list[Judged]
 
 
-def judged(quantity: str, expected: Expected, values: Sequence[float], among: int) -> Judged:
-    """One quantity, of each seed, among so many."""
+def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], among: int) -> Judged:
+    """Judge one of ``among`` quantities by its value in each seed."""
     if not all(map(math.isfinite, values)):
         unknown = Interval(len(values), math.nan, math.nan, math.nan)
         return Judged(quantity, expected, unknown, Verdict.INCONCLUSIVE)
-    found = interval(values)
-    if len(values) < FEWEST:
-        return Judged(quantity, expected, found, Verdict.INCONCLUSIVE)
-    if expected.holds(found):
-        return Judged(quantity, expected, found, Verdict.PASS)
-    outside = expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / among))
-    return Judged(quantity, expected, found, Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
+    measured = interval(values)
+    verdict = Verdict.INCONCLUSIVE
+    if len(values) >= MIN_SEEDS and expected.holds(measured):
+        verdict = Verdict.PASS
+    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / among)):
+        verdict = Verdict.FAIL
+    return Judged(quantity, expected, measured, verdict)
 
 
 def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judgement:
-    """What the numbers of each seed say of a finding."""
+    """Judge a finding by the numbers of each seed."""
 
-    def of(expectations: Mapping[str, Expected]) -> list[Judged]:
-        return [
-            judged(name, one, [values.get(name, math.nan) for values in by_seed.values()], len(expectations))
-            for name, one in expectations.items()
-        ]
+    def judge_all(expectations: Mapping[str, Expected]) -> list[Judged]:
+        values = {
+            name: [measured.get(name, math.nan) for measured in by_seed.values()] for name in expectations
+        }
+        return [judge_quantity(name, e, values[name], len(expectations)) for name, e in expectations.items()]
 
-    parts = of(finding.expected), of(finding.inconclusive), of(finding.because)
+    parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)
     quantities, conditions, _ = parts
-    verdicts = {one.verdict for one in quantities}
-    if unmet := [one for one in conditions if one.verdict != Verdict.PASS]:
+    if unmet := [each for each in conditions if each.verdict != Verdict.PASS]:
         return Judgement(Verdict.INCONCLUSIVE, unmet[0].expected.why, *parts)
-    if Verdict.FAIL in verdicts:
+    if any(each.verdict == Verdict.FAIL for each in quantities):
         return Judgement(Verdict.FAIL, "", *parts)
-    if Verdict.INCONCLUSIVE in verdicts:
-        open_ones = [one for one in quantities if one.verdict == Verdict.INCONCLUSIVE]
-        return Judgement(Verdict.INCONCLUSIVE, undecided(open_ones[0]), *parts)
+    if undecided := [each for each in quantities if each.verdict == Verdict.INCONCLUSIVE]:
+        return Judgement(Verdict.INCONCLUSIVE, reason(undecided[0]), *parts)
     return Judgement(Verdict.PASS, "", *parts)
 
 
-def undecided(one: Judged) -> str:
-    if one.found.n < FEWEST:
-        return f"fewer than {FEWEST} seeds"
-    if not math.isfinite(one.found.mean):
-        return f"{one.quantity}: not a finite number in every seed"
-    return f"{one.quantity}: the interval reaches over an end of what is expected"
+def reason(undecided: Judged) -> str:
+    if undecided.interval.n < MIN_SEEDS:
+        return f"fewer than {MIN_SEEDS} seeds"
+    if not math.isfinite(undecided.interval.mean):
+        return f"{undecided.quantity}: not a finite number in every seed"
+    return f"{undecided.quantity}: the interval crosses an end of the expected range"

@@ -1,4 +1,4 @@
-"""The models that a finding is about: of each seed, one for every arm and every value of what is varied."""
+"""The models of a finding: for each seed, one per arm and per value of the key that is varied."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from model import GPT
 
-# Of every model that is trained: where and how it is watched, no part of its conditions.
+# How every trained model is run and watched, which is no part of its conditions.
 TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
-UNSEEN = 1_000_000  # steps from here on no run has made, so their batches are new
+UNSEEN = 1_000_000  # steps from this one on are trained by no run, so their batches are new
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of data=shakespeare
 
 
@@ -38,14 +38,14 @@ class Case:
     """One model.
 
     Attributes:
-        arm, value: which it is: its arm, and the value of what is varied, None where nothing is.
-        typed: train.py's arguments that make it.
-        folder: of its run, where it is trained; else None, and the model is as it begins.
+        arm, value: its arm, and its value of the key that is varied, if any.
+        arguments: of train.py, that make it.
+        folder: of its run; None if it is not trained, and measured as initialised.
     """
 
     arm: str
     value: Scalar
-    typed: list[str]
+    arguments: list[str]
     config: RunConfig
     data: Prepared = field(repr=False)
     folder: Path | None
@@ -56,29 +56,29 @@ class Case:
 
     @property
     def precision(self) -> str:
-        """That it was trained in; it is looked at in fp32."""
+        """The precision in which it was trained. It is measured in fp32."""
         return device.choose(self.config.device, self.config.precision).precision if self.folder else "fp32"
 
     def model(self) -> "GPT":
-        """A new copy of it, in fp32 on the CPU: with its last weights, or those it begins with; in training
-        mode."""
+        """Return a new copy of it in fp32 on the CPU, in training mode: with its last weights, or those that
+        it is initialised to."""
         from training.build import OURS, initial_model
         from training.load_model import load_model
 
         vocab_size = self.data.tokenizer.vocab_size
         if self.folder is None:
             return initial_model(self.config, vocab_size)
-        steps = checkpoint_file.saved_steps(self.folder / "checkpoints")
         if self.run.diverged:
-            raise ConfigError(f"{self.folder}: it diverged, so it has no last weights to look at")
+            raise ConfigError(f"{self.folder}: it diverged, so it has no last weights to measure")
+        steps = checkpoint_file.saved_steps(self.folder / "checkpoints")
         if not steps:
-            raise ConfigError(f"{self.folder}: its checkpoints are gone; delete the folder, and run it again")
+            raise ConfigError(f"{self.folder}: no checkpoint; delete the folder, and run it again")
         loaded = checkpoint_file.load(checkpoint_file.path_of(self.folder / "checkpoints", steps[-1]))
-        asked = (component.target.split(".")[0] for component in self.config.components().values())
-        return load_model(loaded, vocab_size, (*OURS, *asked))
+        packages = (component.target.split(".")[0] for component in self.config.components().values())
+        return load_model(loaded, vocab_size, (*OURS, *packages))
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
-        """Tokens and targets, (rows, block_size) int64 both: the training batch of a step."""
+        """Return the training batch of a step: tokens and targets, (rows, block_size) int64 both."""
         import torch
 
         from model.seeds import seed_for
@@ -89,16 +89,15 @@ class Case:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def windows(self, count: int) -> tuple["Tensor", "Tensor"]:
-        """The same of the validation split: so many windows, evenly spread."""
+        """Return ``count`` evenly spread windows of the validation split."""
         import torch
 
-        T = self.config.model.block_size
-        [(x, y)] = windows.fixed_windows(self.data.val, T, count, count)
+        [(x, y)] = windows.fixed_windows(self.data.val, self.config.model.block_size, count, count)
         return torch.from_numpy(x), torch.from_numpy(y)
 
     @cached_property
     def run(self) -> load.Run:
-        """Its run, read back. Raises ConfigError where that cannot be."""
+        """Its run, read back. Raises ConfigError if it cannot be read."""
         assert self.folder
         try:
             return load.load(self.folder)[0]
@@ -106,18 +105,16 @@ class Case:
             raise ConfigError(f"{self.folder}: {error}; delete the folder, and run it again") from None
 
     def loss(self) -> float:
-        """val/full_loss at the end, of a run that diverged at most the first val/loss, as Wortsman et al.
-        2023 (arXiv 2309.14322, §2.2) count it; nats per token."""
+        """Return the last val/full_loss, in nats per token. A run that diverged counts as its first val/loss,
+        and that caps the others, as Wortsman et al. 2023 (arXiv 2309.14322, §2.2) count."""
         first = float(self.run.curve("val/loss")[1][0])
         return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
 
 
 @dataclass
 class Cases:
-    """All models of one seed.
-
-    ``cases["pre"]`` is that of the arm where nothing is varied, ``cases.over("pre")`` each by its value.
-    """
+    """All models of one seed. ``cases["pre"]`` is that of an arm without varied key, ``cases.over("pre")``
+    are those of an arm by their value."""
 
     seed: int
     every: list[Case]
@@ -136,20 +133,15 @@ class Cases:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was measured of one seed.
-
-    Attributes:
-        values: by quantity.
-        rows: points for the picture: (arm, x, y).
-    """
+class Measured:
+    """The measurement of one seed: values by quantity, and (arm, x, y) points of the picture."""
 
     values: Mapping[str, float]
     rows: list[tuple[str, Any, float]]
 
 
 def excerpt(characters: int, folder: Path) -> Path:
-    """A file with so many of data=shakespeare's first characters, made where it is not there."""
+    """Return a file with the first characters of data=shakespeare; write it if it does not exist."""
     from data.corpora import shakespeare
 
     file = folder / f"shakespeare-{characters}.txt"
@@ -159,43 +151,41 @@ def excerpt(characters: int, folder: Path) -> Path:
     return file.resolve()
 
 
-def watched(config: RunConfig) -> str:
-    """A name for how runs are watched, which is no part of what they are: a finding finds those of another
-    only if they were watched as it needs."""
+def watching_hash(config: RunConfig) -> str:
+    """Return a name for how a run is watched, which is no part of its identity: findings share a run only if
+    it was watched as each of them needs."""
     how = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
     return short_hash(how)
 
 
 def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
-    """The models of a finding, seed by seed. Raises ConfigError, and DataError where there is no such
-    text."""
+    """Return the models of a finding, seed by seed. Raises ConfigError, and DataError if the text is
+    missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
-    made: list[tuple[str, Scalar, list[str]]] = []
-    for (arm, own), value in product(finding.arms.items(), values):
-        overrides = finding.all | own
-        if key:
-            overrides[key] = value
+    models: list[tuple[str, Scalar, list[str]]] = []
+    for (arm, of_arm), value in product(finding.arms.items(), values):
+        overrides = finding.all | of_arm | ({key: value} if key else {})
         if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
             overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
-        made.append((arm, value, [app.quoted(override(*pair)) for pair in overrides.items()]))
-    search_path = app.search_path(config_dir)
-    composed = app.composed_all("config", RunConfig, [[*typed, *search_path] for *_, typed in made])
+        models.append((arm, value, [app.quoted(override(*pair)) for pair in overrides.items()]))
+    searching = app.search_path(config_dir)
+    configs = app.composed_all("config", RunConfig, [[*arguments, *searching] for *_, arguments in models])
     texts: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
-    for (arm, value, typed), config in zip(made, composed, strict=True):
+    for (arm, value, arguments), config in zip(models, configs, strict=True):
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, tokens_of(config))
         data.check_length(config.model.block_size)
-        runs_dir = str(out / "runs" / watched(config))
-        for seed, models in by_seed.items():
+        runs_dir = str(out / "runs" / watching_hash(config))
+        for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
-            whole = [*typed, f"seed={seed}", app.quoted(f"runs_dir={runs_dir}")]
-            models.every.append(Case(arm, value, whole, seeded, data, folder))
-    for one in by_seed.values():
-        one.others = [other for other in by_seed.values() if other is not one]
+            complete = [*arguments, f"seed={seed}", app.quoted(f"runs_dir={runs_dir}")]
+            cases.every.append(Case(arm, value, complete, seeded, data, folder))
+    for cases in by_seed.values():
+        cases.others = [other for other in by_seed.values() if other is not cases]
     return [*by_seed.values()]
 
 
-def each(cases: list[Cases]) -> Iterator[Case]:
-    return (case for one in cases for case in one.every)
+def each_case(cases: list[Cases]) -> Iterator[Case]:
+    return (case for of_seed in cases for case in of_seed.every)

@@ -1,6 +1,6 @@
-"""What was found, in words: in the terminal, and as docs/findings.md."""
+"""Results in words: in the terminal, and as results/findings.md."""
 
-import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from comparison.table import markdown
+from comparison.figures import save
+from comparison.table import markdown, number
+from findings.figure import picture
 from findings.finding import Expected, Finding, Overrides, override
 from findings.judging import Judged, Judgement, Verdict, judge
 from findings.running import Result, kept
+from system.terminal import duration
 
 COLORS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
 PROVENANCE = {
@@ -22,11 +25,16 @@ PROVENANCE = {
     "memory": "from memory: the source was not read again",
     "ours": "first measured here, or from a formula",
 }
+INTRODUCTION = """# Findings: published claims, measured again
+
+Written by `python -m findings --docs`. How to read it: [docs/findings.md](../docs/findings.md).
+
+"""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finding with what is kept of it and of its control."""
+    """A finding with the results that are kept of it and of its control."""
 
     name: str
     finding: Finding
@@ -42,24 +50,23 @@ class Entry:
         return judge(self.finding.as_control(), self.control.by_seed) if self.control else None
 
 
-def entries(found: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
-    """All of them, each with its results in the first of the folders that has one."""
+def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
+    """Return every finding with its results in the first of the folders that has them."""
 
-    def first(name: str, one: Finding) -> Result | None:
-        return next((result for folder in folders if (result := kept(name, one, folder))), None)
+    def first(name: str, finding: Finding) -> Result | None:
+        return next((result for folder in folders if (result := kept(name, finding, folder))), None)
 
-    return [Entry(n, one, first(n, one), first(f"{n}-control", one.as_control())) for n, one in found.items()]
-
-
-# in words
-
-
-def number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "—"
+    return [
+        Entry(name, finding, first(name, finding), first(f"{name}-control", finding.as_control()))
+        for name, finding in findings.items()
+    ]
 
 
-def should(expected: Expected) -> str:
-    """Where a quantity should lie."""
+# words
+
+
+def expectation(expected: Expected) -> str:
+    """Return the range of a quantity in words."""
     if expected.above is None:
         return f"below {expected.below:g}"
     if expected.below is None:
@@ -69,13 +76,10 @@ def should(expected: Expected) -> str:
     return f"{expected.above:g} to {expected.below:g}"
 
 
-def interval(one: Judged) -> str:
-    found = one.found
-    return f"{number(found.mean)} ({number(found.low)} to {number(found.high)})"
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+def interval(judged: Judged) -> str:
+    numbers = (judged.interval.mean, judged.interval.low, judged.interval.high)
+    mean, low, high = (number(value, ".3g") for value in numbers)
+    return f"{mean} ({low} to {high})"
 
 
 def settings(overrides: Overrides) -> str:
@@ -89,32 +93,32 @@ def verdict_of(judgement: Judgement | None) -> str:
 # in the terminal
 
 
-def in_terminal(name: str, finding: Finding, judgement: Judgement) -> RenderableType:
-    """The verdict, and each quantity with its interval."""
+def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> RenderableType:
+    """Return the verdict, and each quantity with its interval."""
     lines = [Text.assemble((f"{judgement.verdict}", COLORS[judgement.verdict]), f"  {name}: {finding.claim}")]
-    parts = (
-        ("", judgement.quantities),
-        ("condition: ", judgement.conditions),
-        ("and, if the reason is right: ", judgement.because),
-    )
-    for kind, some in parts:
-        for one in some:
-            said = f"  {kind}{one.quantity}: {interval(one)} at {one.found.n} seeds; "
-            said += f"expected {should(one.expected)}: "
-            lines.append(Text.assemble(said, (str(one.verdict), COLORS[one.verdict])))
+    parts = {
+        "": judgement.quantities,
+        "condition: ": judgement.conditions,
+        "and, if the reason is right: ": judgement.because,
+    }
+    for kind, quantities in parts.items():
+        for judged in quantities:
+            words = f"  {kind}{judged.quantity}: {interval(judged)} at {judged.interval.n} seeds; "
+            words += f"expected {expectation(judged.expected)}: "
+            lines.append(Text.assemble(words, (str(judged.verdict), COLORS[judged.verdict])))
     if judgement.why:
         lines.append(Text(f"  {judgement.why}"))
     return Group(*lines)
 
 
-def listing(every: Sequence[Entry]) -> RenderableType:
-    """All findings, and what is known of them."""
+def listing(findings: Sequence[Entry]) -> RenderableType:
+    """Return a table of all findings with their verdicts."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("finding", no_wrap=True)
-    table.add_column("what is claimed")
+    table.add_column("claim")
     table.add_column("minutes", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for entry in every:
+    for entry in findings:
         judgement = entry.judgement
         verdict = Text(verdict_of(judgement), COLORS[judgement.verdict] if judgement else "")
         table.add_row(entry.name, Text(entry.finding.claim), f"{entry.finding.minutes:g}", verdict)
@@ -124,25 +128,44 @@ def listing(every: Sequence[Entry]) -> RenderableType:
 # as Markdown
 
 
-def document(every: Sequence[Entry]) -> str:
-    """docs/findings.md, below its introduction."""
-    lines = [markdown([summary(entry) for entry in every])]
-    for entry in every:
-        lines.append(section(entry))
+def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> None:
+    """Write a table of all findings and a section of each into ``file``, and their pictures as SVG."""
+    pictures.mkdir(parents=True, exist_ok=True)
+    for entry in findings:
+        if entry.result:
+            save(picture(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
+    link = os.path.relpath(pictures, file.parent)
+    file.write_text(document(findings, link), encoding="utf-8")
+
+
+def document(findings: Sequence[Entry], pictures: str) -> str:
+    summary = [
+        {
+            "finding": f"[{entry.name}](#{entry.name})",
+            "claim": entry.finding.claim,
+            "verdict": f"**{verdict_of(entry.judgement)}**",
+            "its control": verdict_of(entry.of_control),
+        }
+        for entry in findings
+    ]
+    return INTRODUCTION + "\n".join([markdown(summary), *(section(entry, pictures) for entry in findings)])
+
+
+def section(entry: Entry, pictures: str) -> str:
+    finding, judgement = entry.finding, entry.judgement
+    lines = [f"## {entry.name}\n", f"**{verdict_of(judgement)}** — {finding.claim}\n"]
+    if judgement and judgement.why:
+        lines.append(f"Why it is inconclusive: {judgement.why}.\n")
+    if judgement:
+        axes = f"{finding.picture.y} by {finding.picture.x or 'arm'}"
+        lines += [f"![{axes}]({pictures}/{entry.name}.svg)\n", markdown(quantity_rows(judgement))]
+    lines.append(f"{finding.remark.strip()}\n")
+    lines += [f"- {name}: {text}" for name, text in facts(entry)]
+    lines.append(f"\n```sh\npython -m findings {entry.name}\n```\n")
     return "\n".join(lines)
 
 
-def summary(entry: Entry) -> dict[str, str]:
-    return {
-        "finding": f"[{entry.name}](#{entry.name})",
-        "what is claimed": entry.finding.claim,
-        "verdict": f"**{verdict_of(entry.judgement)}**",
-        "its control": verdict_of(entry.of_control),
-    }
-
-
-def rows(judgement: Judgement) -> list[dict[str, str]]:
-    """A line a quantity."""
+def quantity_rows(judgement: Judgement) -> list[dict[str, str]]:
     parts = (
         ("", "", judgement.quantities),
         ("condition: ", "or else ", judgement.conditions),
@@ -150,51 +173,34 @@ def rows(judgement: Judgement) -> list[dict[str, str]]:
     )
     return [
         {
-            "measured": kind + one.quantity,
-            "mean (95 % interval)": interval(one),
-            "expected": should(one.expected),
-            "as": before + one.expected.why,
-            "verdict": str(one.verdict),
+            "measured": kind + judged.quantity,
+            "mean (95 % interval)": interval(judged),
+            "expected": expectation(judged.expected),
+            "why": before + judged.expected.why,
+            "verdict": str(judged.verdict),
         }
-        for kind, before, some in parts
-        for one in some
+        for kind, before, quantities in parts
+        for judged in quantities
     ]
 
 
 def facts(entry: Entry) -> list[tuple[str, str]]:
-    """What it was measured on."""
+    """Return the source of a finding, and the conditions under which it was measured."""
     finding = entry.finding
-    found = [
+    arms = (f"*{arm}*" + f" `{settings(keys)}`" * bool(keys) for arm, keys in finding.arms.items())
+    lines = [
         ("Source", f"{finding.source}. Its numbers: {finding.numbers} ({PROVENANCE[finding.read]})"),
         ("Models", finding.size),
         ("Settings", f"`{settings(finding.all)}`" if finding.all else "the defaults"),
-        (
-            "Arms",
-            "; ".join(f"*{arm}*" + f" `{settings(own)}`" * bool(own) for arm, own in finding.arms.items()),
-        ),
+        ("Arms", "; ".join(arms)),
     ]
-    found += [("For each", f"`{key}={','.join(map(str, values))}`") for key, values in finding.over.items()]
+    lines += [("For each", f"`{key}={','.join(map(str, values))}`") for key, values in finding.over.items()]
     if entry.result:
         seconds, where = entry.result.seconds, entry.result.where
         runs = f"{where.runs} runs, {duration(seconds.training)} one after another; " * bool(where.runs)
         machine = f"{where.processor}, {where.precision}, torch {where.packages['torch']}"
         seeds = ", ".join(map(str, entry.result.by_seed))
-        found.append(("Measured", f"seeds {seeds}; {runs}measuring {duration(seconds.measuring)}; {machine}"))
+        lines.append(("Measured", f"seeds {seeds}; {runs}measuring {duration(seconds.measuring)}; {machine}"))
     if entry.of_control:
-        found.append(("Control", f"{finding.control.what}: **{entry.of_control.verdict}**"))
-    return found
-
-
-def section(entry: Entry) -> str:
-    finding, judgement = entry.finding, entry.judgement
-    lines = [f"## {entry.name}\n", f"**{verdict_of(judgement)}** — {finding.claim}\n"]
-    if judgement and judgement.why:
-        lines.append(f"Why there is no verdict: {judgement.why}.\n")
-    if entry.result:
-        lines.append(f"![{finding.picture.y} by {finding.picture.x or 'arm'}](findings/{entry.name}.svg)\n")
-    if judgement:
-        lines.append(markdown(rows(judgement)))
-    lines.append(f"{finding.remark.strip()}\n")
-    lines += [f"- {name}: {text}" for name, text in facts(entry)]
-    lines.append(f"\n```sh\npython -m findings {entry.name}\n```\n")
-    return "\n".join(lines)
+        lines.append(("Control", f"{finding.control.what}: **{entry.of_control.verdict}**"))
+    return lines

@@ -1,9 +1,9 @@
-"""From a finding to its numbers: train what is not trained yet, measure what is not measured yet, keep both.
+"""From a finding to its numbers: train and measure what is missing, and keep both.
 
     <out>/runs/          the runs, as train.py leaves them; findings share those that are the same
     <out>/results/       a JSON for each finding and its control, named by what it was measured on and with
 
-The same command again does what is missing: runs go on where they ended, and what is measured is read back.
+The same command again resumes: it finishes unfinished runs and reads back finished measurements.
 """
 
 import importlib
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.progress import track
 
 from cli import app
 from findings.finding import Finding
-from findings.models import TRAINING, Cases, Found, all_cases, each
+from findings.models import TRAINING, Cases, Measured, all_cases, each_case
 from rundir import identity
 from rundir.code_hash import source
 from rundir.environment import PACKAGES, ROOT, processor
@@ -30,13 +31,13 @@ from system import signals
 from system.errors import ConfigError
 from system.files import small_text, write_atomically
 
-Measure = Callable[..., Found]
+Measure = Callable[..., Measured]
 LARGEST = 2**24  # bytes of a result
-PARTS = ("model", "data", "diagnostics", "findings")  # whose code makes and measures models
+PARTS = ("model", "data", "diagnostics", "findings")  # the folders whose code makes and measures models
 
 
 class Where(BaseModel):
-    """Where a result was measured: as in environment.json, and how many runs it is of."""
+    """The machine of a result, as in environment.json, and the number of its runs."""
 
     processor: str
     precision: str
@@ -45,17 +46,17 @@ class Where(BaseModel):
 
 
 class Seconds(BaseModel):
-    """That a result took: its runs, one after another, and measuring them."""
+    """The time of a result: its runs, one after another, and measuring them."""
 
     training: float
     measuring: float
 
 
 class Result(BaseModel):
-    """What was measured, as it is kept.
+    """A measurement, as it is kept.
 
     Attributes:
-        conditions: of the finding, all but the code.
+        conditions: everything that it depends on, except the code.
         by_seed: seed -> quantity -> value.
         rows: the picture's points: (arm, x, y), of all seeds.
     """
@@ -69,7 +70,7 @@ class Result(BaseModel):
 
 
 def read(file: Path) -> Result | None:
-    """None where there is no such file, or it is no result."""
+    """Return a result; None if the file is missing or invalid."""
     try:
         return Result.model_validate_json(small_text(file, LARGEST))
     except (OSError, ValueError):
@@ -77,117 +78,116 @@ def read(file: Path) -> Result | None:
 
 
 def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
-    """The result of a finding, as it is kept, or else measured now.
+    """Return the result of a finding: the one that is kept, or a new measurement.
 
     Raises:
-        ConfigError: conditions that cannot be; a run that failed.
+        ConfigError: conditions are invalid, or a run failed.
         DataError: as data.token_files.prepare.
     """
     out = out.resolve()
     cases = all_cases(finding, out, config_dir)
-    file = out / "results" / f"{name}-{content(finding, cases)}.json"
-    if found := read(file):
-        return found
+    file = out / "results" / f"{name}-{content_hash(finding, cases)}.json"
+    if result := read(file):
+        return result
     if finding.trains:
         train(cases, out / "runs", config_dir)
-    result = measured(name, finding, cases)
+    result = measure(name, finding, cases)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, result.model_dump_json())
     return result
 
 
 def newest(name: str, finding: Finding, folder: Path) -> Path | None:
-    """The file with the newest result there is of a finding under its conditions, by whatever code."""
+    """Return the file with the newest result of a finding under its conditions, whatever code measured it."""
     files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
     for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):
-        if (found := read(file)) and found.conditions == finding.conditions():
+        if (result := read(file)) and result.conditions == finding.conditions():
             return file
     return None
 
 
 def kept(name: str, finding: Finding, folder: Path) -> Result | None:
-    """That result."""
+    """Return the result in ``newest``."""
     file = newest(name, finding, folder)
     return read(file) if file else None
 
 
-def content(finding: Finding, cases: list[Cases]) -> str:
-    """Eight digits that stand for all that a result depends on: the models, their texts, and the code that
-    makes and measures them; how runs are trained is in their own names. Not what is expected of it."""
+def content_hash(finding: Finding, cases: list[Cases]) -> str:
+    """Return eight digits that stand for everything a result depends on: the models, their texts, and the
+    code that makes and measures them; the names of runs stand for how they are trained. Expectations do not
+    count."""
     models = [
         [case.arm, case.value, identity.identity(case.config, case.precision, case.data.fingerprint)]
-        for case in each(cases)
+        for case in each_case(cases)
     ]
     code = [
         file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).rglob("*.py"))
     ]
-    own = source(finding.measure)  # which may be elsewhere
-    return identity.short_hash({"conditions": finding.conditions(), "models": models, "code": [*code, own]})
+    code.append(source(finding.measure))  # which may be outside the project
+    return identity.short_hash({"conditions": finding.conditions(), "models": models, "code": code})
 
 
 def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:
-    """Do the runs that have not ended, by one sweep.
+    """Train the models whose runs have not ended, by one sweep.
 
     Raises:
-        ConfigError: one of them fails.
-        Interrupted: a signal came; the sweep was told, and saved what it had.
+        ConfigError: a run failed.
+        Interrupted: a signal arrived; the sweep received it, too, and saved its runs.
     """
-    folders = {case.folder: case for case in each(cases) if case.folder and not has_ended(case.folder)}
-    if not folders:
+    pending = {case.folder: case for case in each_case(cases) if case.folder and not has_ended(case.folder)}
+    if not pending:
         return
-    arms = json.dumps([case.typed for case in folders.values()], ensure_ascii=False)
+    arms = json.dumps([case.arguments for case in pending.values()], ensure_ascii=False)
     command = [sys.executable, str(ROOT / "train.py"), "-m", app.quoted(f"runs_dir={runs_dir}")]
     command += [f"hydra.sweeper.arms={arms}", *TRAINING]
     command += [f"--config-dir={config_dir}"] if config_dir else []
-    told: list[int] = []
+    received: list[int] = []
 
-    def tell(number: int, frame: Any) -> None:  # it waits below: here it would wait for itself
-        told.append(number)
+    def forward(number: int, frame: Any) -> None:  # does not wait for the sweep: the code below does
+        received.append(number)
         sweep.send_signal(number)
 
     sys.stdout.flush()
-    with subprocess.Popen(command) as sweep, signals.handled(tell):
+    with subprocess.Popen(command) as sweep, signals.handled(forward):
         status = sweep.wait()
-    if told:
-        raise signals.Interrupted(told[0])
+    if received:
+        raise signals.Interrupted(received[0])
     if status:
-        raise ConfigError("some of its runs failed, as said above; the same command tries them again")
+        raise ConfigError("some of its runs failed, see above; the same command tries them again")
 
 
-def measured(name: str, finding: Finding, cases: list[Cases]) -> Result:
-    """Measure each seed's models.
+def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
+    """Measure the models of each seed.
 
     Raises:
-        ConfigError: there is no such function, or it does not give what is expected; a model cannot be looked
-        at.
+        ConfigError: the function does not exist or lacks an expected quantity, or a model cannot be measured.
     """
     import torch
 
-    measure = function(finding.measure)
+    function = import_function(finding.measure)
     torch.use_deterministic_algorithms(True)
-    found: dict[int, Found] = {}
+    by_seed: dict[int, Measured] = {}
     console = Console(stderr=True)
     began = time.perf_counter()
-    for one in track(
-        cases, f"measuring {name}", console=console, disable=not console.is_terminal, transient=True
-    ):
-        found[one.seed] = measure(one, **finding.options)
-        given = found[one.seed].values
-        if lacking := [q for q in finding.quantities() if q not in given]:
-            there = ", ".join(map(repr, given))
-            raise ConfigError(f"{finding.measure} gives no {lacking[0]!r}; it gives {there}")
-    seconds = Seconds(training=spent(cases), measuring=time.perf_counter() - began)
+    hidden = not console.is_terminal
+    for of_seed in track(cases, f"measuring {name}", console=console, disable=hidden, transient=True):
+        values = function(of_seed, **finding.options)
+        by_seed[of_seed.seed] = values
+        if missing := [quantity for quantity in finding.quantities() if quantity not in values.values]:
+            available = ", ".join(map(repr, values.values))
+            raise ConfigError(f"{finding.measure} returns no {missing[0]!r}; it returns {available}")
+    seconds = Seconds(training=training_seconds(cases), measuring=time.perf_counter() - began)
     return Result(
         conditions=finding.conditions(),
-        by_seed={seed: dict(one.values) for seed, one in found.items()},
-        rows=[row for one in found.values() for row in one.rows],
+        by_seed={seed: dict(measured.values) for seed, measured in by_seed.items()},
+        rows=[row for measured in by_seed.values() for row in measured.rows],
         seconds=seconds,
-        where=where(cases),
+        where=machine(cases),
     )
 
 
-def function(target: str) -> Measure:
-    """Raises ConfigError where it cannot be imported."""
+def import_function(target: str) -> Measure:
+    """Return the function of that name. Raises ConfigError if it cannot be imported."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
@@ -195,21 +195,16 @@ def function(target: str) -> Measure:
         raise ConfigError(f"measure: {target} cannot be imported ({error}); check its name") from None
 
 
-def spent(cases: list[Cases]) -> float:
-    """Seconds that all runs took, one after another, each of them counted once."""
-    by_folder = {case.folder: case for case in each(cases) if case.folder}
+def training_seconds(cases: list[Cases]) -> float:
+    """Return the seconds of all runs, one after another, each counted once."""
+    by_folder = {case.folder: case for case in each_case(cases) if case.folder}
     return sum(float(case.run.axes["seconds"][-1]) for case in by_folder.values())
 
 
-def where(cases: list[Cases]) -> Where:
-    from importlib.metadata import version
-
-    trained = {case.folder: case.run.environment for case in each(cases) if case.folder}
-    here = {
-        "processor": processor(),
-        "precision": "fp32",
-        "packages": {name: version(name) for name in PACKAGES},
-    }
-    for environment in trained.values():
-        here = {key: environment[key] for key in here}
-    return Where(**here, runs=len(trained))
+def machine(cases: list[Cases]) -> Where:
+    environments = {case.folder: case.run.environment for case in each_case(cases) if case.folder}
+    packages = {name: version(name) for name in PACKAGES}
+    values = {"processor": processor(), "precision": "fp32", "packages": packages}
+    for environment in environments.values():
+        values = {key: environment[key] for key in values}
+    return Where(**values, runs=len(environments))

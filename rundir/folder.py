@@ -26,6 +26,7 @@ import yaml
 from filelock import BaseFileLock
 
 from cli.schema import RunConfig
+from rundir import schema
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
 from rundir.schema import read_json
@@ -74,8 +75,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def leaks(folder: Path) -> bool:
     """Return whether the run's certificate says that its model depends on what it must not see."""
-    certificate = read_json(folder / "certificate.json")
-    return certificate.get("causal") is False or certificate.get("independent_rows") is False
+    return schema.leaks(read_json(folder / "certificate.json"))
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:

@@ -3,6 +3,7 @@
 Torch is not imported here.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -120,3 +121,8 @@ def parsed(file: Path) -> dict[str, Any]:
     """Return the file's content, its texts escaped. Raises OSError if it cannot be read, ValueError if it is
     invalid."""
     return read_typed(file, KINDS[file.name])
+
+
+def leaks(certificate: Mapping[str, Any]) -> bool:
+    """Return whether a certificate says that logits depend on later tokens or on other rows."""
+    return certificate.get("causal") is False or certificate.get("independent_rows") is False

@@ -1,32 +1,30 @@
-"""How a model looks before it is trained: a table by depth, for one choice or for several side by side.
+"""A model before it is trained: a table by depth, for one choice or for several side by side.
 
     python -m scripts.initial_statistics norm=layernorm placement=post
     python -m scripts.initial_statistics norm=layernorm,batchnorm placement=pre,post model.n_layer=12
 
-It takes train.py's arguments and looks, in fp32, at what step 0 of that run sees: its weights and its first
-micro-batch. For each block: the variance of the stream behind it, how much attention and MLP add, relative to
-what they are added to, and the norm of the gradient of its matrices. Below that, whether it keeps to the
-past.
-
-A program, as train.py is one, so it may import what these may.
+It takes train.py's arguments and measures, in fp32, what step 0 of that run sees: its weights and its first
+micro-batch. For each block: the variance of the stream after it, how much attention and MLP add relative to
+what they are added to, and the norm of the gradient of its matrices. Below the table, whether the model is
+causal.
 """
 
 import os
 import sys
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from cli import app, messages
 from cli.schema import RunConfig
+from comparison.table import rich_table
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
 Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block, or final
 
 
 def look(config: RunConfig) -> tuple[Columns, str]:
-    """The numbers of one choice, and its certificate in words."""
+    """Return the numbers of one choice, and its certificate in words."""
     import torch
 
     from data import windows
@@ -58,9 +56,9 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     numbers = on_host(values | Weights(model, wanted).before())
 
     blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
-    behind = {"embed": "embed"} | {block: f"{block}.mlp" for block in blocks} | {"final": "final"}
+    streams = {"embed": "embed"} | {block: f"{block}.mlp" for block in blocks} | {"final": "final"}
     columns = (
-        {site: numbers[f"act.std/{stream}"] ** 2 for site, stream in behind.items()},
+        {site: numbers[f"act.std/{stream}"] ** 2 for site, stream in streams.items()},
         {block: numbers[f"act.ratio/{block}.attn.branch"] for block in blocks},
         {block: numbers[f"act.ratio/{block}.mlp.branch"] for block in blocks},
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
@@ -68,17 +66,15 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.chosen())
 
 
-def table(title: str, columns: Columns) -> Table:
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    drawn.add_column("")
-    for name in columns:
-        drawn.add_column(name, justify="right")
+def table(columns: Columns) -> Table:
     order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
-    sites = {site for column in columns.values() for site in column}
-    for site in sorted(sites, key=lambda site: order.get(site, site)):
-        numbers = (column.get(site) for column in columns.values())
-        drawn.add_row(site, *("" if number is None else f"{number:.3g}" for number in numbers))
-    return drawn
+    sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))
+    cells = [
+        {"": site}
+        | {name: f"{column[site]:.3g}" if site in column else "" for name, column in columns.items()}
+        for site in sites
+    ]
+    return rich_table(cells, {""})
 
 
 def main() -> None:
@@ -89,20 +85,22 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         configs = app.choices("config", RunConfig, arguments)
-        found = {chosen: look(config) for chosen, config in configs.items()}
+        looks = {choice: look(config) for choice, config in configs.items()}
     except Exception as error:
         messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 30 + 30 * len(found)  # a file is as wide as need be
-    if len(found) == 1:
-        [(columns, certificate)] = found.values()
-        console.print(table("", columns))
-    for quantity in QUANTITIES if len(found) > 1 else ():
-        console.print(table(quantity, {chosen: columns[quantity] for chosen, (columns, _) in found.items()}))
-    for chosen, (_, certificate) in found.items():
-        print(f"{chosen}: {certificate}" if len(found) > 1 else certificate)
+        console.width = 30 + 30 * len(looks)  # a file is as wide as necessary
+    if len(looks) == 1:
+        [(columns, certificate)] = looks.values()
+        console.print(table(columns))
+        print(certificate)
+        return
+    for quantity in QUANTITIES:
+        console.print(quantity, table({choice: columns[quantity] for choice, (columns, _) in looks.items()}))
+    for choice, (_, certificate) in looks.items():
+        print(f"{choice}: {certificate}")
 
 
 if __name__ == "__main__":

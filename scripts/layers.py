@@ -1,138 +1,131 @@
-"""Draw what runs logged layer by layer: a column for each run, a row for each statistic, a line for each
-block.
+"""Draw what runs logged layer by layer: a column per run, a row per statistic, a line per block.
 
     python -m scripts.layers runs/A runs/B --out layers.svg
     python -m scripts.layers runs/A --metrics 'norm.gain/*.pre' 'act.kurtosis/*.mlp'
 
-The x axis is the step, logarithmic as the cadence is dense at the start; each row has one y axis. Also of a
-run that goes on. SVG, PNG or PDF, by the ending of --out.
+The x axis is the step, logarithmic because steps are dense at the start; each row has one y axis. Runs may
+still be running. SVG, PNG or PDF, by the ending of --out.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import filter as matching
 from pathlib import Path
 
 import numpy as np
 
-from comparison.figures import FORMATS, Spec, save, spec
+from comparison.figures import FORMATS, Spec, number, save, spec
 from comparison.load import read_metrics
+from system.errors import ConfigError
 
 METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
+VIRIDIS = [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (220, 215, 40)]
 Curves = dict[str, list[tuple[int, float]]]  # metric -> its finite values by step
 
 
 def curves(folder: Path) -> Curves:
-    """Every metric of a run. Raises OSError where there is no metrics.jsonl."""
+    """Return every metric of a run. Raises OSError if it has no metrics.jsonl."""
     axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
-    found: Curves = {}
+    result: Curves = {}
     for name, (rows, values) in metrics.items():
         finite = np.isfinite(values)
-        found[name] = list(zip(map(int, axes["step"][rows[finite]]), values[finite].tolist(), strict=True))
-    return found
+        steps = map(int, axes["step"][rows[finite]])
+        result[name] = list(zip(steps, values[finite].tolist(), strict=True))
+    return result
 
 
-def block(name: str) -> str:
-    """The block that a metric is of, as 03; of no block it is another word."""
-    return name.partition("/")[2].partition(".")[0]
+def block(metric: str) -> str:
+    """Return the block of a metric, as 03; some other word if it belongs to none."""
+    return metric.partition("/")[2].partition(".")[0]
 
 
 def titles(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, or where two share one, their paths."""
+    """Return the names of the folders, or their paths if two have the same name."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def picture(runs: dict[str, Curves], metrics: Sequence[str]) -> Spec:
-    """Of the metrics that fit each of the patterns ``metrics``, of each run."""
-    names = {name for found in runs.values() for name in found if any(fnmatchcase(name, p) for p in metrics)}
+def picture(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
+    """Return a figure of the metrics that match each pattern, of each run."""
+    names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
-    return spec(
-        vconcat=[
-            {"hconcat": [panel(title, found, pattern, blocks) for title, found in runs.items()]}
-            | {"resolve": {"scale": {"y": "shared", "x": "shared"}}}
-            for pattern in metrics
-        ],
-        resolve={"scale": {"color": "shared"}},
-    )
-
-
-def panel(title: str, found: Curves, pattern: str, blocks: list[str]) -> Spec:
-    """One pattern of one run. The first has its values on a logarithmic axis, and so all of its row, where
-    they span more than a factor of ten."""
-    chosen = [name for name in sorted(found) if fnmatchcase(name, pattern)]
-    kind, _, site = pattern.partition("/")
-    name = kind if set("*?[") & set(site) else pattern
-    color = {"field": "block", "type": "nominal", "scale": {"domain": blocks, "range": colors(len(blocks))}}
-    heights = [height for name in chosen for _, height in found[name]]
-    wide = bool(heights) and min(heights) > 0 and max(heights) > 10 * min(heights)
-    values = [
-        {"metric": metric, "block": block(metric), "step": step, "value": value}
-        for metric in chosen
-        for step, value in found[metric]
+    rows = [
+        {
+            "hconcat": [panel(title, run, pattern, blocks) for title, run in runs.items()],
+            "resolve": {"scale": {"y": "shared", "x": "shared"}},
+        }
+        for pattern in patterns
     ]
+    return spec(vconcat=rows, resolve={"scale": {"color": "shared"}})
+
+
+def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
+    """Return one pattern of one run. The first panel of a row decides whether its y axis is logarithmic: if
+    the values span more than a factor of ten."""
+    metrics = sorted(matching(run, pattern))
+    kind, _, site = pattern.partition("/")
+    values = [value for metric in metrics for _, value in run[metric]]
+    log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+    rows = [
+        {"metric": metric, "block": block(metric), "step": step, "value": value}
+        for metric in metrics
+        for step, value in run[metric]
+    ]
+    powers = [0, *(10**i for i in range(9))]
+    x = number("step", "step", scale={"type": "symlog"}, axis={"values": powers, "format": "~s"})
+    y = number(
+        "value",
+        kind if set("*?[") & set(site) else pattern,
+        scale={"type": "log" if log else "linear", "zero": False},
+        axis={"format": ".0e" if log else "~g", "minExtent": 40, "tickCount": 4},
+    )
+    color: Spec = {"value": "currentColor"}
+    if any(block(metric) in blocks for metric in metrics):
+        scale = {"domain": blocks, "range": colors(len(blocks))}
+        color = {"field": "block", "type": "nominal", "scale": scale}
     return {
         "title": {"text": title, "fontSize": 9, "fontWeight": "normal", "color": "currentColor"},
         "width": 170,
         "height": 110,
-        "data": {"values": values},
+        "data": {"values": rows},
         "mark": {"type": "line", "strokeWidth": 1},
-        "encoding": {
-            "x": {
-                "field": "step",
-                "type": "quantitative",
-                "title": "step",
-                "scale": {"type": "symlog"},
-                "axis": {"values": [0, *(10**i for i in range(9))], "format": "~s"},
-            },
-            "y": {
-                "field": "value",
-                "type": "quantitative",
-                "title": name,
-                "scale": {"type": "log" if wide else "linear", "zero": False},
-                "axis": {"format": ".0e" if wide else "~g", "minExtent": 40, "tickCount": 4},
-            },
-            "color": color
-            if any(block(metric) in blocks for metric in chosen)
-            else {"value": "currentColor"},
-            "detail": {"field": "metric"},
-        },
+        "encoding": {"x": x, "y": y, "color": color, "detail": {"field": "metric"}},
     }
 
 
 def colors(count: int) -> list[str]:
-    """From the first block, dark, to the last, bright: of viridis, by its anchors."""
-    anchors = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (220, 215, 40)])
+    """Return colours of viridis, from dark for the first block to bright for the last."""
+    anchors = np.array(VIRIDIS)
     at = np.linspace(0, len(anchors) - 1, max(count, 2))
     mixed = np.stack([np.interp(at, range(len(anchors)), anchors[:, i]) for i in range(3)], axis=1)
     return ["#" + "".join(f"{round(part):02x}" for part in color) for color in mixed[:count]]
 
 
-def draw(runs: dict[str, Curves], metrics: Sequence[str], out: Path) -> None:
-    """Draw the picture into the file ``out``."""
-    save(picture(runs, metrics), out)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m scripts.layers", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.layers",
+        description=__doc__.split("\n")[0],
+        epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
-    parser.add_argument("--out", type=Path, default=Path("layers.svg"), help="layers.svg; .svg, .png or .pdf")
+    parser.add_argument("--out", type=Path, default=Path("layers.svg"), help="default: layers.svg")
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, as 'act.rms/*.mlp'")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     try:
-        found = dict(zip(titles(asked.runs), map(curves, asked.runs), strict=True))
-        for pattern in asked.metrics:
-            if not any(fnmatchcase(name, pattern) for run in found.values() for name in run):
-                raise ValueError(f"--metrics: no run has {pattern!r}; stats=all logs everything there is")
-        if asked.out.suffix not in FORMATS:
-            raise ValueError(f"--out: {asked.out} should end in .svg, .png or .pdf")
-        draw(found, asked.metrics, asked.out)
+        runs = dict(zip(titles(args.runs), map(curves, args.runs), strict=True))
+        for pattern in args.metrics:
+            if not any(matching(run, pattern) for run in runs.values()):
+                raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
+        if args.out.suffix not in FORMATS:
+            raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
+        save(picture(runs, args.metrics), args.out)
     except OSError as error:
         sys.exit(f"error: {error.filename}: {error.strerror}; check the path")
     except ValueError as error:
         sys.exit(f"error: {error}")
-    print(asked.out)
+    print(args.out)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
-"""Which norms look where they must not: the certificates of all, as the table in README.md.
+"""Which norms are not causal: the certificates of all, as the table in docs/norms.md.
 
     python -m scripts.leak_table                    every norm of conf/norm, in every placement
     python -m scripts.leak_table --config-dir mine  yours, too
 
 It takes train.py's arguments for the model. For each norm: how far a logit moves, in standard deviations of
-the logits, when later tokens change and when other rows of the batch do, the most over all placements. 0 is
-exactly 0, of the gradients, too.
-
-A program, as train.py is one, so it may import what these may.
+the logits, when later tokens change and when other rows of the batch change, the largest over all placements.
+0 means exactly 0, also of the gradients.
 """
 
 import math
@@ -21,47 +19,46 @@ from rich.progress import track
 from cli import app, messages
 from cli.schema import RunConfig
 
-VOCABULARY = 65  # of the model that is looked at; it has seen no text
+VOCABULARY = 65  # of the model, which has seen no text
 COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "rows")]
 HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens | other rows |"
 
 
-def rows(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
-    """Each norm's name and its four numbers. Raises as cli.choices."""
+def leaks(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
+    """Yield each norm's name and its four numbers. Raises as cli.app.choices."""
     from diagnostics.causality import certificate
     from training.build import build_model
 
-    norms = app.choices("config", RunConfig, ["norm=glob(*)", *arguments])
-    placements = app.choices("config", RunConfig, ["placement=glob(*)", *arguments])
-    by_norm = {config.norm.name: config for config in norms.values()}
-    wheres = {config.placement.name: config.placement for config in placements.values()}
+    by_norm = app.choices("config", RunConfig, ["norm=glob(*)", *arguments])
+    by_placement = app.choices("config", RunConfig, ["placement=glob(*)", *arguments])
+    norms = {config.norm.name: config for config in by_norm.values()}
+    placements = {config.placement.name: config.placement for config in by_placement.values()}.values()
     console = Console(stderr=True)
-    for name, config in track(
-        by_norm.items(), "certifying", console=console, disable=not console.is_terminal
-    ):
-        configs = [config.model_copy(update={"placement": where}) for where in wheres.values()]
-        found = [certificate(build_model(one, VOCABULARY), VOCABULARY) for one in configs]
+    for name, config in track(norms.items(), "certifying", console=console, disable=not console.is_terminal):
+        configs = [config.model_copy(update={"placement": placement}) for placement in placements]
+        certificates = [certificate(build_model(config, VOCABULARY), VOCABULARY) for config in configs]
+        yield name, [largest(certificates, *column) for column in COLUMNS]
 
-        def most(mode: str, kind: str, found: list[dict[str, Any]] = found) -> float:
-            told = all(of["causal"] is not None for of in found)  # else a model raised or was not finite
-            return max(of[mode][kind] or of[mode][f"{kind}_gradient"] for of in found) if told else math.nan
 
-        yield name, [most(mode, kind) for mode, kind in COLUMNS]
+def largest(certificates: list[dict[str, Any]], mode: str, kind: str) -> float:
+    """Return the largest leak; NaN if a model raised an error or was not finite."""
+    if any(certificate["causal"] is None for certificate in certificates):
+        return math.nan
+    return max(each[mode][kind] or each[mode][f"{kind}_gradient"] for each in certificates)
+
+
+def cell(leak: float) -> str:
+    return "unknown" if math.isnan(leak) else f"**{leak:.1g}**" if leak else "0"
 
 
 def table(arguments: list[str]) -> str:
-    """The table in Markdown."""
-    lines = [HEAD, "|---" * 5 + "|"]
-    for norm, leaks in rows(arguments):
-        cells = [
-            "cannot be told" if math.isnan(leak) else f"**{leak:.1g}**" if leak else "0" for leak in leaks
-        ]
-        lines.append(f"| `{norm}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """Return the table in Markdown."""
+    lines = [f"| `{norm}` | {' | '.join(map(cell, numbers))} |" for norm, numbers in leaks(arguments)]
+    return "\n".join([HEAD, "|---" * 5 + "|", *lines])
 
 
 def main() -> None:
-    if sys.argv[1:] in (["--help"], ["-h"]):
+    if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__)
         return
     try:

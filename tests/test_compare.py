@@ -26,15 +26,11 @@ def swept(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def compare():
-    def run(folder, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return programs.run("compare.py", *arguments, cwd=folder)
-
-    return run
+def compare(folder, *arguments: str):
+    return programs.run("compare.py", *arguments, cwd=folder)
 
 
-def test_real_runs_become_a_table_and_a_page(compare, swept):
+def test_real_runs_become_a_table_and_a_page(swept):
     done = compare(swept)
     assert done.returncode == 0, done.stderr
     table = {
@@ -61,7 +57,7 @@ def test_it_imports_no_torch_and_nothing_of_training(swept):
     assert done.returncode == 0, done.stderr
 
 
-def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(compare, tmp_path):
+def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(tmp_path):
     for seed in range(3):
         for norm in ("layernorm", "none"):
             made(tmp_path / "runs", f"norm={norm}", f"seed={seed}", final=2.0 + seed / 10 + (norm == "none"))
@@ -73,19 +69,19 @@ def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(compare, 
         stream.write('{"step": 10')
     done = compare(tmp_path, "runs")
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "passed over: runs/empty: no run: there is no metrics.jsonl in it" in said
-    assert "passed over: runs/damaged: damaged" in said
-    assert "line 3 is no row and is passed over" in said
-    assert "worse" in said
+    printed = " ".join(done.stdout.split())
+    assert "passed over: runs/empty: not a run: it has no metrics.jsonl" in printed
+    assert "passed over: runs/damaged: damaged" in printed
+    assert "line 3 is not a row and is passed over" in printed
+    assert "worse" in printed
 
 
 REFUSALS = [
-    (["nowhere"], "nowhere: there is no such folder; train runs first"),
-    (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; there are norm=layernorm, none"),
+    (["nowhere"], "nowhere: no such folder; train some runs"),
+    (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; available: norm=layernorm, none"),
     (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
-    (["empty"], "empty: no run there has ended; empty: no run: there is no metrics.jsonl in it"),
-    (["runs", "--where", "norm"], "--where: 'norm' is no condition"),
+    (["empty"], "empty: no run in it has ended; empty: not a run: it has no metrics.jsonl"),
+    (["runs", "--where", "norm"], "--where: 'norm' has no value"),
     (["runs", "--metric", "loss"], "--metric: no run has loss; they have "),
     (["runs", "--over", "seed"], "--over: the runs do not differ in seed"),
     (["runs", "--baseline", "norm=nope"], "--baseline: no group has norm=nope"),
@@ -98,7 +94,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("arguments", "line"), REFUSALS)
-def test_what_cannot_be_done_is_one_line(compare, tmp_path, arguments, line):
+def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
     for norm in ("layernorm", "none"):
         made(tmp_path / "runs", f"norm={norm}")
     made(tmp_path / "mixed", "train.steps=10")
@@ -113,13 +109,13 @@ def test_what_cannot_be_done_is_one_line(compare, tmp_path, arguments, line):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_differs_is_compared_all_the_same_if_told(compare, tmp_path):
+def test_what_differs_is_compared_all_the_same_if_told(tmp_path):
     made(tmp_path / "runs", "train.steps=10")
     made(tmp_path / "runs", "train.steps=20")
     assert compare(tmp_path, "--mixed").returncode == 0
 
 
-def test_two_runs_stand_side_by_side(compare, tmp_path):
+def test_two_runs_stand_side_by_side(tmp_path):
     same = {
         step: {"act.rms/00.attn": 1.0, "act.rms/00.mlp": 1.0, "grad.rms/00.mlp": 1.0} for step in (0, 2, 4)
     }

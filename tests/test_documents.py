@@ -23,7 +23,7 @@ from interop.pickle_hint import COMMAND, FROM_NANOGPT
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import gpt2_models, programs
 
-PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "results/findings.md"]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 
 # Of commands that begin so, or name this: why they are not run here. The last are run by make test-long.
@@ -178,7 +178,8 @@ def test_it_does_what_the_text_says(command, here):
         return
     assert first == "python"
     if words[0] == "-m":
-        program, words = words[1].replace(".", "/") + ".py", words[2:]
+        module, words = words[1].replace(".", "/"), words[2:]
+        program = f"{module}/__main__.py" if (ROOT / module).is_dir() else f"{module}.py"
     else:
         program, *words = words
     before = {file.name for file in here.glob("runs/*")}

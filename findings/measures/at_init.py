@@ -1,4 +1,4 @@
-"""Measured of models as they begin, in fp32: gradients, the stream and its directions, by depth."""
+"""Measurements of models as initialised, in fp32: gradients, the stream and its directions, by depth."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,108 +8,109 @@ from typing import Any
 import numpy as np
 
 from diagnostics import block_effects
-from findings.models import Case, Cases, Found
+from findings.models import Case, Cases, Measured
 from training.loss import cross_entropy
+
+Points = list[tuple[str, Any, float]]
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the least-squares line."""
+    """Return the slope of the least-squares line."""
     return float(np.polyfit(x, y, 1)[0])
 
 
 def log_slope(points: Mapping[Any, float]) -> float:
-    """Of log y against log x."""
+    """Return the slope of log y against log x."""
     return slope([*map(math.log, points)], [*map(math.log, points.values())])
 
 
+def as_points(by_arm: Mapping[str, Mapping[Any, float]]) -> Points:
+    """Return the (arm, x, y) points of a picture."""
+    return [(arm, x, y) for arm, points in by_arm.items() for x, y in points.items()]
+
+
+def by_depth(values: Sequence[float], start: int = 0) -> dict[int, float]:
+    return dict(enumerate(values, start))
+
+
 def mlp_gradients(case: Case) -> list[float]:
-    """‖∂loss/∂W₂‖ of each block's MLP, on the first training batch."""
+    """Return ‖∂loss/∂W₂‖ of each block's MLP, on the first training batch."""
     model: Any = case.model()
     cross_entropy(model, *case.batch()).backward()
     return [float(block.mlp.branch.proj.weight.grad.norm()) for block in model.blocks]
 
 
 def last_gradients(cases: Cases, arm: str) -> dict[float, float]:
-    """That of the last block, by the number of blocks."""
+    """Return ‖∂loss/∂W₂‖ of the last block, by the number of blocks."""
     return {n_layer: mlp_gradients(case)[-1] for n_layer, case in cases.over(arm).items()}
 
 
-def gradient_slopes(cases: Cases) -> Found:
+def gradient_slopes(cases: Cases) -> Measured:
     """Xiong et al. 2020, theorem 1: ‖∂loss/∂W₂‖ of the last block is O(d√(ln d / L)) in pre-norm, O(d√ln d)
     in post-norm: slopes −½ and 0 against L in logarithms."""
-    found = {arm: last_gradients(cases, arm) for arm in cases.arms}
-    rows = [(arm, x, y) for arm, points in found.items() for x, y in points.items()]
-    return Found({f"slope of {arm}": log_slope(points) for arm, points in found.items()}, rows)
+    gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
+    slopes = {f"slope of {arm}": log_slope(points) for arm, points in gradients.items()}
+    return Measured(slopes, as_points(gradients))
 
 
-def gradient_order(cases: Cases) -> Found:
+def gradient_order(cases: Cases) -> Measured:
     """ln of the last block's ‖∂loss/∂W₂‖ in post-norm over that in pre-norm, the mean over depths, by
-    initialization: arms are called ``post, xavier`` and so on."""
-    found = {arm: last_gradients(cases, arm) for arm in cases.arms}
-    rows = [(arm, x, y) for arm, points in found.items() for x, y in points.items()]
+    initialization. Arms are called ``post, xavier`` and so on."""
+    gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
     values = {}
     for init in ("xavier", "gpt2"):
-        post, pre = found[f"post, {init}"], found[f"pre, {init}"]
+        post, pre = gradients[f"post, {init}"], gradients[f"pre, {init}"]
         values[f"ln(post / pre), {init}"] = float(np.mean([math.log(post[n] / pre[n]) for n in pre]))
-    return Found(values, rows)
+    return Measured(values, as_points(gradients))
 
 
-def gradient_profile(cases: Cases) -> Found:
+def gradient_profile(cases: Cases) -> Measured:
     """‖∂loss/∂W₂‖ of the last block over that of the first, and over that of the second."""
-    found = {arm: mlp_gradients(cases[arm]) for arm in cases.arms}
-    rows = [(arm, i + 1, y) for arm, norms in found.items() for i, y in enumerate(norms)]
-    values = {f"last / first, {arm}": norms[-1] / norms[0] for arm, norms in found.items()}
-    return Found(
-        values | {f"last / second, {arm}": norms[-1] / norms[1] for arm, norms in found.items()}, rows
-    )
+    gradients = {arm: mlp_gradients(cases[arm]) for arm in cases.arms}
+    values = {f"last / first, {arm}": norms[-1] / norms[0] for arm, norms in gradients.items()}
+    values |= {f"last / second, {arm}": norms[-1] / norms[1] for arm, norms in gradients.items()}
+    return Measured(values, as_points({arm: by_depth(norms, 1) for arm, norms in gradients.items()}))
 
 
 def stream_variances(case: Case) -> list[float]:
-    """Var of the stream, over everything, behind the embedding and behind each block."""
+    """Return the variance of the stream, over all its numbers, after the embedding and after each block."""
     model = case.model().eval()
     return [float(x.double().var(correction=0)) for x in block_effects.stream(model, case.batch()[0])]
 
 
-def variance_at_init(cases: Cases) -> Found:
-    """How the stream's variance grows: what the second half of the blocks adds over what the quarter before
-    it does is 2 where it grows linearly, as in pre-norm, and 1 where it grows as ln ℓ, as with
+def variance_at_init(cases: Cases) -> Measured:
+    """The growth of the stream's variance. What the second half of the blocks adds over what the quarter
+    before adds is 2 if it grows linearly, as in pre-norm, and 1 if it grows as ln ℓ, as with
     LayerNorm-Scaling. In peri a branch adds 1; in post the variance is 1."""
-    found = {arm: stream_variances(cases[arm]) for arm in cases.arms}
-    rows = [(arm, i, y) for arm, values in found.items() for i, y in enumerate(values)]
+    variances = {arm: stream_variances(cases[arm]) for arm in cases.arms}
 
     def doubling(arm: str) -> float:
-        behind, L = found[arm], len(found[arm]) - 1
-        return (behind[L] - behind[L // 2]) / (behind[L // 2] - behind[L // 4])
+        y, L = variances[arm], len(variances[arm]) - 1
+        return (y[L] - y[L // 2]) / (y[L // 2] - y[L // 4])
 
-    return Found(
-        {
-            "pre: what the second half adds / the quarter before": doubling("pre"),
-            "layernorm_scaling: what the second half adds / the quarter before": doubling(
-                "layernorm_scaling"
-            ),
-            "peri: variance that a branch adds": (found["peri"][-1] - found["peri"][0])
-            / (2 * (len(found["peri"]) - 1)),
-            "post: largest |variance − 1|": float(np.abs(np.array(found["post"][1:]) - 1).max()),
-        },
-        rows,
-    )
+    peri, post = variances["peri"], variances["post"]
+    values = {
+        f"{arm}: what the second half adds / the quarter before": doubling(arm)
+        for arm in ("pre", "layernorm_scaling")
+    }
+    values["peri: variance that a branch adds"] = (peri[-1] - peri[0]) / (2 * (len(peri) - 1))
+    values["post: largest |variance − 1|"] = float(np.abs(np.array(post[1:]) - 1).max())
+    return Measured(values, as_points({arm: by_depth(y) for arm, y in variances.items()}))
 
 
-def turned(case: Case) -> list[float]:
-    """1 − cos(x_ℓ₋₁, x_ℓ) of each block ℓ, the mean over tokens."""
-    model = case.model().eval()
-    streams = block_effects.stream(model, case.batch()[0])
+def turning(case: Case) -> list[float]:
+    """Return 1 − cos(x_ℓ₋₁, x_ℓ) of each block ℓ, the mean over tokens."""
+    streams = block_effects.stream(case.model().eval(), case.batch()[0])
     return [float(1 - block_effects.cosines(x, y).mean()) for x, y in pairwise(streams)]
 
 
-def angles_at_init(cases: Cases) -> Found:
-    """A block of a pre-norm model adds a vector of about one size to a stream whose square grows by that: a
-    random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is normalized, and it does not
+def angles_at_init(cases: Cases) -> Measured:
+    """A block of a pre-norm model adds a vector of about constant size to a stream whose square grows by
+    that: a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is normalized, and it does not
     fall."""
-    found = {arm: turned(cases[arm]) for arm in cases.arms}
-    rows = [(arm, i + 1, y) for arm, values in found.items() for i, y in enumerate(values)]
+    angles = {arm: by_depth(turning(cases[arm]), 1) for arm in cases.arms}
     slopes = {
-        f"slope of {arm}": log_slope({i + 1: y for i, y in enumerate(values) if i >= 1})
-        for arm, values in found.items()
+        f"slope of {arm}": log_slope({block: y for block, y in points.items() if block >= 2})
+        for arm, points in angles.items()
     }
-    return Found(slopes, rows)
+    return Measured(slopes, as_points(angles))

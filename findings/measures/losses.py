@@ -1,98 +1,103 @@
-"""Measured of the losses of trained models. Losses are val/full_loss, in nats per token; a run that diverged
-counts as its loss at the start."""
+"""Measurements of the losses of trained models: val/full_loss, in nats per token. A run that diverged counts
+as its initial loss."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from comparison.rates import sensitivity
-from findings.models import Case, Cases, Found
+from findings.measures.at_init import Points, as_points
+from findings.models import Case, Cases, Measured
+
+Table = dict[float, float]  # value of the varied key -> loss
 
 
 def losses(cases: Cases) -> dict[str, float]:
-    """The final loss of each arm."""
+    """Return the final loss of each arm."""
     return {arm: cases[arm].loss() for arm in cases.arms}
 
 
-def curves(chosen: Mapping[str, Case]) -> list[tuple[str, float, float]]:
-    """For the picture: val/loss by step, of each arm."""
-    return [
-        (arm, float(step), float(loss))
-        for arm, case in chosen.items()
-        for step, loss in zip(*case.run.curve("val/loss"), strict=True)
-    ]
+def curves(chosen: Mapping[str, Case]) -> Points:
+    """Return val/loss by step of each arm, for the picture."""
+    return as_points(
+        {arm: dict(zip(*case.run.curve("val/loss"), strict=True)) for arm, case in chosen.items()}
+    )
 
 
-def against_steps(cases: Cases) -> list[tuple[str, float, float]]:
+def all_curves(cases: Cases) -> Points:
     return curves({arm: cases[arm] for arm in cases.arms})
 
 
-def final_losses(cases: Cases) -> Found:
+def final_losses(cases: Cases) -> Measured:
     """Each arm's loss, and its difference from the first arm's."""
-    found = losses(cases)
+    final = losses(cases)
     first = cases.arms[0]
-    differences = {f"{arm} − {first}": loss - found[first] for arm, loss in found.items() if arm != first}
-    return Found({f"loss of {arm}": loss for arm, loss in found.items()} | differences, against_steps(cases))
+    values = {f"loss of {arm}": loss for arm, loss in final.items()}
+    values |= {f"{arm} − {first}": loss - final[first] for arm, loss in final.items() if arm != first}
+    return Measured(values, all_curves(cases))
 
 
-def warm_up(cases: Cases) -> Found:
-    """What leaving out the warm-up costs each placement: arms are called ``post, none`` and ``post,
+def warm_up(cases: Cases) -> Measured:
+    """The cost of leaving out the warm-up, by placement. Arms are called ``post, none`` and ``post,
     warm-up``."""
-    found = losses(cases)
-    placements = dict.fromkeys(arm.split(", ")[0] for arm in cases.arms)
-    costs = {
-        f"cost of no warm-up, {one}": found[f"{one}, none"] - found[f"{one}, warm-up"] for one in placements
-    }
-    return Found(costs | {f"loss of {arm}": loss for arm, loss in found.items()}, against_steps(cases))
+    final = losses(cases)
+    values = {f"loss of {arm}": loss for arm, loss in final.items()}
+    for placement in dict.fromkeys(arm.split(", ")[0] for arm in cases.arms):
+        cost = final[f"{placement}, none"] - final[f"{placement}, warm-up"]
+        values[f"cost of no warm-up, {placement}"] = cost
+    return Measured(values, all_curves(cases))
 
 
 # each at its own best learning rate
 
 
-def by_value(cases: Cases, arm: str) -> dict[float, float]:
-    """The loss at each value of what is varied, from the smallest."""
+def by_value(cases: Cases, arm: str) -> Table:
+    """Return the loss at each value of the varied key, from the smallest."""
     return dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
 
 
+def tables_of(cases: Cases) -> dict[str, Table]:
+    return {arm: by_value(cases, arm) for arm in cases.arms}
+
+
 def best_rate(cases: Cases, arm: str) -> float:
-    """The rate with the lowest mean loss over the other seeds: this one has no part in the choice."""
+    """Return the rate with the lowest mean loss over the other seeds: this one has no part in the choice."""
     tables = [by_value(other, arm) for other in cases.others]
     return min(tables[0], key=lambda rate: float(np.mean([table[rate] for table in tables])))
 
 
-def is_edge(value: float, table: dict[float, float]) -> float:
-    """1 where it is the smallest or largest that was tried: a better one may lie beyond."""
+def is_edge(value: float, table: Table) -> float:
+    """Return 1 if the value is the smallest or largest that was tried: a better one may lie beyond."""
     return float(value in (min(table), max(table)))
 
 
-def last_below(table: dict[float, float], limit: float, upwards: bool = True) -> float:
-    """How far one can go from the best value until the loss is above a limit: along a straight line between
-    two values, in their logarithms; the last value that was tried where it never is."""
+def last_below(table: Table, limit: float, upwards: bool = True) -> float:
+    """Return the value, starting from the best one, at which the loss first crosses a limit, by linear
+    interpolation in the logarithm of the value; the last value that was tried if it never does."""
     values = sorted(table, reverse=not upwards)
-    here = min(table, key=lambda value: table[value])
-    for value in values[values.index(here) + 1 :]:
+    last = min(table, key=lambda value: table[value])
+    for value in values[values.index(last) + 1 :]:
         if table[value] > limit:
-            part = (limit - table[here]) / (table[value] - table[here])
-            return math.exp(math.log(here) + part * (math.log(value) - math.log(here)))
-        here = value
-    return here
+            part = (limit - table[last]) / (table[value] - table[last])
+            return math.exp(math.log(last) + part * (math.log(value) - math.log(last)))
+        last = value
+    return last
 
 
 def val_loss(case: Case, part: float) -> float:
-    """After a part of the steps, between evaluations along a straight line."""
+    """Return val/loss after a part of the steps, by linear interpolation between evaluations."""
     steps, losses = case.run.curve("val/loss")
     return float(np.interp(part * case.config.train.steps, steps, losses))
 
 
-def at_best_rate(cases: Cases) -> Found:
-    """Each arm's loss at its own best rate, and relative to the first arm's; how much larger that ratio is
-    (of val/loss) at the end than after half of the steps; and log10 of the highest rate at which its loss is
-    within 10 % of its best, over the first arm's."""
+def at_best_rate(cases: Cases) -> Measured:
+    """Each arm's loss at its own best rate relative to the first arm's; how much larger that ratio (of
+    val/loss) is at the end than halfway; and log10 of the highest rate at which its loss is within 10 % of
+    its best, over the first arm's."""
     best = {arm: best_rate(cases, arm) for arm in cases.arms}
-    tables = {arm: by_value(cases, arm) for arm in cases.arms}
-    found = {arm: tables[arm][best[arm]] for arm in cases.arms}
+    tables = tables_of(cases)
+    final = {arm: tables[arm][best[arm]] for arm in cases.arms}
     highest = {arm: last_below(table, 1.1 * min(table.values())) for arm, table in tables.items()}
     halfway, at_end = (
         {arm: val_loss(cases.over(arm)[best[arm]], part) for arm in cases.arms} for part in (0.5, 1.0)
@@ -101,22 +106,15 @@ def at_best_rate(cases: Cases) -> Found:
     first, *others = cases.arms
     for arm in others:
         closing = at_end[arm] / at_end[first] - halfway[arm] / halfway[first]
-        values |= {
-            f"{arm} / {first} − 1": found[arm] / found[first] - 1,
-            f"{arm} / {first}, at the end − halfway": closing,
-            f"log10 of {arm}'s highest rate / {first}'s": math.log10(highest[arm] / highest[first]),
-        }
-    return Found(values, against_values(tables))
-
-
-def against_values(tables: Mapping[str, Mapping[Any, float]]) -> list[tuple[str, float, float]]:
-    """For the picture."""
-    return [(arm, value, loss) for arm, table in tables.items() for value, loss in table.items()]
+        values[f"{arm} / {first} − 1"] = final[arm] / final[first] - 1
+        values[f"{arm} / {first}, at the end − halfway"] = closing
+        values[f"log10 of {arm}'s highest rate / {first}'s"] = math.log10(highest[arm] / highest[first])
+    return Measured(values, as_points(tables))
 
 
 def steps_to(case: Case, loss: float) -> float:
-    """The step at which val/loss first is as low, between evaluations along a straight line; infinite where
-    it never is."""
+    """Return the step at which val/loss is first as low, by linear interpolation between evaluations;
+    infinite if it never is."""
     steps, values = case.run.curve("val/loss")
     low = np.flatnonzero(values <= loss)
     if not len(low):
@@ -125,77 +123,76 @@ def steps_to(case: Case, loss: float) -> float:
     return float(np.interp(-loss, -values[i - 1 : i + 1], steps[i - 1 : i + 1]))
 
 
-def steps_to_loss(cases: Cases, target: str) -> Found:
-    """The steps that arm ``target`` takes to the loss at which it ends, over those that each arm takes to it,
-    each at its own best rate: above 1 is faster, 0 never gets there."""
+def steps_to_loss(cases: Cases, target: str) -> Measured:
+    """The steps of arm ``target`` to its final loss over those of each arm to the same loss, each at its own
+    best rate: above 1 is faster, 0 never gets there."""
     best = {arm: best_rate(cases, arm) for arm in cases.arms}
     chosen = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(chosen[target], 1.0)
     needed = {arm: steps_to(case, goal) for arm, case in chosen.items()}
     values = {f"{target}'s steps / {arm}'s": needed[target] / steps for arm, steps in needed.items()}
     values |= {f"{arm}: best rate is an edge": is_edge(best[arm], by_value(cases, arm)) for arm in best}
-    return Found(values | {f"loss of {target}": chosen[target].loss()}, curves(chosen))
+    return Measured(values | {f"loss of {target}": chosen[target].loss()}, curves(chosen))
 
 
-def rate_sensitivity(cases: Cases) -> Found:
-    """Learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, §2.2), how much more the
-    second arm's is, and log10 of the second's highest rate at which it trains over the first's: where its
-    loss is within 0.2 nats of its own lowest."""
-    tables = {arm: by_value(cases, arm) for arm in cases.arms}
+def rate_sensitivity(cases: Cases) -> Measured:
+    """Learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, §2.2), the second arm's
+    minus the first's, and log10 of the second's highest trainable rate over the first's: at which the loss is
+    within 0.2 nats of the arm's lowest."""
+    tables = tables_of(cases)
     initial = float(cases.every[0].run.curve("val/loss")[1][0])
     values, highest = {}, {}
     for arm, table in tables.items():
-        _, found = sensitivity({rate: {0: loss} for rate, loss in table.items()}, initial)
-        values[f"sensitivity, {arm}"] = found.mean
+        _, interval = sensitivity({rate: {0: loss} for rate, loss in table.items()}, initial)
+        values[f"sensitivity, {arm}"] = interval.mean
         highest[arm] = last_below(table, min(table.values()) + 0.2)
     plain, normed = cases.arms
     values["sensitivity, difference"] = values[f"sensitivity, {normed}"] - values[f"sensitivity, {plain}"]
     values["log10 of the highest rates' ratio"] = math.log10(highest[normed] / highest[plain])
-    return Found(values, against_values(tables))
+    return Measured(values, as_points(tables))
 
 
-def batch_sizes(cases: Cases) -> Found:
-    """What micro-batches of one row cost, against those of all rows: val/full_loss, on running estimates; and
-    val/loss on the statistics of such micro-batches, where there are any. Over is train.grad_accum."""
+def batch_sizes(cases: Cases) -> Measured:
+    """The cost of micro-batches of one row over those of all rows: in val/full_loss, on running estimates,
+    and in val/loss on the statistics of such micro-batches, if the model has any. The varied key is
+    train.grad_accum."""
     values, tables = {}, {}
     for arm in cases.arms:
         by_rows = {case.config.train.batch_size // int(n): case for n, case in cases.over(arm).items()}
-        losses = tables[arm] = {rows: case.loss() for rows, case in by_rows.items()}
-        few, many = min(losses), max(losses)
-        values[f"{arm}: loss at {few} − at {many} rows"] = losses[few] - losses[many]
-        values[f"{arm}: largest |loss − at {many} rows|"] = max(
-            abs(y - losses[many]) for y in losses.values()
-        )
+        final = tables[arm] = {rows: case.loss() for rows, case in by_rows.items()}
+        few, many = min(final), max(final)
+        largest = max(abs(loss - final[many]) for loss in final.values())
         on_batch = {rows: by_rows[rows].run.last("val/batch_stats_loss") for rows in (few, many)}
+        values[f"{arm}: loss at {few} − at {many} rows"] = final[few] - final[many]
+        values[f"{arm}: largest |loss − at {many} rows|"] = largest
         values[f"{arm}: loss on batch statistics at {few} − at {many} rows"] = on_batch[few] - on_batch[many]
-    return Found(values, against_values(tables))
+    return Measured(values, as_points(tables))
 
 
-def data_regimes(cases: Cases) -> Found:
-    """Each norm's loss relative to LayerNorm's and to DyT's, where data are few and where they are many: arms
-    are called ``dyt, starved`` and ``dyt, rich``."""
-    found = losses(cases)
-    values = {f"loss of {arm}": loss for arm, loss in found.items()}
-    for arm, loss in found.items():
+def data_regimes(cases: Cases) -> Measured:
+    """Each norm's loss relative to LayerNorm's and to DyT's, with few data and with many. Arms are called
+    ``dyt, starved`` and ``dyt, rich``."""
+    final = losses(cases)
+    values = {f"loss of {arm}": loss for arm, loss in final.items()}
+    for arm, loss in final.items():
         norm, regime = arm.split(", ")
         for other in ("layernorm", "dyt"):
-            values[f"{norm} / {other} − 1, {regime}"] = loss / found[f"{other}, {regime}"] - 1
+            values[f"{norm} / {other} − 1, {regime}"] = loss / final[f"{other}, {regime}"] - 1
     starved = cases["layernorm, starved"]
     values["layernorm, starved: validation − training loss"] = starved.loss() - starved.run.last("train/loss")
-    return Found(values, against_steps(cases))
+    return Measured(values, all_curves(cases))
 
 
-def trainable_scales(cases: Cases, learned: float) -> Found:
+def trainable_scales(cases: Cases, learned: float) -> Measured:
     """The range of initialization scales from which a model learns, in decades: log10 of the largest over the
     smallest at which its loss ends at or below ``learned``, as ``last_below`` finds them from the best one; 0
-    where there is none. Over is model.init_scale."""
-    tables = {arm: by_value(cases, arm) for arm in cases.arms}
-    values = {}
+    if there is none. The varied key is model.init_scale."""
+    tables = tables_of(cases)
+    decades = {}
     for arm, table in tables.items():
-        ends = (last_below(table, learned), last_below(table, learned, upwards=False))
-        learns = min(table.values()) <= learned
-        values[f"{arm}: decades"] = math.log10(ends[0] / ends[1]) if learns else 0.0
+        largest, smallest = (last_below(table, learned, upwards) for upwards in (True, False))
+        decades[arm] = math.log10(largest / smallest) if min(table.values()) <= learned else 0.0
     first, *others = cases.arms
-    for arm in others:
-        values[f"{first} − {arm}: decades"] = values[f"{first}: decades"] - values[f"{arm}: decades"]
-    return Found(values, against_values(tables))
+    values = {f"{arm}: decades": width for arm, width in decades.items()}
+    values |= {f"{first} − {arm}: decades": decades[first] - decades[arm] for arm in others}
+    return Measured(values, as_points(tables))

@@ -1,4 +1,4 @@
-"""Measured of norms in models as they begin: what they depend on, and how exactly they compute."""
+"""Measurements of norms in models as initialised: what they depend on, and how precisely they compute."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -10,63 +10,63 @@ from torch import Tensor
 
 from data.windows import windows
 from diagnostics import norm_maps
-from findings.measures.at_init import log_slope
-from findings.models import UNSEEN, Case, Cases, Found
+from findings.measures.at_init import as_points, log_slope
+from findings.models import UNSEEN, Case, Cases, Measured
 
-BATCHES = 24  # that a spread is taken over
-
-
-@torch.no_grad()
-def change(found: Tensor, reference: Tensor) -> float:
-    """The largest difference, in standard deviations of the reference."""
-    return float((found - reference).abs().max() / reference.std())
+BATCHES = 24  # over which a fluctuation is measured
 
 
 @torch.no_grad()
-def test_time_identity(cases: Cases) -> Found:
-    """By how much the logits of a row change, at most, in standard deviations of the logits: from training
-    mode to evaluation mode; alone in the batch instead of among others, in training mode; and cut to half of
-    its length."""
+def change(logits: Tensor, reference: Tensor) -> float:
+    """Return the largest difference, in standard deviations of the reference."""
+    return float((logits - reference).abs().max() / reference.std())
+
+
+@torch.no_grad()
+def test_time_identity(cases: Cases) -> Measured:
+    """The largest change of the logits of a row, in standard deviations of the logits: from training mode to
+    evaluation mode; alone in the batch instead of among others, in training mode; and cut to half its
+    length."""
     values: dict[str, float] = {}
     rows: list[tuple[str, Any, float]] = []
     for arm in cases.arms:
         model, (idx, _) = cases[arm].model(), cases[arm].batch()
         T = idx.shape[1] // 2
-        whole = model.train()(idx)
+        in_training = model.train()(idx)
         alone, short = model(idx[:1]), model(idx[:, :T])
         evaluated = model.eval()(idx)
-        found = {
-            "evaluation": change(evaluated, whole),
-            "alone in the batch": change(alone, whole[:1]),
-            "half of the length": change(short, whole[:, :T]),
+        changes = {
+            "evaluation": change(evaluated, in_training),
+            "alone in the batch": change(alone, in_training[:1]),
+            "half of the length": change(short, in_training[:, :T]),
         }
-        values |= {f"{arm}: {what}": value for what, value in found.items()}
-        rows += [(arm, what, max(value, 1e-8)) for what, value in found.items()]
-    return Found(values, rows)
+        values |= {f"{arm}: {what}": value for what, value in changes.items()}
+        rows += [(arm, what, max(value, 1e-8)) for what, value in changes.items()]
+    return Measured(values, rows)
 
 
 EPS = 1e-5  # of layernorm and torch_layernorm
 
 
 def one_pass(x: Tensor) -> Tensor:
-    """x normalized by E[x²] − E[x]²: the variance as a sum and a sum of squares give it."""
+    """Return x normalized by E[x²] − E[x]²: the variance from a sum and a sum of squares."""
     mean = x.mean(-1, keepdim=True)
     return (x - mean) / (x.square().mean(-1, keepdim=True) - mean.square() + EPS).sqrt()
 
 
 def exact(x: Tensor) -> Tensor:
-    """The same in fp64, centred first."""
+    """Return x normalized in fp64, centred first."""
     centred = x.double() - x.double().mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
 
 
 @torch.no_grad()
-def cancellation(cases: Cases, offsets: list[float]) -> Found:
-    """The largest error of a normalized row in fp32, its mean so many standard deviations from 0, against
-    fp64.
+def cancellation(cases: Cases, offsets: list[float]) -> Measured:
+    """The largest error of a normalized row in fp32 against fp64, with its mean so many standard deviations
+    from 0.
 
-    What E[x²] − E[x]² is divided by loses two digits for each of the offset, and is negative, so that the
-    root is NaN, once these are used up.
+    The difference E[x²] − E[x]² loses two digits for each digit of the offset. Once none are left it can be
+    negative, and its root NaN.
     """
     width = cases[cases.arms[0]].config.model.n_embd
     noise = torch.randn(256, width, generator=torch.Generator().manual_seed(cases.seed))
@@ -82,21 +82,19 @@ def cancellation(cases: Cases, offsets: list[float]) -> Found:
         lost[offset] = float((~finite).float().mean())  # of the last way, one pass
     grows = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
     far = max(offsets)
-    return Found(
-        {
-            "one pass: slope of its error": log_slope(grows),
-            "one pass: largest share of rows that are NaN": max(lost.values()),
-            "layernorm: largest error": max(errors["layernorm"].values()),
-            "log10 of torch_layernorm's error / layernorm's, farthest out": math.log10(
-                errors["torch_layernorm"][far] / errors["layernorm"][far]
-            ),
-        },
-        [(way, offset, error) for way, found in errors.items() for offset, error in found.items()],
-    )
+    values = {
+        "one pass: slope of its error": log_slope(grows),
+        "one pass: largest share of rows that are NaN": max(lost.values()),
+        "layernorm: largest error": max(errors["layernorm"].values()),
+        "log10 of torch_layernorm's error / layernorm's, farthest out": math.log10(
+            errors["torch_layernorm"][far] / errors["layernorm"][far]
+        ),
+    }
+    return Measured(values, as_points(errors))
 
 
 class Spread:
-    """How the batch means of a norm's inputs fluctuate; ``look`` is a hook for the norm."""
+    """The fluctuation of the batch means of a norm's inputs; ``look`` is a hook for the norm."""
 
     def __init__(self) -> None:
         self.means: list[Tensor] = []  # of each batch, (C,)
@@ -108,8 +106,8 @@ class Spread:
         self.squares.append(x.square().mean(0))
 
     def fluctuation(self) -> float:
-        """Standard deviation of a channel's batch mean over batches, in standard deviations of the channel;
-        the root mean square over channels. Of n independent values a batch it is 1/√n."""
+        """Return the standard deviation of a channel's batch mean over batches, in standard deviations of the
+        channel; the root mean square over channels. For n independent values per batch it is 1/√n."""
         means = torch.stack(self.means)
         variances = torch.stack(self.squares).mean(0) - means.mean(0).square()
         return float((means.var(0) / variances).mean().sqrt())
@@ -117,7 +115,7 @@ class Spread:
 
 @torch.no_grad()
 def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
-    """Of each norm, by its site, over batches of tokens (B, T), in training mode."""
+    """Return the fluctuation of each norm, by its site, over batches of tokens (B, T), in training mode."""
     model = case.model()
     spreads = {site: Spread() for site in norm_maps.norms(model)}
     for site, norm in norm_maps.norms(model).items():
@@ -127,9 +125,9 @@ def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
     return {site: spread.fluctuation() for site, spread in spreads.items()}
 
 
-def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) -> Found:
-    """How BatchNorm's batch means at the norm before a block's attention fluctuate, against the rows and
-    against the time steps of a batch."""
+def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) -> Measured:
+    """The fluctuation of BatchNorm's batch means before a block's attention, against the rows and against the
+    time steps of a batch."""
     case = cases["batchnorm"]
     site = f"{block % case.config.model.n_layer:02d}.attn.pre"
 
@@ -141,12 +139,12 @@ def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) 
     points = [(f"rows, of {lengths[-1]} time steps", B, y) for B, y in by_rows.items()]
     points += [(f"time steps, of {rows[-1]} rows", T, y) for T, y in by_length.items()]
     slopes = {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}
-    return Found(slopes, points)
+    return Measured(slopes, points)
 
 
 def text_batches(case: Case, way: str) -> Iterator[Tensor]:
-    """Tokens (B, T) of the training split: ``anywhere``, as in training; ``one by one``, each token from
-    anywhere; or ``in a row``, windows that follow one another from anywhere on."""
+    """Yield tokens (B, T) of the training split: windows from ``anywhere``, as in training; ``one by one``,
+    each token from anywhere; or ``in a row``, windows that follow one another from anywhere."""
     B, T = case.config.train.batch_size, case.config.model.block_size
     random = torch.Generator().manual_seed(case.seed)
     for step in range(BATCHES):
@@ -160,16 +158,16 @@ def text_batches(case: Case, way: str) -> Iterator[Tensor]:
         yield idx
 
 
-def batch_fluctuation(cases: Cases, way: str) -> Found:
+def batch_fluctuation(cases: Cases, way: str) -> Measured:
     """The fluctuation of BatchNorm's batch means over that of as many independent values, the mean over the
-    norms of the blocks: of batches as ``way`` says, and of windows in a row."""
+    norms of the blocks: for batches drawn in a ``way`` of text_batches, and for windows in a row."""
     case = cases["batchnorm"]
     independent = (case.config.train.batch_size * case.config.model.block_size) ** -0.5
     values, rows = {}, []
     for name, kind in (("fluctuation", way), ("fluctuation of windows in a row", "in a row")):
-        found = {site: y / independent for site, y in fluctuations(case, text_batches(case, kind)).items()}
-        values[f"{name} / that of independent values"] = float(
-            np.mean([found[s] for s in found if s != "final"])
-        )
-        rows += [(kind, site, y) for site, y in found.items()]
-    return Found(values, rows)
+        fluctuation = fluctuations(case, text_batches(case, kind))
+        relative = {site: y / independent for site, y in fluctuation.items()}
+        mean = float(np.mean([relative[site] for site in relative if site != "final"]))
+        values[f"{name} / that of independent values"] = mean
+        rows += [(kind, site, y) for site, y in relative.items()]
+    return Measured(values, rows)

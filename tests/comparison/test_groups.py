@@ -2,7 +2,7 @@
 
 import pytest
 
-from comparison.groups import ComparisonError, averaged, check_comparable, chosen, grouped, title
+from comparison.groups import ComparisonError, average, check_comparable, group_runs, select, title
 from tests.helpers.run_folders import several
 
 METRIC = "val/full_loss"
@@ -10,7 +10,7 @@ METRIC = "val/full_loss"
 
 def test_groups_have_the_keys_in_which_runs_differ(tmp_path):
     runs = several(tmp_path, {"norm=none": [2.0, 2.1], "model.n_layer=2": [2.2], "seed=0": [2.3]})
-    groups = grouped(runs, METRIC)
+    groups = group_runs(runs, METRIC)
     assert [group.keys for group in groups] == [
         {"norm": "layernorm", "model.n_layer": 2},
         {"norm": "layernorm", "model.n_layer": 4},
@@ -22,19 +22,19 @@ def test_groups_have_the_keys_in_which_runs_differ(tmp_path):
 
 def test_what_only_watches_and_options_of_another_norm_are_no_keys(tmp_path):
     runs = several(tmp_path, {"norm=batchnorm train.eval_every=7 wandb.tags=[x]": [2.0], "norm=none": [2.0]})
-    assert [group.keys for group in grouped(runs, METRIC)] == [{"norm": "batchnorm"}, {"norm": "none"}]
+    assert [group.keys for group in group_runs(runs, METRIC)] == [{"norm": "batchnorm"}, {"norm": "none"}]
     more = several(tmp_path / "more", {"norm=batchnorm norm.momentum=0.5": [2.0]})
-    assert grouped([*runs, *more], METRIC)[0].keys.keys() == {"norm", "norm.momentum"}
+    assert group_runs([*runs, *more], METRIC)[0].keys.keys() == {"norm", "norm.momentum"}
 
 
 def test_groups_that_differ_in_their_code_alone_are_told_apart(tmp_path):
     runs = several(tmp_path, {"seed=0": [2.0]}, group="layernorm-pre-aaaa")
     runs += several(tmp_path, {"seed=0": [2.1]}, group="layernorm-pre-bbbb")
-    assert [group.keys for group in grouped(runs, METRIC)] == [{"code": "aaaa"}, {"code": "bbbb"}]
+    assert [group.keys for group in group_runs(runs, METRIC)] == [{"code": "aaaa"}, {"code": "bbbb"}]
 
 
 def test_a_group_in_which_a_run_diverged_has_no_losses_to_compare(tmp_path):
-    [group] = grouped(several(tmp_path, {"norm=none": [2.0, None, 2.2]}), METRIC)
+    [group] = group_runs(several(tmp_path, {"norm=none": [2.0, None, 2.2]}), METRIC)
     assert (group.diverged, group.seeds, group.losses) == ({1}, [0, 1, 2], {})
 
 
@@ -44,11 +44,11 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
         {f"norm={n} model.n_layer={d}": [d + 0.0, d + 1.0] for n in ("none", "layernorm") for d in (2, 4)},
     )
     runs += several(tmp_path / "more", {"norm=none model.n_layer=2": [0.0, 0.0, 5.0]})[2:]
-    groups = averaged(grouped(runs, METRIC), "model.n_layer")
+    groups = average(group_runs(runs, METRIC), "model.n_layer")
     assert [group.keys for group in groups] == [{"norm": "layernorm"}, {"norm": "none"}]
     assert groups[1].values == {0: 3.0, 1: 4.0}
-    with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they do in norm"):
-        averaged(groups, "seed")
+    with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they differ in norm"):
+        average(groups, "seed")
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
 )
 def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
     runs = several(tmp_path, {"norm=none": [2.0, 2.1], "norm=layernorm": [2.0]})
-    assert len(chosen(runs, condition)) == count
+    assert len(select(runs, condition)) == count
 
 
 def test_a_condition_without_a_value_is_refused():
-    with pytest.raises(ComparisonError, match="--where: 'norm' is no condition; write KEY=VALUE"):
-        chosen([], "norm")
+    with pytest.raises(ComparisonError, match="--where: 'norm' has no value; write KEY=VALUE"):
+        select([], "norm")
 
 
 def test_other_data_lengths_and_contexts_are_not_compared_and_the_difference_is_named(tmp_path):

@@ -1,11 +1,9 @@
-"""Run folders are read back; broken and foreign ones are named, and hide nothing of the others."""
-
-import json
+"""Run folders are read back; broken and foreign ones are reported, and do not hide the others."""
 
 import numpy as np
 import pytest
 
-from comparison.load import UnreadableError, flat, found, load
+from comparison.load import UnreadableError, find_runs, flatten, load
 from tests.helpers.run_folders import made
 
 
@@ -14,8 +12,8 @@ def test_a_run_is_read_with_its_metrics_by_step(tmp_path):
         2: {"act.rms/00.mlp": 0.5, "train/loss": 3.0},
         4: {"train/loss": "Infinity", "hist.act/embed": {"low": 0}},
     }
-    run, said = load(made(tmp_path, "norm=none", final=2.5, curve=curve))
-    assert said == []
+    run, remarks = load(made(tmp_path, "norm=none", final=2.5, curve=curve))
+    assert remarks == []
     assert (run.seed, run.config["norm"], run.config["model.n_layer"]) == (0, "none", 4)
     assert run.last("val/full_loss") == 2.5
     assert run.axes["step"].tolist() == [0, 2, 4, 1000]
@@ -27,91 +25,71 @@ def test_a_run_is_read_with_its_metrics_by_step(tmp_path):
     assert np.isnan(run.last("nope"))
 
 
-def test_the_rows_of_a_metric_are_in_order_also_where_it_comes_with_others(tmp_path):
+def test_a_metric_keeps_its_order_if_it_is_logged_with_different_others(tmp_path):
     curve = {step: {"a": step} | ({"b": step} if step % 3 == 0 else {}) for step in range(1, 9)}
     run, _ = load(made(tmp_path, curve=curve))
     assert run.metrics["a"][1].tolist() == list(range(1, 9))
     assert run.metrics["b"][1].tolist() == [3, 6]
 
 
-def test_half_a_line_and_lines_that_are_no_rows_are_named_and_passed_over(tmp_path):
+def test_invalid_lines_are_reported_and_passed_over(tmp_path):
     folder = made(tmp_path)
+    huge = f'{{"step": {10**400}, "tokens": 1, "seconds": 1}}\n'
     with (folder / "metrics.jsonl").open("a") as stream:
-        stream.write('[1]\n{"step": NaN, "tokens": 1, "seconds": 1}\n{"step": 1001, "tok')
-    run, said = load(folder)
-    assert said == [f"metrics.jsonl: line {n} is no row and is passed over" for n in (3, 4, 5)]
+        stream.write('[1]\n{"step": NaN, "tokens": 1, "seconds": 1}\n' + huge + '{"step": 1001, "tok')
+    run, remarks = load(folder)
+    assert remarks[:3] == [f"metrics.jsonl: line {n} is not a row and is passed over" for n in (3, 4, 5)]
+    assert remarks[3:] == ["metrics.jsonl: 1 more lines are not rows"]
     assert run.last("val/full_loss") == 2.0
 
 
-def broken(folder, what):
-    match what:
-        case "empty":
-            for file in folder.iterdir():
-                file.unlink()
-        case "no metrics":
-            (folder / "metrics.jsonl").unlink()
-        case "still running":
-            (folder / "status.json").write_text('{"state": "running", "step": 7}')
-        case "damaged status":
-            (folder / "status.json").write_text('{"state": "fini')
-        case "damaged config":
-            (folder / "config.yaml").write_text("a: [1")
-        case "config is a list":
-            (folder / "config.yaml").write_text("[1]")
-        case "status is a list":
-            (folder / "status.json").write_text("[1]")
-        case "not text":
-            (folder / "config.yaml").write_bytes(b"\xff\xfe\x00")
-        case "older format":
-            environment = json.loads((folder / "environment.json").read_text())
-            del environment["group"]
-            (folder / "environment.json").write_text(json.dumps(environment))
-        case "only rows of NaN":
-            (folder / "metrics.jsonl").write_text('{"step": NaN}\n' * 3)
-        case "a text where a number is":
-            (folder / "metrics.jsonl").write_text(
-                '{"step": 1, "tokens": 1, "seconds": 1, "val/full_loss": "two"}\n'
-            )
+ROW_OF_TEXT = b'{"step": 1, "tokens": 1, "seconds": 1, "val/full_loss": "two"}\n'
+BROKEN = [
+    ("metrics.jsonl", None, "not a run: it has no metrics.jsonl"),
+    ("status.json", b'{"state": "running", "step": 7}', "running at step 7 of 1000"),
+    ("status.json", b'{"state": "fini', "damaged: "),
+    ("config.yaml", b"a: [1", "damaged: "),
+    ("config.yaml", b"[1]", "written by another version: "),
+    ("status.json", b"[1]", "damaged: status.json: Input should be a valid dictionary"),
+    ("config.yaml", b"\xff\xfe\x00", "damaged: "),
+    ("metrics.jsonl", b'{"step": NaN}\n' * 3, "damaged: it has finished, but has no val/full_loss"),
+    ("metrics.jsonl", ROW_OF_TEXT, "damaged: could not convert"),
+]
 
 
-KINDS = {
-    "empty": "no run: there is no metrics.jsonl in it",
-    "no metrics": "no run",
-    "still running": "running at step 7 of 1000",
-    "damaged status": "damaged: ",
-    "damaged config": "damaged: ",
-    "config is a list": "of another version: ",
-    "status is a list": "damaged: status.json: Input should be a valid dictionary",
-    "not text": "damaged: ",
-    "older format": "of another version: KeyError 'group'",
-    "only rows of NaN": "damaged: it has finished, but has no val/full_loss",
-    "a text where a number is": "damaged: ",
-}
-
-
-@pytest.mark.parametrize("what", KINDS)
-def test_a_broken_folder_is_named_with_the_reason(tmp_path, what):
-    folder = made(tmp_path)
-    broken(folder, what)
+@pytest.mark.parametrize(("name", "content", "reason"), BROKEN)
+def test_a_broken_folder_is_reported_with_the_reason(tmp_path, name, content, reason):
+    file = made(tmp_path) / name
+    file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(UnreadableError) as error:
-        load(folder)
-    assert str(error.value).startswith(KINDS[what])
+        load(file.parent)
+    assert str(error.value).startswith(reason)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("key", ["group", "torch"])
+def test_a_run_of_another_version_is_reported_with_the_missing_key(tmp_path, key):
+    file = made(tmp_path) / "environment.json"
+    file.write_text(file.read_text().replace(f'"{key}"', '"other"'))
+    with pytest.raises(UnreadableError, match=f"another version: environment.json has no {key}"):
+        load(file.parent)
+
+
 def test_runs_are_found_in_folders_and_by_globs_once_each_and_foreign_folders_are_among_them(tmp_path):
-    a, b = made(tmp_path / "runs", "norm=none"), made(tmp_path / "runs" / "deep", "seed=1")
-    (tmp_path / "runs" / "foreign" / "inner").mkdir(parents=True)
-    (tmp_path / "runs" / ".sweep" / "x").mkdir(parents=True)
-    (tmp_path / "runs" / "notes.txt").write_text("mine")
-    expected = {a, b, tmp_path / "runs" / "foreign" / "inner"}
-    assert set(found([str(tmp_path / "runs")])) == expected
-    assert found([str(a)]) == [a]
-    assert found([f"{tmp_path}/runs/none*", str(a)]) == [a]
-    with pytest.raises(UnreadableError, match="nope: there is no such folder"):
-        found([str(tmp_path / "nope")])
+    runs = tmp_path / "runs"
+    a, b = made(runs, "norm=none"), made(runs / "deep", "seed=1")
+    (runs / "foreign" / "inner").mkdir(parents=True)
+    (runs / ".sweep" / "x").mkdir(parents=True)
+    (runs / "notes.txt").write_text("mine")
+    measured = made(runs / "findings" / "runs" / "0123")
+    assert set(find_runs([str(runs)])) == {a, b, runs / "foreign" / "inner"}
+    assert find_runs([str(a)]) == [a]
+    assert find_runs([f"{runs}/none*", str(a)]) == [a]
+    assert find_runs([str(runs / "findings" / "runs")]) == [measured]
+    with pytest.raises(UnreadableError, match="nope: no such folder"):
+        find_runs([str(tmp_path / "nope")])
 
 
 def test_keys_have_dots_and_a_norm_is_its_name():
     nested = {"norm": {"_name_": "layernorm", "eps": 1e-5}, "model": {"n_layer": 4}, "seed": 0}
-    assert flat(nested) == {"norm": "layernorm", "norm.eps": 1e-5, "model.n_layer": 4, "seed": 0}
+    assert flatten(nested) == {"norm": "layernorm", "norm.eps": 1e-5, "model.n_layer": 4, "seed": 0}

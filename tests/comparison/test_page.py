@@ -8,9 +8,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from comparison import write
 from comparison.page import page
-from comparison.report import reported
+from comparison.report import build_report
+from comparison.write import write_report
 from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
 from tests.helpers.run_folders import several
 
@@ -32,7 +32,7 @@ def report(tmp_path_factory):
             arguments = f"norm={norm} optim.learning_rate={rate}"
             losses = [loss + rate * 10, loss + rate * 11, loss + rate * 9]
             runs += several(parent / f"{norm}{rate}", {arguments: losses}, curve=curve(norm, rate))
-    return reported(runs)
+    return build_report(runs)
 
 
 @pytest.fixture
@@ -144,14 +144,14 @@ def luminance(color: str) -> float:
 
 def test_what_a_run_says_is_text_on_the_page_and_no_markup(tmp_path):
     runs = several(tmp_path, {"norm=none": [2.0]}, overrides=["wandb.tags=[</script><b>]"])
-    text = page(reported(runs))
+    text = page(build_report(runs))
     assert "&lt;/script&gt;&lt;b&gt;" in text
     assert "</script><b>" not in text
 
 
 def test_every_file_of_a_report_is_there(report, tmp_path):
-    said = list(write.write(report, tmp_path))
-    assert len(said) == 3
+    lines = list(write_report(report, tmp_path))
+    assert len(lines) == 3
     assert {file.name for file in tmp_path.iterdir()} == {
         *("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures"),
     }
@@ -175,4 +175,4 @@ def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
     ]
     noise = {step: {site: hash((step, site, 1)) % 10**6 / 7 for site in sites} for step in range(0, 1000, 10)}
     losses = {f"optim.weight_decay={0.01 * i}": [2.0] for i in range(50)}
-    assert len(page(reported(several(tmp_path, losses, curve=noise)))) < 2e6
+    assert len(page(build_report(several(tmp_path, losses, curve=noise)))) < 2e6

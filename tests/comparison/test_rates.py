@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from comparison.groups import grouped
+from comparison.groups import group_runs
 from comparison.rates import families, sensitivities, sensitivity
 from tests.helpers.run_folders import several
 
@@ -38,7 +38,7 @@ def test_the_best_rate_is_by_the_mean_over_seeds_and_none_at_which_a_seed_diverg
             "optim.learning_rate=1e-2": [1.0, None],
         },
     )
-    [family] = families(grouped(runs, "val/full_loss"))
+    [family] = families(group_runs(runs, "val/full_loss"))
     assert family.best == 3e-3
     assert not family.at_edge
     assert family.losses.keys() == {1e-3, 3e-3}
@@ -46,18 +46,18 @@ def test_the_best_rate_is_by_the_mean_over_seeds_and_none_at_which_a_seed_diverg
 
 def test_a_best_rate_at_the_edge_is_known_and_one_of_one_is_no_edge(tmp_path):
     runs = several(tmp_path, {"norm=none": [2.0], "optim.learning_rate=1e-2": [2.0], "seed=0": [3.0]})
-    found = {family.keys["norm"]: family for family in families(grouped(runs, "val/full_loss"))}
-    assert found["layernorm"].at_edge
-    assert not found["none"].at_edge
+    by_norm = {family.keys["norm"]: family for family in families(group_runs(runs, "val/full_loss"))}
+    assert by_norm["layernorm"].at_edge
+    assert not by_norm["none"].at_edge
 
 
 def test_sensitivity_is_over_the_rates_that_all_have_and_starts_at_the_first_loss(tmp_path):
     losses = {f"optim.learning_rate={rate}": [2.0 + rate, 2.1 + rate] for rate in (1e-3, 1e-2, 1e-1)}
     runs = several(tmp_path, losses | {"norm=none optim.learning_rate=1": [None]})
-    assert sensitivities(families(grouped(runs, "val/full_loss"))) == []
-    [found] = sensitivities(
-        families(grouped([run for run in runs if run.config["norm"] != "none"], "val/full_loss"))
+    assert sensitivities(families(group_runs(runs, "val/full_loss"))) == []
+    [result] = sensitivities(
+        families(group_runs([run for run in runs if run.config["norm"] != "none"], "val/full_loss"))
     )
-    assert found.rates == [1e-3, 1e-2, 1e-1]
-    assert found.initial == pytest.approx(4.3)
-    assert found.value.mean == pytest.approx((0.009 + 0.099) / 3)
+    assert result.rates == [1e-3, 1e-2, 1e-1]
+    assert result.initial == pytest.approx(4.3)
+    assert result.value.mean == pytest.approx((0.009 + 0.099) / 3)

@@ -43,8 +43,8 @@ def test_an_interval_covers_the_truth_in_95_percent_of_repetitions(seeds):
     effect, covered, unpaired = 0.02, 0, 0
     for _ in range(REPETITIONS):
         a, b = runs(rng, 2, seeds)
-        found = interval(paired(by_seed(a + effect), by_seed(b)))
-        covered += found.low <= effect <= found.high
+        measured = interval(paired(by_seed(a + effect), by_seed(b)))
+        covered += measured.low <= effect <= measured.high
         unpaired += interval(a.tolist()).low <= 2 <= interval(a.tolist()).high
     assert 0.93 <= covered / REPETITIONS <= 0.97
     assert 0.93 <= unpaired / REPETITIONS <= 0.97
@@ -78,9 +78,9 @@ def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
             losses[0, 1:] += 0.5  # only one rate will do for the baseline
         best = losses.mean(axis=2).argmin(axis=1)
         table = [{rate: by_seed(losses[norm, rate]) for rate in rates} for norm in range(8)]
-        found = [p_of_best(table[norm], table[0], best[norm], best[0]) for norm in range(1, 8)]
+        p_values = [p_of_best(table[norm], table[0], best[norm], best[0]) for norm in range(1, 8)]
         simple = [p_value(paired(table[n][best[n]], table[0][best[0]])) for n in range(1, 8)]
-        false += min(holm(found)) <= 0.05
+        false += min(holm(p_values)) <= 0.05
         naive += min(simple) <= 0.05
     assert false / REPETITIONS <= 0.05 + TOLERANCE
     if not flat:
@@ -88,22 +88,22 @@ def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
 
 
 def test_rates_that_cannot_be_paired_leave_it_open():
-    one = {0: 2.0, 1: 2.1, 2: 2.2}
-    other = {seed: loss - 0.5 - 0.01 * seed for seed, loss in one.items()}
-    assert p_of_best({1e-3: other}, {1e-3: one, 1e-2: one}, 1e-3, 1e-3) < 0.05
-    assert math.isnan(p_of_best({1e-3: other}, {1e-3: one, 1e-2: {0: 1.0}}, 1e-3, 1e-3))
+    base = {0: 2.0, 1: 2.1, 2: 2.2}
+    other = {seed: loss - 0.5 - 0.01 * seed for seed, loss in base.items()}
+    assert p_of_best({1e-3: other}, {1e-3: base, 1e-2: base}, 1e-3, 1e-3) < 0.05
+    assert math.isnan(p_of_best({1e-3: other}, {1e-3: base, 1e-2: {0: 1.0}}, 1e-3, 1e-3))
 
 
 def test_a_real_difference_is_found_also_where_rates_were_chosen():
     rng = np.random.default_rng(0)
-    found = 0
+    detected = 0
     for _ in range(200):
         losses = runs(rng, 2 * 3, 5).reshape(2, 3, 5)
         losses[1] += 0.1  # ten times the noise
         best = losses.mean(axis=2).argmin(axis=1)
         tables = [{rate: by_seed(losses[norm, rate]) for rate in range(3)} for norm in range(2)]
-        found += p_of_best(tables[1], tables[0], best[1], best[0]) <= 0.05
-    assert found > 190
+        detected += p_of_best(tables[1], tables[0], best[1], best[0]) <= 0.05
+    assert detected > 190
 
 
 PAIRS = st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=12)
@@ -117,8 +117,8 @@ def test_interval_and_p_value_are_scipys(pairs):
     expected = scipy.stats.ttest_rel(numbers, others)
     assert p_value(differences) == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-12)
     low, high = expected.confidence_interval(0.95)
-    found = interval(differences)
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
+    ours = interval(differences)
+    assert (ours.low, ours.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
@@ -135,10 +135,10 @@ def test_holm_does_not_count_what_has_no_p_value():
 @pytest.mark.parametrize("effect", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("alpha", [0.05, 0.005])
 def test_power_and_sample_size_are_statsmodels(effect, alpha):
-    theirs = TTestPower()
-    expected = theirs.power(effect, 8, alpha / 2, alternative="larger")
+    reference = TTestPower()
+    expected = reference.power(effect, 8, alpha / 2, alternative="larger")
     assert power(effect, np.array([8]), alpha)[0] == pytest.approx(expected, abs=1e-9)
-    needed = theirs.solve_power(effect, power=0.8, alpha=alpha / 2, alternative="larger")
+    needed = reference.solve_power(effect, power=0.8, alpha=alpha / 2, alternative="larger")
     assert pairs_needed(effect, alpha) == max(2, math.ceil(needed))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from comparison import load
 from comparison.page import page
-from comparison.report import reported
+from comparison.report import build_report
 from tests.conftest import daily
 from tests.helpers import programs
 from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
@@ -70,7 +70,7 @@ def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_
 def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):
     loaded = [load.load(run)[0] for run in sorted(runs.iterdir())]
     file = tmp_path / "index.html"
-    file.write_text(page(reported(loaded)), encoding="utf-8")
+    file.write_text(page(build_report(loaded)), encoding="utf-8")
     browser.get(file.as_uri())
     until(lambda: browser.execute_script("return document.body.dataset.drawn"))
     assert browser.execute_script("return window.owned") is None
@@ -120,7 +120,7 @@ def test_whatever_a_run_says_of_itself_it_is_compared_or_passed_over(
         (bad / name).write_text(dump(spoilt), encoding="utf-8")
         try:
             runs = [load.load(folder)[0] for folder in (good, bad)]
-            page(reported(runs, mixed=True))
+            page(build_report(runs, mixed=True))
         except load.UnreadableError:
             seen["passed over"] += 1
         else:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from comparison.verdicts import interval
 from findings.finding import Expected, Finding
-from findings.judging import Verdict, judge, judged
+from findings.judging import Verdict, judge, judge_quantity
 
 NUMBERS = st.lists(st.floats(-10, 10), min_size=3, max_size=8)
 ENDS = st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted)
@@ -40,49 +40,51 @@ def finding(**parts: dict[str, Expected]) -> Finding:
 
 def verdict(values: dict[str, list[float]], **parts: dict[str, Expected]) -> Verdict:
     seeds = range(max(map(len, values.values())))
-    by_seed = {seed: {name: some[seed] for name, some in values.items()} for seed in seeds}
+    by_seed = {seed: {name: own[seed] for name, own in values.items()} for seed in seeds}
     return judge(finding(**parts), by_seed).verdict
 
 
 @given(NUMBERS, ENDS)
 def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outside(values, ends):
     low, high = ends
-    found, around = judged("x", expected(low, high), values, among=1), interval(values)
+    judged, around = judge_quantity("x", expected(low, high), values, among=1), interval(values)
     inside = low <= around.low and around.high <= high
     outside = around.high < low or around.low > high
-    assert found.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
+    assert judged.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
 
 
 @given(NUMBERS, st.floats(-10, 10))
 def test_of_a_direction_what_is_above_passes_and_what_is_not_below_fails_it(values, end):
-    above, below = (judged("x", one, values, 1).verdict for one in (expected(low=end), expected(high=end)))
+    above, below = (
+        judge_quantity("x", e, values, 1).verdict for e in (expected(low=end), expected(high=end))
+    )
     opposite = {Verdict.PASS: Verdict.FAIL, Verdict.FAIL: Verdict.PASS}
     if interval(values).low != interval(values).high or end != values[0]:
         assert above == opposite.get(below, Verdict.INCONCLUSIVE)
 
 
 def test_a_tie_confirms_no_direction():
-    assert judged("x", expected(low=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
-    assert judged("x", expected(high=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
+    assert judge_quantity("x", expected(low=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
+    assert judge_quantity("x", expected(high=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
 
 
 @given(NUMBERS, ENDS, st.integers(2, 6))
 def test_among_several_it_fails_only_where_a_wider_interval_lies_outside(values, ends, among):
     low, high = ends
-    alone, of_several = (judged("x", expected(low, high), values, n).verdict for n in (1, among))
+    alone, of_several = (judge_quantity("x", expected(low, high), values, n).verdict for n in (1, among))
     assert (of_several == Verdict.PASS) == (alone == Verdict.PASS)
     assert of_several != Verdict.FAIL or alone == Verdict.FAIL
 
 
 @given(st.lists(st.floats(1, 2), min_size=1, max_size=2))
 def test_with_fewer_than_three_seeds_there_is_no_verdict_whatever_the_numbers(values):
-    assert judged("x", expected(0, 3), values, 1).verdict == Verdict.INCONCLUSIVE
-    assert judged("x", expected(5, 6), values, 1).verdict == Verdict.INCONCLUSIVE
+    assert judge_quantity("x", expected(0, 3), values, 1).verdict == Verdict.INCONCLUSIVE
+    assert judge_quantity("x", expected(5, 6), values, 1).verdict == Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_decides_nothing(odd):
-    assert judged("x", expected(low=0), [1.0, 1.0, odd], 1).verdict == Verdict.INCONCLUSIVE
+    assert judge_quantity("x", expected(low=0), [1.0, 1.0, odd], 1).verdict == Verdict.INCONCLUSIVE
 
 
 def test_a_quantity_that_was_not_measured_decides_nothing():
@@ -123,9 +125,10 @@ def test_where_nothing_is_to_be_found_a_pass_comes_in_one_of_forty():
     """The mean is on the end of what is expected: half of the time the interval should lie beside it, but by
     chance alone it lies inside in 2.5 %, and outside in as many."""
     random = np.random.default_rng(0)
-    found = [judged("x", expected(low=0), random.standard_normal(4).tolist(), 1).verdict for _ in range(4000)]
-    assert found.count(Verdict.PASS) / 4000 == pytest.approx(0.025, abs=0.008)
-    assert found.count(Verdict.FAIL) / 4000 == pytest.approx(0.025, abs=0.008)
+    samples = random.standard_normal((4000, 4)).tolist()
+    verdicts = [judge_quantity("x", expected(low=0), sample, 1).verdict for sample in samples]
+    assert verdicts.count(Verdict.PASS) / 4000 == pytest.approx(0.025, abs=0.008)
+    assert verdicts.count(Verdict.FAIL) / 4000 == pytest.approx(0.025, abs=0.008)
 
 
 @pytest.mark.parametrize("ends", [{}, {"above": 1.0, "below": 0.0}])

@@ -1,4 +1,4 @@
-"""A headless Chromium, where there is one."""
+"""A headless Chromium, if it is installed."""
 
 import shutil
 import time
@@ -7,16 +7,11 @@ import pytest
 from selenium import webdriver
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
 DRIVER = shutil.which("chromedriver")
-
-
 needs_browser = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"
+    not (CHROMIUM and DRIVER),
+    reason="chromium or chromedriver is not installed (Debian: chromium, chromium-driver)",
 )
-
-
 FLAGS = (  # as root in a container, and without the browser's own calls home
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -38,7 +33,7 @@ def browser():
 
 def until(condition, seconds: float = 30):
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
-    return found
+    return result

@@ -1,7 +1,7 @@
-"""A Transformer of torch alone, written from the papers and without our model code, to compare numbers with.
+"""A Transformer of torch alone, written from the papers without our model code, as a reference for numbers.
 
 Weights are Xavier's (Glorot & Bengio 2010), embeddings N(0, 1/d), the MLP has the exact GELU; no biases,
-heads of d / 4 channels, norms without gain or bias (at the start these do nothing).
+heads of d / 4 channels, norms without gain or bias (as initialised they do nothing).
 """
 
 import math
@@ -46,10 +46,10 @@ class Transformer:
         return (lambda x: self.attention(x, layer), lambda x: F.gelu(x @ layer["w1"].T) @ layer["w2"].T)
 
     def streams(self, idx: Tensor) -> list[Tensor]:
-        """Behind the embedding and behind each block, (B, T, D) each."""
+        """Return the stream after the embedding and after each block, (B, T, D) each."""
         x = self.tokens[idx] + self.positions[: idx.shape[1]]
         x = norm(x) if self.placement == "post" else x
-        found = [x]
+        streams = [x]
         for depth, layer in enumerate(self.layers, start=1):
             for f in self.branches(layer):
                 if self.placement == "pre":
@@ -60,8 +60,8 @@ class Transformer:
                     x = x + norm(f(norm(x)))
                 elif self.placement == "layernorm_scaling":
                     x = x + f(norm(x) / math.sqrt(depth))
-            found.append(x)
-        return found
+            streams.append(x)
+        return streams
 
     def loss(self, idx: Tensor, targets: Tensor) -> Tensor:
         x = self.streams(idx)[-1]

@@ -1,4 +1,4 @@
-"""Run folders with chosen numbers, in the format that runs have: what a comparison says of them is known."""
+"""Run folders with chosen numbers, in the format that runs have: the results of comparing them are known."""
 
 import json
 from collections.abc import Mapping
@@ -45,14 +45,14 @@ def made(
     certificate = CLEAN | ({"causal": False} | LEAKS if leaks else {})
     facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000, "vocab_size": 74}
     packages = {"torch": "2.13.0", "numpy": "2.4.6"}
-    here = {"group": group, "precision": "fp32", "device": "cpu", "threads": 1, "compile": False}
-    here |= {"processor": "a processor", "python": "3.11.7", "packages": packages, "parameters": 800_000}
-    here |= {"data": facts, "code": {"train.py": "0123"}, "overrides": list(overrides), "git": None}
+    machine = {"group": group, "precision": "fp32", "device": "cpu", "threads": 1, "compile": False}
+    machine |= {"processor": "a processor", "python": "3.11.7", "packages": packages, "parameters": 800_000}
+    machine |= {"data": facts, "code": {"train.py": "0123"}, "overrides": list(overrides), "git": None}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "status.json").write_text(
         json.dumps(state | {"reason": None if final is not None else "it grew"})
     )
-    (folder / "environment.json").write_text(json.dumps(here | environment))
+    (folder / "environment.json").write_text(json.dumps(machine | environment))
     (folder / "certificate.json").write_text(json.dumps(certificate))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -62,6 +62,6 @@ def several(parent: Path, losses: Mapping[str, list[float | None]], **options: A
     """Runs of each command line with these losses, at seeds from 0 on."""
     return [
         load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
-        for arguments, found in losses.items()
-        for seed, loss in enumerate(found)
+        for arguments, by_seed in losses.items()
+        for seed, loss in enumerate(by_seed)
     ]

@@ -1,10 +1,6 @@
-"""python -m scripts.blocks looks at any run's checkpoint, or at a file."""
+"""python -m scripts.blocks measures any run's checkpoint, a file, or a GPT-2 of others."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,27 +9,18 @@ import torch
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
 from scripts.blocks import look
-from tests.conftest import LETTERS, ROOT
-from tests.helpers import gpt2_models
+from tests.conftest import LETTERS
+from tests.helpers import gpt2_models, programs
 from tests.helpers.runs import run
-
-Started = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def started(tmp_path: Path, text_file: Path) -> Started:
+def started(tmp_path, text_file):
     """The program, in an empty folder, given the text of ``tiny``."""
 
-    def start(*arguments: object, data: Path | None = text_file) -> subprocess.CompletedProcess[str]:
+    def start(*arguments: object, data: Path | None = text_file):
         named = ["--data", data] if data else []
-        return subprocess.run(
-            [sys.executable, "-m", "scripts.blocks", *map(str, (*arguments, *named))],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return programs.run("scripts/blocks.py", *map(str, (*arguments, *named)), cwd=tmp_path)
 
     return start
 
@@ -56,13 +43,13 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
 
 def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said, rows, maps, certificate = look(run(tiny()), windows=6, data_path=str(text_file))
-    assert len(rows) == 3
-    assert "cost" not in rows[0]
-    assert set(maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
-    assert all(0 <= row["distance"] <= 1 for row in rows[1:])
-    assert float(re.search(r"loss (\S+)", said)[1]) > 0
-    assert certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
+    result = look(str(run(tiny())), windows=6, data_path=str(text_file))
+    assert len(result.rows) == 3
+    assert "cost" not in result.rows[0]
+    assert set(result.maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
+    assert all(0 <= row["distance"] <= 1 for row in result.rows[1:])
+    assert float(re.search(r"loss (\S+)", result.headline)[1]) > 0
+    assert result.certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
 
 
 def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
@@ -86,8 +73,8 @@ def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
     for number in range(2):
         reference.transformer.h = torch.nn.ModuleList(b for i, b in enumerate(blocks) if i != number)
         reference.config.n_layer = 1
-        said = re.search(rf"^ +0{number} +(\S+) ", done.stdout, re.M)
-        assert float(said[1]) == pytest.approx(loss() - whole, abs=1e-4)
+        printed = re.search(rf"^ +0{number} +(\S+) ", done.stdout, re.M)
+        assert float(printed[1]) == pytest.approx(loss() - whole, abs=1e-4)
     assert f"loss {whole:.4f} on 4 windows" in done.stdout
 
 
@@ -101,14 +88,14 @@ def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, tex
 
 def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     folder = run(tiny())
-    for arguments, said in (
-        ((tmp_path,), "no checkpoint there"),
+    for arguments, error in (
+        ((tmp_path,), "no checkpoint"),
         ((folder, "--out", "maps.txt"), "should end in .svg, .png or .pdf"),
         ((folder, "--windows", 0), "--windows: at least 1"),
     ):
         done = started(*arguments)
         assert done.returncode != 0
-        assert said in done.stderr
+        assert error in done.stderr
         assert "Traceback" not in done.stderr
     text_file.write_text(text_file.read_text() + "more")
     assert "its text is not the one it was trained on" in started(folder).stderr
@@ -121,7 +108,7 @@ def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(
     done = started(folder, data=None)
     assert done.returncode == 1
     assert re.fullmatch(
-        r"error: --data: it was trained on data=text \S+; if you know that, .*\n", done.stderr
+        r"error: --data: it was trained on data=text \S+; if you trust that, .*\n", done.stderr
     )
     assert started(folder).returncode == 0
     assert not (tmp_path / "theirs").exists()

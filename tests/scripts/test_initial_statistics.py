@@ -1,23 +1,12 @@
 """python -m scripts.initial_statistics shows what step 0 of a run sees, for one choice or several."""
 
-import subprocess
-import sys
-
 import pytest
 
 from scripts import initial_statistics
-from tests.conftest import ROOT, TINY
+from tests.conftest import TINY
 from tests.helpers.runs import rows, run
 
-
-def started(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scripts.initial_statistics", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+PROGRAM = "scripts/initial_statistics.py"
 
 
 @pytest.mark.parametrize(
@@ -39,30 +28,30 @@ def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
     assert certificate.startswith("WARNING") == ("norm=batchnorm" in choice)
 
 
-def test_choices_stand_side_by_side(tmp_path, text_file):
+def test_choices_stand_side_by_side(command, tmp_path, text_file):
     data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
     sizes = [argument for argument in TINY if "n_layer" not in argument]
-    done = started(*sizes, *data, "norm=none,batchnorm", "model.n_layer=1,3")
+    done = command(PROGRAM, *sizes, *data, "norm=none,batchnorm", "model.n_layer=1,3")
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert (
-        lines.count(" ".join(f"norm={n} model.n_layer={d}" for n in ("none", "batchnorm") for d in (1, 3)))
-        == 4
-    )
+    head = " ".join(f"norm={n} model.n_layer={d}" for n in ("none", "batchnorm") for d in (1, 3))
+    assert lines.count(head) == 4
     assert done.stdout.count("WARNING: norm=batchnorm placement=pre LEAKS") == 2
     deepest = [line.split() for line in lines if line.startswith("02")]
     assert [len(line) for line in deepest] == [3] * 4  # the shallow models have no such block
 
 
-def test_bad_input_is_one_line():
-    for argument, said in (("norm=nope", "norm: there is no 'nope'"), ("model.n_embd=13", "not divisible")):
-        done = started(argument)
-        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-        assert done.stderr.startswith("error: ")
-        assert said in done.stderr
+@pytest.mark.parametrize(
+    ("argument", "error"), [("norm=nope", "'nope'"), ("model.n_embd=13", "not divisible")]
+)
+def test_an_error_is_one_line(command, argument, error):
+    done = command(PROGRAM, argument)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert done.stderr.startswith("error: ")
+    assert error in done.stderr
 
 
-def test_help_is_the_programs_text():
-    done = started("--help")
+def test_help_is_the_text_of_the_program(command):
+    done = command(PROGRAM, "--help")
     assert done.returncode == 0
     assert "python -m scripts.initial_statistics norm=layernorm,batchnorm" in done.stdout

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from scripts.layers import METRICS, curves, draw, titles
+from comparison.figures import svg
+from scripts.layers import METRICS, curves, picture, titles
 from tests.conftest import ROOT
 from tests.helpers.runs import run
 
@@ -23,7 +24,7 @@ def started(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_goes_on(tmp_path):
+def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_is_running(tmp_path):
     axes = {"tokens": 0, "seconds": 0}
     rows = [
         {"step": 0, "a": 1.5, "b": "NaN"} | axes,
@@ -48,16 +49,13 @@ def test_runs_are_drawn_without_torch(tiny, tmp_path):
     assert all(metric.partition("/")[0] in text for metric in METRICS)
 
 
-def test_the_same_runs_are_the_same_file(tmp_path):
-    found = {"A": {"act.rms/00.mlp": [(0, 1.0), (1, 100.0)], "act.rms/01.mlp": [(0, 2.0)]}}
-    files = [tmp_path / name for name in ("1.svg", "2.svg")]
-    for file in files:
-        draw(found, ["act.rms/*"], file)
-    assert files[0].read_bytes() == files[1].read_bytes()
+def test_the_same_runs_are_the_same_file():
+    runs = {"A": {"act.rms/00.mlp": [(0, 1.0), (1, 100.0)], "act.rms/01.mlp": [(0, 2.0)]}}
+    assert svg(picture(runs, ["act.rms/*"])) == svg(picture(runs, ["act.rms/*"]))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (("nowhere",), "nowhere/metrics.jsonl: No such file or directory"),
         (("RUN", "--metrics", "act.rsm/*"), "no run has 'act.rsm/*'"),
@@ -65,7 +63,7 @@ def test_the_same_runs_are_the_same_file(tmp_path):
         (("RUN", "--out", "/nowhere/layers.svg"), "/nowhere/layers.svg: No such file"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, arguments, said):
+def test_bad_input_is_one_line(tmp_path, arguments, error):
     (tmp_path / "metrics.jsonl").write_text(
         '{"step": 0, "tokens": 0, "seconds": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
     )
@@ -75,18 +73,17 @@ def test_bad_input_is_one_line(tmp_path, arguments, said):
     assert done.returncode == 1
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
-    assert said in lines[0]
+    assert error in lines[0]
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path):
     assert titles([tmp_path / "a" / "R", tmp_path / "b" / "S"]) == ["R", "S"]
     assert titles([tmp_path / "a" / "R", tmp_path / "b" / "R"]) == [f"{tmp_path}/a/R", f"{tmp_path}/b/R"]
 
 
-def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run(tmp_path):
+def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run():
     deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
     shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
-    draw({"deep": deep, "shallow": shallow}, ["act.rms/*"], tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text()
+    text = svg(picture({"deep": deep, "shallow": shallow}, ["act.rms/*"]))
     strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(#[0-9a-f]{6})"', text)
     assert sorted(Counter(strokes).values()) == [1, 1, 2, 2]
