@@ -18,7 +18,7 @@ from bench import options, ours, peer
 from bench.measure import BenchError
 from bench.report import Bench, Column, Measured
 from bench.sizes import NANO
-from rundir.schema import read_json
+from rundir.run_files import read_json
 
 RUNS = 8
 COLUMNS: list[Column] = [("seconds", "8 runs, s", 1), ("seconds_a_run", "a run, s", 1)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import ours
 from bench.report import Bench, Measured
-from rundir.schema import read_json
+from rundir.run_files import read_json
 
 LOOK = 0.05  # seconds between looks at the process: reading /proc takes a moment of a core that trains
 POINTS = 200  # of a long run's memory, at most

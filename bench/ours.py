@@ -14,7 +14,7 @@ from bench import measure
 from bench.measure import BenchError, Child
 from bench.report import Bench
 from rundir.environment import ROOT
-from rundir.schema import read_json
+from rundir.run_files import read_json
 
 QUIET = ("train.eval_every=0", "train.checkpoint_every=0")  # nothing between the steps that are timed
 Row = dict[str, Any]  # of metrics.jsonl

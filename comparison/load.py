@@ -18,7 +18,7 @@ from pydantic import with_config as configured
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from rundir import schema
+from rundir import run_files
 from system.errors import UserError
 from system.files import first_error, harmless, lines, small_text
 from system.terminal import escaped
@@ -31,7 +31,7 @@ except ImportError:  # libyaml, which is ten times as fast, is not installed eve
 FINDINGS = "findings"  # the folder of python -m findings in runs/: not compared unless it is named
 # Keys that say where and how a run was watched, not what it is.
 NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
-NOT_COMPARED |= {f"train.{key}" for key in schema.WATCHING}
+NOT_COMPARED |= {f"train.{key}" for key in run_files.WATCHING}
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
 LARGEST = 2**18  # bytes of a config
 Scalar = bool | int | float | str | None
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def leaks(self) -> bool:
-        return schema.leaks(self.certificate)
+        return run_files.leaks(self.certificate)
 
     def last(self, metric: str) -> float:
         """The last value of a metric; NaN if the run does not have it."""
@@ -145,7 +145,9 @@ def load(folder: Path) -> tuple[Run, list[str]]:
             raise UnreadableError("not a run: it has no metrics.jsonl")
         config: dict[str, Any] = VALUES.validate_python(flatten(harmless(read_yaml(folder / "config.yaml"))))
         config |= REQUIRED.validate_python(config)
-        status, environment = (schema.parsed(folder / name) for name in ("status.json", "environment.json"))
+        status, environment = (
+            run_files.parsed(folder / name) for name in ("status.json", "environment.json")
+        )
         state = status["state"]
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
@@ -157,7 +159,7 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         if missing := [key for key in ENVIRONMENT if key not in known]:
             raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
         proof = folder / "certificate.json"
-        certificate = schema.parsed(proof) if proof.exists() else {}
+        certificate = run_files.parsed(proof) if proof.exists() else {}
         axes, metrics, remarks = read_metrics(folder / "metrics.jsonl")
         if state == "finished" and "val/full_loss" not in metrics:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")

@@ -26,10 +26,10 @@ import yaml
 from filelock import BaseFileLock
 
 from cli.schema import RunConfig
-from rundir import schema
+from rundir import run_files
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
 from system.lock import hold
@@ -75,7 +75,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def leaks(folder: Path) -> bool:
     """Return whether the run's certificate says that its model depends on what it must not see."""
-    return schema.leaks(read_json(folder / "certificate.json"))
+    return run_files.leaks(read_json(folder / "certificate.json"))
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:

@@ -8,7 +8,7 @@ from typing import Any
 from cli.schema import RunConfig
 from interop.pretrained import pretrained
 from rundir.code_hash import source
-from rundir.schema import WATCHING
+from rundir.run_files import WATCHING
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:

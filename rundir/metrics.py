@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from rundir.schema import DECISIVE, ROW
+from rundir.run_files import DECISIVE, ROW
 from system.errors import ConfigError
 from system.files import jsonable, lines, naming, write_atomically
 

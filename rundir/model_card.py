@@ -8,7 +8,7 @@ from cli.schema import RunConfig
 from data import tokenizers
 from diagnostics import causality
 from rundir.checkpoint_file import Checkpoint, Meta
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from system.terminal import escaped
 
 # The settings that the card lists: not where the run was, nor what was observed.

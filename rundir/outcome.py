@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rundir.environment import changed_code, shortened
 from rundir.folder import leaks, read_status
-from rundir.schema import read_json
+from rundir.run_files import read_json
 
 
 def report(folder: Path, already: bool = False) -> float:

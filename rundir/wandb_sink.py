@@ -18,7 +18,7 @@ from cli.schema import RunConfig
 from rundir import wandb_process
 from rundir.checkpoint_file import path_of
 from rundir.folder import leaks, read_status
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import write_atomically
 from system.os_compat import SIGNALS

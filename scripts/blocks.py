@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cli import messages
-from cli.sample_schema import DataConfig, ModelSource
+from cli.sample_schema import ModelSource
+from cli.schema import DataConfig
 from comparison.figures import FORMATS, Spec, number, save, spec
 from comparison.table import rich_table
 from data.token_cache import prepare

@@ -17,7 +17,7 @@ from diagnostics import causality
 from rundir import checkpoint_file
 from rundir.folder import Run, read_status
 from rundir.metrics import Metrics
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from system import errors
 from system import signals as system_signals
 from system.errors import ConfigError

@@ -18,7 +18,7 @@ from cli.schema import TrainConfig
 from data.windows import Batch
 from diagnostics.non_finite import first_non_finite
 from rundir.folder import Diverged
-from rundir.schema import DECISIVE
+from rundir.run_files import DECISIVE
 from training.batches import Batches
 from training.loss import Loss
 from training.parallel.ranks import Ranks

@@ -17,7 +17,7 @@ from rundir import wandb_sink
 from rundir.environment import environment
 from rundir.folder import AlreadyEndedError, Run, has_ended
 from rundir.identity import group_name
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from system import signals
 from training import checkpoints, cost, device, dry_run, memory
 from training.batches import Batches
@@ -28,7 +28,7 @@ from training.device import Compute
 from training.divergence import Divergence, non_finite_origin
 from training.evaluation import Evaluator, evaluate_one_batch, with_running_estimates
 from training.log import RunLog
-from training.loss import Loss
+from training.loss import Loss, cross_entropy
 from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks, lost_ranks_explained
 from training.parallel.strategies import SingleProcess
@@ -72,9 +72,8 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     # the model, and one batch through it
     batches, eager = Batches(config, tokens, compute, ranks), Loss(compute)
     strategy, estimating = tried(config, vocab_size, batches, eager, ranks)
-    loss = eager
-    if cost.worth_compiling(config, vocab_size, compute.device.type):
-        loss = compile_loss(strategy, batches, eager, ranks)
+    compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
+    loss = compile_loss(strategy, batches, eager, ranks) if compiles else eager
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
     schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
@@ -91,8 +90,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model, optimizer)
-    computed = {"threads": threads, "compile": loss is not eager, "ranks": ranks.count}
-    here = described(run, tokens, strategy, compute, computed)
+    here = described(run, tokens, strategy, loss, threads, ranks)
     run.begin(here, certificate, log.best, start)
     announce(run, here, strategy, certificate, start)
 
@@ -140,11 +138,14 @@ def tried(
 
 
 def described(
-    run: Run, tokens: Prepared, strategy: SingleProcess, compute: Compute, computed: dict[str, Any]
+    run: Run, tokens: Prepared, strategy: SingleProcess, loss: Loss, threads: int, ranks: Ranks
 ) -> dict[str, Any]:
     """Return environment.json: where and how the run is trained, and what ``auto`` became."""
-    config = run.config
-    computed |= {
+    config, compute = run.config, loss.compute
+    computed = {
+        "threads": threads,
+        "compile": loss.objective is not cross_entropy,
+        "ranks": ranks.count,
         "device": str(compute.device),
         "precision": compute.precision,
         "parameters": sum(p.numel() for p in strategy.model.parameters()),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rundir import metrics
-from rundir.schema import KINDS, read_json
+from rundir.run_files import KINDS, read_json
 from system.files import write_atomically
 
 GOOD = {

@@ -12,7 +12,7 @@ import pytest
 
 from rundir import checkpoint_file
 from rundir.folder import read_status
-from rundir.schema import read_json
+from rundir.run_files import read_json
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
 from tests.helpers.programs import ROOT, run
