@@ -24,15 +24,15 @@ class Child:
     lines: list[tuple[float, str]] = field(repr=False)  # seconds since the start, and the line printed then
 
     def find(self, pattern: str) -> list[tuple[float, str]]:
-        """Return the time and the last group of each line that matches. Raises BenchError if none does."""
+        """Return the time and the group of each line that matches. Raises BenchError if none does."""
         matches = [(seconds, re.search(pattern, line)) for seconds, line in self.lines]
-        groups = [(seconds, match[match.re.groups]) for seconds, match in matches if match]
+        groups = [(seconds, match[1]) for seconds, match in matches if match]
         if not groups:
             raise BenchError(f"the program printed no line with {pattern!r}")
         return groups
 
     def numbers(self, pattern: str) -> list[float]:
-        """Return the last group of each line that matches, as a number. Raises BenchError if none does."""
+        """Return the group of each line that matches, as a number. Raises BenchError if none does."""
         return [float(text.replace(",", "")) for _, text in self.find(pattern)]
 
 

@@ -62,7 +62,7 @@ class Peer:
         if part:
             self.bench.settings.setdefault(part, arguments)
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or self.folder / "compiled")}
-        return child.run([sys.executable, "train.py", "--out_dir=out", *arguments], self.folder, cache)
+        return child.run([sys.executable, "train.py", *arguments, "--out_dir=out"], self.folder, cache)
 
     def recipe(self, steps: int, compiled: Path | None = None) -> tuple[Child, float]:
         """Run its whole CPU recipe; return the run and the loss of its last checkpoint.

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bench.child import BenchError, Child, run
+from bench.child import BenchError, run
 
 PRINTS = "import os, time; print('rate', os.environ['RATE']); time.sleep(0.2); print('loss 2.5, rate 1,500')"
 
@@ -13,15 +13,11 @@ def test_output_has_the_time_of_each_line(tmp_path):
     child = run([sys.executable, "-c", PRINTS], tmp_path, {"RATE": "20"})
     assert child.numbers(r"rate ([\d,]+)") == [20, 1500]
     assert child.numbers(r"^loss (\S+),") == [2.5]
-    (first, _), (second, text) = child.find("(rate) (.*)")
+    (first, _), (second, text) = child.find("rate (.*)")
     assert text == "1,500"
     assert first + 0.2 <= second <= child.seconds
     with pytest.raises(BenchError, match="no line with 'nothing like it'"):
         child.find("nothing like it")
-
-
-def test_a_pattern_without_a_group_gives_the_whole_match():
-    assert Child(1.0, 1, [(0.5, "step 0/3")]).find("^step 0/") == [(0.5, "step 0/")]
 
 
 def test_peak_memory_includes_the_children_that_it_waited_for(tmp_path):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from bench.child import BenchError
-from bench.harness import slug
 
 
 def test_parts_take_turns_and_the_file_is_written_after_each_round(bench):
@@ -36,7 +35,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds(bench):
 
 
 def test_a_result_holds_raw_values_medians_machine_and_versions(bench, tmp_path):
-    made, values = bench(rounds=3, data=tmp_path), iter([1.0, 2.0, 4.0])
+    made, values = bench(rounds=3), iter([1.0, 2.0, 4.0])
     made.alternate({"A": lambda: {"seconds": next(values)}})
     made.note("once")
     made.note("once")
@@ -73,8 +72,3 @@ def test_a_file_that_cannot_be_written_is_one_line(bench, tmp_path):
     made.out = tmp_path / "missing" / "result.json"
     with pytest.raises(BenchError, match=r"--out: .*; name another file"):
         made.save(complete=True)
-
-
-def test_a_file_is_named_by_the_gpu_or_the_processor():
-    assert slug({"gpu": "NVIDIA H200", "processor": "x", "family_model": [None]}) == "nvidia-h200"
-    assert slug({"gpu": None, "processor": "AMD EPYC", "family_model": ["25", "17"]}) == "amd-epyc-25-17"

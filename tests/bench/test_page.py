@@ -73,12 +73,8 @@ def test_columns_of_a_table_are_equally_wide():
         ("tokens_per_s", ("tokens/s", 1.0)),
         ("fp32_flops_per_s", ("fp32, GFLOP/s", 1e9)),
         ("first_step_s", ("first step, s", 1.0)),
-        ("seconds", ("s", 1.0)),
         ("step_us", ("step, µs", 1.0)),
-        ("s", ("s", 1.0)),
-        ("of_ceiling_percent", ("of ceiling, %", 1.0)),
         ("val_full_loss", ("val full loss", 1.0)),
-        ("losses", ("losses", 1.0)),
     ],
 )
 def test_a_metrics_name_ends_with_its_unit(metric, title):
