@@ -1,140 +1,110 @@
-"""What each norm costs: its share of a training step, and alone, forward and backward.
+"""The cost of each norm: of a training step with it, and of its forward and backward alone.
 
     python -m bench.norms                          every norm of conf/norm
     python -m bench.norms --norm layernorm --norm torch_layernorm
 
-In one process, in turn. A step is train.py's, forward, backward, clipping and update, of the default run's
-size with the norm before each branch (placement=pre), eager and compiled, in precision auto; a norm's share
-of it is 1 - seconds with norm=none / seconds. Alone: a norm's module on (B, T, C) of the default run and of
-nanoGPT's GPU recipe, in fp32 and bf16. On a GPU also the bytes that a compiled norm has to move, read and
-written, over its seconds, against a copy within the device's memory. No other program takes part: --peer
-and --data are not used."""
+In this process, in turn, eager and compiled, by torch.utils.benchmark. A step is forward, backward, clipping
+and AdamW's update of the default run with placement=pre, in precision auto. Alone: the norm's module on (B,
+T, C) of the default run (nano) and of nanoGPT's GPU recipe (baby). Ratios of times are to no norm, and to
+torch's norm of that kind. No other program takes part: --peer and --data are not used."""
 
 import argparse
 from collections.abc import Callable
 from functools import partial
-from statistics import median
-from typing import Any
 
-from bench import alone, options, steps
-from bench.measure import BenchError
-from bench.report import Bench, Column, Measured
-from bench.sizes import BABY, NANO, Size
-from cli.app import CONF
-from training import device
+import torch
+from torch.utils.benchmark import Timer
 
-# Ours against torch's of its kind; and the cheaper one against ours.
-KINDS = (
-    ("layernorm", "torch_layernorm"),
-    ("rmsnorm", "torch_rmsnorm"),
-    ("rmsnorm", "layernorm"),
-    ("batchnorm", "torch_batchnorm"),
-)
-SHAPES = {"nano": NANO, "baby": BABY}
-GPU_SHAPE = Size(12, 12, 768, 1024, 64)  # 200 MB of fp32: far beyond any cache
-COLUMNS: list[Column] = [
-    ("step_s", "step, ms", 1e-3),
-    ("share_percent", "the norm's share, %", 1),
-    ("alone_us", "alone, µs", 1),
-    ("of_bandwidth_percent", "% of copy bandwidth", 1),
-    ("copy_bytes_per_s", "copy, GB/s", 1e9),
-]
-NONE = "none"  # conf/norm/none.yaml: the identity
+from bench import harness
+from bench.harness import Bench, Measured, Parts
+from bench.ours import size_of
+from cli import app
+from cli.schema import RunConfig
+from training import build, device
+from training.loss import cross_entropy
+
+BLOCK = 0.2  # seconds of one norm before it is the next one's turn
+VOCAB_SIZE = 65
+NORMS = sorted(file.stem for file in (app.CONF / "norm").glob("*.yaml"))
+Call = Callable[[], object]
 
 
-def name(kind: str, norm: str) -> str:
-    return f"{kind}: {norm}"
+def configured(norm: str, size: str) -> RunConfig:
+    return app.choices("config", RunConfig, [f"norm={norm}", "placement=pre", *size_of(size)])[""]
 
 
-def steps_in_turn(bench: Bench, norms: list[str], compiled: bool) -> None:
-    """Blocks of steps of each norm's run, and the norm's share of a step."""
-    kind = "step, compiled" if compiled else "step, eager"
-    made: dict[str, steps.Steps] = {}
-    for norm in norms:
-        bench.say(f"norms: making ready: {kind}, {norm}")
-        made[norm] = steps.Steps(norm, NANO, compiled)
-    for one in made.values():
-        one.step()
-    without = [0.0]  # seconds of this round's step with norm=none
+def step_of(norm: str, compute: device.Compute, compiled: bool) -> Call:
+    """Return a training step on random tokens, at a rate so small that the weights stay initial."""
+    config = configured(norm, "nano")
+    attend = compute.attend(config.model.dropout)
+    model = build.build_model(config, VOCAB_SIZE, attend=attend).to(compute.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True)
+    shape = (config.train.batch_size, config.model.block_size + 1)
+    tokens = torch.randint(VOCAB_SIZE, shape, device=compute.device)
+    objective = torch.compile(cross_entropy, dynamic=False) if compiled else cross_entropy
 
-    def take(norm: str) -> Measured:
-        seconds = made[norm].seconds()
-        if norm == NONE:
-            without[0] = seconds
-            return {"step_s": seconds}
-        return {"step_s": seconds, "share_percent": 100 * (1 - without[0] / seconds)}
+    def step() -> None:
+        with compute.autocast():
+            value = objective(model, tokens[:, :-1], tokens[:, 1:])
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
-    bench.alternate({name(kind, norm): partial(take, norm) for norm in norms})  # norm=none is the first
-    for ours, theirs in KINDS:
-        bench.compare(name(kind, ours), name(kind, theirs), "step_s")
+    return step
 
 
-def alone_in_turn(bench: Bench, norms: list[str], compiled: bool) -> None:
-    """Each norm's forward and backward, by shape and precision."""
-    shapes = {**SHAPES, "large": GPU_SHAPE} if bench.cuda else SHAPES
-    for shape, size in shapes.items():
-        for precision in ("fp32", "bf16"):
-            kind = f"alone, {shape} {precision}, {'compiled' if compiled else 'eager'}"
-            parts: dict[str, Callable[[], Measured]] = {}
-            if bench.cuda and compiled:
-                parts[f"copy, {shape} {precision}"] = partial(alone.copy, size, precision)
-            for norm in norms:
-                bench.say(f"norms: making ready: {kind}, {norm}")
-                parts[name(kind, norm)] = alone.Alone(norm, size, precision, compiled)
-            bench.alternate(parts)
-            for ours, theirs in KINDS:
-                bench.compare(name(kind, ours), name(kind, theirs), "alone_us")
-            if bench.cuda and compiled:
-                add_bandwidth(bench, kind, f"copy, {shape} {precision}", norms)
+def alone(norm: str, size: str, compute: device.Compute, compiled: bool) -> Call:
+    """Return the forward and backward of a norm on an input of the precision, its parameters in fp32."""
+    config = configured(norm, size)
+    module = build.bind("norm", config.norm)(config.model.n_embd).to(compute.device)
+    shape = (config.train.batch_size, config.model.block_size, config.model.n_embd)
+    dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
+    x, dy = (torch.randn(shape, device=compute.device, dtype=dtype) for _ in range(2))
+    inputs = [x.requires_grad_(), *module.parameters()]
+    forward = torch.compile(module, dynamic=False) if compiled else module
+
+    def call() -> object:
+        with compute.autocast():
+            y = forward(x)
+        return torch.autograd.grad(y, inputs, dy.to(y.dtype))
+
+    return call
 
 
-def add_bandwidth(bench: Bench, kind: str, copy: str, norms: list[str]) -> None:
-    """Bytes a second over those of a copy, round by round."""
-    copied = bench.raw[copy]["copy_bytes_per_s"]
-    for norm in norms:
-        found = bench.raw[name(kind, norm)]
-        found["of_bandwidth_percent"] = [
-            100 * moved / most for moved, most in zip(found["bytes_per_s"], copied, strict=True)
-        ]
+def microseconds(call: Call) -> float:
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return 1e6 * timer.blocked_autorange(min_run_time=BLOCK).median
 
 
-def measure(bench: Bench, asked: argparse.Namespace) -> None:
-    there = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
-    wanted = asked.norm or there
-    if unknown := [norm for norm in wanted if norm not in there]:
-        raise BenchError(f"--norm: there is no {unknown[0]!r}; choose one of {', '.join(there)}")
-    norms = [norm for norm in dict.fromkeys(wanted) if norm != NONE]
-    steps.prepare_torch()
-    device.set_switches(device.choose("auto", "auto"), threads=None)
-    modes = [False] if asked.eager else [False, True]
-    for compiled in modes:
-        if not asked.alone:
-            steps_in_turn(bench, [NONE, *norms], compiled)
-        alone_in_turn(bench, norms, compiled)
-    if not bench.cuda:
-        bench.note("bytes moved against memory bandwidth needs a GPU and is left out")
-    bench.note("ratios are of seconds: below 1, the first is faster")
-    bench.found["shares"] = shares(bench)
-    bench.show(COLUMNS)
+def take(calls: dict[str, Call]) -> Measured:
+    return {metric: microseconds(call) for metric, call in calls.items()}
 
 
-def shares(bench: Bench) -> dict[str, Any]:
-    """Median share of a step, in per cent, by mode and norm."""
-    return {
-        part: median(metrics["share_percent"])
-        for part, metrics in bench.raw.items()
-        if "share_percent" in metrics
-    }
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--norm", action="append", help="of conf/norm; again for several; all")
-    parser.add_argument("--alone", action="store_true", help="no training steps")
-    parser.add_argument("--eager", action="store_true", help="nothing compiled")
+def measure(bench: Bench, options: argparse.Namespace) -> None:
+    auto = device.choose("auto", "auto")
+    device.set_switches(auto, threads=None)
+    limits = torch._dynamo.config  # many models of one class are compiled here, each for its own shapes
+    limits.recompile_limit = limits.accumulated_recompile_limit = 1024
+    for mode, compiled in {"eager": False, "compiled": True}.items():
+        parts: Parts = {}
+        for norm in ["none", *(norm for norm in options.norm or NORMS if norm != "none")]:
+            calls = {"step_us": step_of(norm, auto, compiled)}
+            for size in ("nano", "baby"):
+                for precision in ("fp32", "bf16"):
+                    compute = device.choose("auto", precision)
+                    calls[f"{size}_{precision}_us"] = alone(norm, size, compute, compiled)
+            parts[f"{mode}: {norm}"] = partial(take, calls)
+            if norm != "none":
+                bench.compare(f"{mode}: {norm}", f"{mode}: none", "step_us")
+            bench.compare(f"{mode}: {norm}", f"{mode}: torch_{norm}", *calls)
+        bench.alternate(parts)
 
 
 def main() -> None:
-    options.program("norms", __doc__, measure, rounds=7, more=arguments)
+    parser = harness.parser("norms", __doc__, rounds=7)
+    parser.add_argument("--norm", action="append", choices=NORMS, help="repeatable; default: all")
+    harness.main(parser, measure)
 
 
 if __name__ == "__main__":

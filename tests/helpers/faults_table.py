@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.machine import info, machine
+from bench.harness import machine, torch_info
 from rundir.environment import git_state
 
 
@@ -62,11 +62,11 @@ def natural(name: str) -> list[tuple[str, int]]:
 
 
 def here() -> str:
-    about = machine(seen := info())
+    about = machine()
     generation = " ".join(filter(None, about["family_model"]))
     commit = (git_state() or {}).get("commit", "unknown")[:7]
     return (
         f"{datetime.date.today()}, commit {commit}: {about['processor']} (family and model {generation}), "
         f"{about['cores']} cores, {about['memory_bytes'] / 2**30:.0f} GiB, {about['system']}, "
-        f"torch {seen['torch']}."
+        f"torch {torch_info()['torch']}."
     )

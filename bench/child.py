@@ -1,0 +1,81 @@
+"""Running a program as a child process: its wall time, its peak memory, and when it printed each line."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class BenchError(ValueError):
+    """A reason why a benchmark cannot be measured, as one line for the user."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A program that has run to its end."""
+
+    seconds: float  # from the start of the process to its end
+    peak_memory: int  # bytes; the largest among the process and the children that it waited for
+    lines: list[tuple[float, str]] = field(repr=False)  # seconds since the start, and the line printed then
+
+    def find(self, pattern: str) -> list[tuple[float, str]]:
+        """Return the time and the group of each line that matches. Raises BenchError if none does."""
+        matches = [(seconds, re.search(pattern, line)) for seconds, line in self.lines]
+        groups = [(seconds, match[1]) for seconds, match in matches if match]
+        if not groups:
+            raise BenchError(f"the program printed no line with {pattern!r}")
+        return groups
+
+    def numbers(self, pattern: str) -> list[float]:
+        """Return the group of each line that matches, as a number. Raises BenchError if none does."""
+        return [float(text.replace(",", "")) for _, text in self.find(pattern)]
+
+
+def run(
+    command: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    watch: Callable[[int, threading.Event], None] | None = None,
+) -> Child:
+    """Run a program to its end, ``environment`` added to ours. Raises BenchError if it fails.
+
+    ``watch`` runs beside it, in a thread, until the event is set; its other argument is the process id.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    ended = threading.Event()
+    if watch:
+        threading.Thread(target=watch, args=(process.pid, ended), daemon=True).start()
+    lines: list[tuple[float, str]] = []
+    try:
+        assert process.stdout
+        with process.stdout as output:
+            lines += ((time.perf_counter() - start, line.rstrip("\n")) for line in output)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+    except KeyboardInterrupt:
+        process.terminate()  # it ends its own children
+        process.wait(timeout=10)
+        raise
+    finally:
+        ended.set()
+    if process.returncode:
+        last = next((line for _, line in reversed(lines) if line.strip()), "it printed nothing")
+        raise BenchError(f"{Path(command[1]).name}: failed with status {process.returncode}: {last.strip()}")
+    # The kernel counts our memory at the fork as the child's: import no torch here, and it is small.
+    return Child(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), lines)

@@ -1,0 +1,177 @@
+"""The harness of all benchmarks: command line, alternating rounds, tables, and the result as a JSON file.
+
+A result holds the machine, versions, date, command lines, the raw values of every round, their medians, and
+ratios: each the median of the rounds' ratios, with its range. It holds no path and no host name.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.child import BenchError, run
+from bench.page import RESULTS, section
+from rundir.environment import ROOT, cpuinfo, git_state, processor
+from system.files import write_atomically
+
+Measured = Mapping[str, float]  # metric -> value, of one part in one round
+Parts = dict[str, Callable[[], Measured]]
+TORCH = """
+import json, torch
+gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "gpu": gpu}))
+"""
+
+
+class Bench:
+    """A benchmark while it runs: ``what`` describes it, ``work`` is an empty folder, deleted afterwards."""
+
+    def __init__(self, name: str, what: str, options: argparse.Namespace, work: Path) -> None:
+        self.name, self.what, self.work = name, what, work
+        self.rounds: int = options.rounds
+        self.peer: Path | None = options.peer and options.peer.resolve()
+        self.data: Path | None = options.data and options.data.resolve()
+        self.machine = machine()
+        self.versions: dict[str, Any] = {
+            "python": platform.python_version(),
+            "torch": torch_info()["torch"],
+            "ours": git_state(),
+            "peer": None,  # set by bench.nanogpt
+        }
+        self.cuda = self.machine["gpu"] is not None
+        self.out: Path = options.out or RESULTS / f"{name}-{slug(self.machine)}.json"
+        self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.raw: dict[str, dict[str, list[float]]] = {}
+        self.pairs: list[tuple[str, str, str]] = []  # part, baseline, metric
+        self.settings: dict[str, list[str]] = {}  # part -> the command line of its program
+        self.notes: list[str] = []
+
+    def text(self) -> Path:
+        """Return the file of tinyshakespeare's text. Raises BenchError without a valid --data."""
+        if self.data is None or not self.data.is_file():
+            raise BenchError(f"--data: {self.data or 'file'} is missing; give tinyshakespeare's text")
+        return self.data
+
+    def folder(self) -> Path:
+        """Return a new folder in ``work``."""
+        return Path(tempfile.mkdtemp(dir=self.work))
+
+    def note(self, text: str) -> None:
+        """Add a sentence for the reader of the result, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def compare(self, part: str, baseline: str, *metrics: str) -> None:
+        """Report the ratio part / baseline of each metric that both have."""
+        self.pairs += [(part, baseline, metric) for metric in metrics]
+
+    def alternate(self, parts: Mapping[str, Callable[[], Measured]]) -> None:
+        """Measure the parts in turn, A B A B, so that other load on the machine meets all of them.
+
+        The file is written after each round. Raises BenchError, with the name of the part that failed.
+        """
+        for number in range(1, self.rounds + 1):
+            measured: dict[str, Measured] = {}
+            for part, measure in parts.items():
+                print(f"{self.name}: round {number} of {self.rounds}: {part}", file=sys.stderr, flush=True)
+                try:
+                    measured[part] = measure()
+                except BenchError as error:
+                    raise BenchError(f"{part}: {error}") from None
+            for part, values in measured.items():  # of whole rounds, so that each ratio has both sides
+                for metric, value in values.items():
+                    self.raw.setdefault(part, {}).setdefault(metric, []).append(float(value))
+            self.save(complete=False)
+
+    def ratios(self) -> list[dict[str, Any]]:
+        """Return the ratios of the pairs, each value over the same round's baseline."""
+        ratios = []
+        for part, baseline, metric in self.pairs:
+            values, bases = (self.raw.get(name, {}).get(metric, []) for name in (part, baseline))
+            if each := [value / base for value, base in zip(values, bases, strict=False)]:
+                spread = {"median": median(each), "min": min(each), "max": max(each), "rounds": len(each)}
+                ratios.append({"of": part, "to": baseline, "metric": metric} | spread)
+        return ratios
+
+    def result(self, complete: bool) -> dict[str, Any]:
+        keys = ("what", "date", "machine", "versions", "rounds", "settings", "notes", "raw")
+        medians = {part: {key: median(row[key]) for key in row} for part, row in self.raw.items()}
+        facts = {"format": 1, "bench": self.name, "complete": complete}
+        return (
+            facts | {key: getattr(self, key) for key in keys} | {"medians": medians, "ratios": self.ratios()}
+        )
+
+    def save(self, complete: bool) -> None:
+        """Write the JSON file. Raises BenchError if it cannot be written."""
+        try:
+            write_atomically(self.out, json.dumps(self.result(complete), indent=1) + "\n")
+        except OSError as error:
+            raise BenchError(f"--out: {self.out}: {error.strerror}; name another file") from None
+
+
+@cache
+def torch_info() -> dict[str, Any]:
+    """Return torch's version, threads and GPU, from a child process: see the last line of ``child.run``."""
+    return dict(json.loads(run([sys.executable, "-c", TORCH], ROOT).lines[-1][1]))
+
+
+def machine() -> dict[str, Any]:
+    """Return a description of this machine; family and model identify a processor named only AMD EPYC."""
+    return {
+        "processor": processor(),
+        "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # x86 only
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch_info()["threads"],  # torch's, in both programs
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu": torch_info()["gpu"],
+        "system": platform.system(),
+    }
+
+
+def slug(machine: Mapping[str, Any]) -> str:
+    """Return a file name's part for the GPU, or else the processor."""
+    name = machine["gpu"] or " ".join([machine["processor"], *filter(None, machine["family_model"])])
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected an integer of at least 1")
+    return int(text)
+
+
+def parser(name: str, doc: str, rounds: int) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks share."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=doc, formatter_class=raw)
+    parser.add_argument("--peer", type=Path, metavar="CHECKOUT", help="of nanoGPT; default: only ours")
+    parser.add_argument("--data", type=Path, metavar="TEXT", help="the file of tinyshakespeare's text")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: bench/results/NAME-MACHINE.json")
+    parser.add_argument("--rounds", type=positive, default=rounds, help=f"default: {rounds}")
+    return parser
+
+
+def main(parser: argparse.ArgumentParser, measure: Callable[[Bench, argparse.Namespace], None]) -> None:
+    """Run a benchmark: measure, save, print. Exit with status 2 and one line if it cannot be measured."""
+    options, doc = parser.parse_args(), parser.description or ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-") as work:
+            what = " ".join(doc.split("\n\n")[0].split())
+            bench = Bench(parser.prog.rpartition(".")[2], what, options, Path(work).resolve())
+            measure(bench, options)
+            bench.save(complete=True)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the result's file has the rounds that were complete")
+    print("\n".join([*section(bench.name, bench.result(complete=True)), str(bench.out)]))
