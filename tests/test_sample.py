@@ -174,7 +174,7 @@ def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run=nowhere"], "nowhere: no checkpoint there"),
+        (["run=nowhere"], "nowhere: has no checkpoint"),
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
         (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
         (["prompt_file=nowhere"], "prompt_file: nowhere: No such file"),

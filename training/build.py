@@ -1,4 +1,4 @@
-"""From names in the config to the classes they name: a norm or placement is ``_target_`` and its options.
+"""Build the model of a config: a norm or placement is ``_target_``, a class, and its options.
 
 ``hydra.utils.instantiate`` is not used: it takes 7.6 ms a call, and a checkpoint must not choose what to run.
 """
@@ -22,72 +22,84 @@ if TYPE_CHECKING:
     from model.head import Head
 
 FINITE = ConfigDict(allow_inf_nan=False)
-LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}  # of what has these names everywhere; in fp32
-WHERE = ("device", "dtype")  # arguments that a run gives, to all of its model at once
-# The modules of torch whose classes a checkpoint may name.
-OF_TORCH = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
-OURS = ("model", "torch.nn")  # what a checkpoint may name without being trusted
-
-
-def allowed(target: str, packages: tuple[str, ...]) -> bool:
-    return any(target.startswith(package + ".") for package in packages)
+LIMITS = {
+    "eps": (1e-30, math.inf),
+    "momentum": (0, 1),
+}  # of arguments of these names, whatever class has them
+PLACE = ("device", "dtype")  # arguments that no config gives: they are the run's
+TORCH_NORMS = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
+OURS = ("model", "torch.nn")  # packages whose classes a checkpoint may name without being trusted
 
 
 def bind(group: str, component: Component, packages: tuple[str, ...] | None = None) -> partial[Any]:
-    """The class that ``component`` names, bound to its options; only from ``packages`` where these are given.
+    """Return the class that ``component`` names, bound to its options.
+
+    Args:
+        group: the key that the component is the value of.
+        packages: for a checkpoint's component: the packages whose classes it may name.
 
     Raises:
-        ConfigError: no such class, not an allowed one, or an option that its signature does not have or
-            accept.
+        ConfigError: the class is missing or not allowed, or an option is not an argument of it or invalid.
     """
-    module_name, _, class_name = component.target.rpartition(".")
-    if packages is not None and not allowed(component.target, packages):
-        package = component.target.split(".")[0]
-        raise ConfigError(
-            f"{group}: the checkpoint names {component.target}, which is not of this project; "
-            f"if you trust that code, add trust={package}"
-        )
-    try:
-        target = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(
-            f"{group}._target_: {component.target} cannot be imported ({error}); check its name"
-        ) from None
-    if not (inspect.isclass(target) and is_component(group, target)):
-        raise ConfigError(f"{group}._target_: {component.target} is not a {group} class; name one that is")
-    if packages is not None:
-        of_torch = component.target.startswith("torch.") and component.target != "torch.nn.Identity"
-        if of_torch and target.__module__ not in OF_TORCH:
-            raise ConfigError(
-                f"{group}: the checkpoint names {component.target}, which is no norm of torch's; "
-                "use another one"
-            )
-    parameters = {
-        name: parameter
+    target = imported(group, component.target, packages)
+    arguments = [
+        name
         for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name not in WHERE
-    }
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name not in PLACE
+    ]
     try:
         hints = get_type_hints(target.__init__)
     except NameError:  # names that its module imports for type checkers only
         hints = {}
-    options: dict[str, Any] = {}
-    for key, value in component.options.items():
-        if key in WHERE:
+    for key in component.options:
+        if key in PLACE:
             raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; leave it out")
-        if key not in parameters:
-            has = ", ".join(parameters) or "none"
-            raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {has}")
-        try:
-            options[key] = TypeAdapter(hints.get(key, Any), config=FINITE).validate_python(value)
-        except PydanticSchemaGenerationError:  # an annotation that is no plain data: as it comes
-            options[key] = value
-        except ValidationError as error:
-            raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None
-        least, most = LIMITS.get(key, (-math.inf, math.inf))
-        if isinstance(value := options[key], int | float) and not least <= value <= most:
-            raise ConfigError(invalid_value(f"{group}.{key}", value, f"a value from {least} to {most}"))
+        if key not in arguments:
+            names = ", ".join(arguments) or "none"
+            raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {names}")
+    options = {
+        key: valid_option(
+            f"{group}.{key}", value, hints.get(key, Any), *LIMITS.get(key, (-math.inf, math.inf))
+        )
+        for key, value in component.options.items()
+    }
     return partial(target, **options)
+
+
+def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
+    """Import the class of a norm or placement. Raises ConfigError as ``bind``."""
+    module_name, _, class_name = path.rpartition(".")
+    if packages is not None and not any(path.startswith(package + ".") for package in packages):
+        package = path.partition(".")[0]
+        raise ConfigError(
+            f"{group}: the checkpoint names {path}, which is not of this project; if you trust that code, "
+            f"add trust={package}"
+        )
+    try:
+        target = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"{group}._target_: {path} cannot be imported ({error}); check its name") from None
+    if not (inspect.isclass(target) and is_component(group, target)):
+        raise ConfigError(f"{group}._target_: {path} is not a {group} class; name one that is")
+    from_torch = path.startswith("torch.") and path != "torch.nn.Identity"
+    if packages is not None and from_torch and target.__module__ not in TORCH_NORMS:
+        raise ConfigError(
+            f"{group}: the checkpoint names {path}, which is no norm of torch's; use another one"
+        )
+    return target
+
+
+def valid_option(key: str, value: Any, hint: Any, low: float, high: float) -> Any:
+    """Return an option converted to its type hint. Raises ConfigError if that fails or it is out of range."""
+    try:
+        value = TypeAdapter(hint, config=FINITE).validate_python(value)
+    except PydanticSchemaGenerationError:  # the hint is no plain data: the value is passed unchanged
+        pass
+    except ValidationError as error:
+        raise ConfigError(invalid_value(key, value, expectation(error))) from None
+    if isinstance(value, int | float) and not low <= value <= high:
+        raise ConfigError(invalid_value(key, value, f"a value from {low} to {high}"))
+    return value
 
 
 def is_component(group: str, target: type) -> bool:
@@ -107,27 +119,23 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
 
     options, init = config.model, INITS[config.model.init]
     norm = bind("norm", config.norm, packages)
-    placement = bind("placement", config.placement, packages)(config.model.n_layer)
-    found: dict[str, Any] = {}
+    placement = bind("placement", config.placement, packages)(options.n_layer)
+    resolved: dict[str, Any] = {}
     if options.final_norm == "auto":
-        found["model.final_norm"] = "same" if placement.final_norm else "none"
+        resolved["model.final_norm"] = "same" if placement.final_norm else "none"
     if options.embedding_scale == "auto":
-        found["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
+        resolved["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
     if options.depth_scaled_init == "auto":
-        found["model.depth_scaled_init"] = init.is_depth_scaled(placement)
-    widths = {"model.qk_norm": options.n_embd // options.n_head}
+        resolved["model.depth_scaled_init"] = init.is_depth_scaled(placement)
     for key, component in config.components().items():
+        width = options.n_embd // options.n_head if key == "model.qk_norm" else options.n_embd
         with torch.random.fork_rng(devices=[]):
-            instance = (
-                placement
-                if key == "placement"
-                else bind(key, component, packages)(widths.get(key, options.n_embd))
-            )
-        for option, value in component.options.items():
-            own = getattr(instance, option, None) if value is None else None
-            if isinstance(own, int | float | torch.Tensor) and torch.as_tensor(own).numel() == 1:
-                found[f"{key}.{option}"] = round(torch.as_tensor(own).detach().item(), 6)
-    return found
+            instance = placement if key == "placement" else bind(key, component, packages)(width)
+        for option in (option for option, value in component.options.items() if value is None):
+            value = getattr(instance, option, None)  # what the class made of it, if that is one number
+            if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
+                resolved[f"{key}.{option}"] = round(torch.as_tensor(value).detach().item(), 6)
+    return resolved
 
 
 def describe_choices(resolved: dict[str, Any]) -> str:
@@ -142,7 +150,7 @@ def build_model(
     attend: "type[Attend] | None" = None,
     head: "type[Head] | None" = None,
 ) -> "GPT":
-    """The model of a config, with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
+    """Return the model of a config, with the initial weights of its seed. Raises ConfigError as ``bind``."""
     from torch import nn
 
     from model import GPT

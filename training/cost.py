@@ -1,4 +1,4 @@
-"""How long a run will take: its operations, and how fast this machine does them."""
+"""Estimate how long a run will take: its operations, and how fast this machine does them."""
 
 import math
 import time

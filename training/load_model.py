@@ -12,7 +12,6 @@ from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
 from rundir.folder import newest_run, read_status
-from system import errors
 from system.errors import CheckpointError, ConfigError
 from training.build import bind, build_model
 
@@ -28,8 +27,8 @@ def find_checkpoint(config: ModelSource) -> Path:
     steps = checkpoint_file.saved_steps(folder / "checkpoints")
     if not steps:
         other = first_pickle(folder)
-        said = f"{folder}: no checkpoint there; name a run's folder that has one"
-        raise errors.CheckpointError(pickled(other) if other else said)
+        missing = f"{folder}: has no checkpoint; name a run's folder that has one"
+        raise CheckpointError(pickled(other) if other else missing)
     best = (read_status(folder).get("best") or {}).get("step")
     return checkpoint_file.path_of(
         folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]
@@ -79,31 +78,33 @@ def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:  # whatever classes raise that are given options they were not made for
-        said = " ".join(str(error).split())
-        raise CheckpointError(f"{loaded.path}: its config does not work ({said}); use another one") from error
+        why = " ".join(str(error).split())
+        raise CheckpointError(f"{loaded.path}: its config does not work ({why}); use another one") from error
     return model
 
 
 def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
-    """Whether a checkpoint holds as many numbers as its config asks memory for, at the least. Raises as
-    ``load_model``, or what the classes raise."""
+    """Check that a checkpoint holds at least as many numbers as its config asks memory for.
+
+    Raises CheckpointError, or what the classes of its norms raise.
+    """
     import torch
 
     config, held = loaded.meta.config, sum(tensor.numel() for tensor in loaded.tensors.values())
     sizes = config.model
     positions = sizes.block_size if sizes.positions == "learned" else 0
-    asked = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
-    widths = {"model.qk_norm": sizes.n_embd // sizes.n_head}
-    if asked["model"] <= held:  # else its norms may be large, too
+    needed = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
+    if needed["model"] <= held:  # else its norms may be too large to be made
         for key, component in config.components().items():
             if key != "placement":
+                width = sizes.n_embd // sizes.n_head if key == "model.qk_norm" else sizes.n_embd
                 with torch.device("meta"):  # takes no memory
-                    module = bind(key, component, packages)(widths.get(key, sizes.n_embd))
+                    module = bind(key, component, packages)(width)
                 numbers = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
-                asked[key] = numbers * 2 * sizes.n_layer
-    for key, least in asked.items():
-        if least > held:
+                needed[key] = numbers * 2 * sizes.n_layer
+    for key, count in needed.items():
+        if count > held:
             raise CheckpointError(
-                f"{loaded.path}: its config is of a {key} of {least:,} parameters, but it holds {held:,} "
+                f"{loaded.path}: its config is of a {key} of {count:,} parameters, but it holds {held:,} "
                 "numbers; use another one"
             )

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: metrics.jsonl, status.json, and a line on the terminal."""
+"""The log of a run: metrics.jsonl, status.json, and a line on the terminal."""
 
 import math
 from typing import Any, Self

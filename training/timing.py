@@ -1,4 +1,4 @@
-"""What is due at a step, and where a run's seconds go: to training, or to looking at it."""
+"""The cadence of a run, what is due at which step; and its clock, which sets training apart from the rest."""
 
 import time
 from collections import defaultdict
