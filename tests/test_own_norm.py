@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import programs
-from tests.helpers.runs import rows
+from tests.helpers.runs import metric_rows
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")
 NAME, DOTTED = "l1", "mynorms.L1Norm"
@@ -44,7 +44,7 @@ def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
         assert json.loads((folder / "status.json").read_text())["state"] == "finished"
         certificate = json.loads((folder / "certificate.json").read_text())
         assert (certificate["causal"], certificate["independent_rows"]) == (True, True)
-        first = rows(folder)[0]
+        first = metric_rows(folder)[0]
         assert first["norm.gain/01.mlp.pre"] == 1
         assert {"act.rms/01.mlp.pre.in", "act.rms/01.mlp.pre.out", "leak.future/train"} <= first.keys()
 

@@ -15,7 +15,7 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.programs import Program
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 from training.build import build_model
 
 
@@ -64,7 +64,7 @@ def test_frequencies_are_the_softmax_at_a_temperature():
 @pytest.fixture
 def trained(tiny, tmp_path):
     config = tiny("train.steps=20", "train.eval_every=5", "norm=batchnorm")
-    folder = run(config)
+    folder = train_anew(config)
     for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs none of it
         entry.rename(tmp_path / f"gone-{entry.name}")
     return folder
@@ -105,7 +105,7 @@ def likeliest(folder: Path, prompt: str, n: int) -> str:
 
 def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
     past_mean = ("norm=none", "norm._target_=tests.helpers.model.MinusPastMean")
-    folder = run(tiny(*past_mean, "train.steps=20"))
+    folder = train_anew(tiny(*past_mean, "train.steps=20"))
     asked = (
         f"run={folder}",
         "which=last",
@@ -133,7 +133,7 @@ def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path)
     """A byte pair encoding of 256 tokens has one for each byte, so é, 漢 and 🙂 are two to four of them."""
     (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
     options = ("data.tokenizer=bpe", "data.vocab_size=256", "train.steps=150", "optim.learning_rate=1e-2")
-    folder = run(tiny(*options, "model.n_embd=32", "model.block_size=16"))
+    folder = train_anew(tiny(*options, "model.n_embd=32", "model.block_size=16"))
     done = command(
         "sample.py", f"run={folder}", "which=last", "prompt=né 漢", "max_new_tokens=60", "temperature=0"
     )

@@ -16,7 +16,7 @@ from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.killed import ARGUMENTS
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 
 
 @contextlib.contextmanager
@@ -117,5 +117,5 @@ def test_an_evaluation_that_does_not_fit_is_said_before_the_first_step(tiny, mon
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", cross_entropy)
     config = tiny("train.eval_every=0")
     with pytest.raises(ConfigError, match="out of memory at batch_size=4 grad_accum=1"):
-        run(config)
+        train_anew(config)
     assert not Path(config.runs_dir).exists()

@@ -9,7 +9,7 @@ import pytest
 
 from rundir import checkpoint_file
 from tests.helpers.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
-from tests.helpers.runs import STEPS, same
+from tests.helpers.runs import STEPS, same_tensors
 
 
 def tensors(folder: Path):
@@ -36,7 +36,7 @@ def killed_until(
         found.kills, runs = found.kills + one.kills, runs + 1
         found.after_a_save, found.lost = found.after_a_save + one.after_a_save, max(found.lost, one.lost)
         found.unreadable += one.unreadable
-        others += not same(tensors(folder), tensors(whole))
+        others += not same_tensors(tensors(folder), tensors(whole))
     return found, others
 
 

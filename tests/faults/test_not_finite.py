@@ -9,7 +9,7 @@ import torch
 from data import windows
 from rundir import checkpoint_file
 from rundir.folder import read_status
-from tests.helpers.runs import rows, run
+from tests.helpers.runs import metric_rows, train_anew
 from training import dry_run, state
 
 STEP = {"logged": 4, "not logged": 5}
@@ -67,7 +67,7 @@ def check(tiny, monkeypatch, place, way, value, when) -> None:
     every = ("train.log_every=4", "train.checkpoint_every=1", "train.eval_every=0")
     config = tiny("norm=batchnorm", "train.steps=9", *every)
     injected(monkeypatch, place, way, value, STEP[when])
-    folder = run(config)
+    folder = train_anew(config)
     status, step = read_status(folder), STEP[when]
     assert status["state"] == "diverged"
     assert f"step {step} " in status["reason"]
@@ -76,7 +76,7 @@ def check(tiny, monkeypatch, place, way, value, when) -> None:
     else:
         part = place.split(".")[0] if place != "head" else "final"  # the head is the embedding
         assert f"the gradient of {part}" in status["reason"]
-    assert rows(folder)[-1]["step"] == step
+    assert metric_rows(folder)[-1]["step"] == step
     saved_steps = checkpoint_file.saved_steps(folder / "checkpoints")
     assert saved_steps[-1] == step  # saved before it, and not after the update that was not made
     for saved in saved_steps:
