@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from system.errors import LostRankError
 from system.signals import Interrupted, deferred, ending
 
 
@@ -50,3 +51,16 @@ def test_a_loop_that_must_not_be_torn_does_not_begin_when_a_signal_was_lost():
 def test_an_interruption_passes_from_a_worker_to_the_process_that_launched_it():
     there = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM)))
     assert (type(there), there.code, there.signal) == (Interrupted, 128 + signal.SIGTERM, "SIGTERM")
+
+
+def another_rank_ended():
+    try:
+        raise LostRankError
+    finally:
+        signalled()  # as torchrun does, while this rank ends for the same reason
+
+
+def test_a_signal_does_not_hide_that_another_rank_has_ended():
+    with pytest.raises(Interrupted) as raised, ending():
+        another_rank_ended()
+    assert isinstance(raised.value.__cause__, LostRankError)
