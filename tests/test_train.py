@@ -41,18 +41,11 @@ from training.dry_run import rehearse
 
 @pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_norm_in_every_placement_trains_and_gets_better(tiny, norm, placement):
-    config = tiny(
-        f"norm={norm}",
-        f"placement={placement}",
-        "train.steps=150",
-        "train.log_every=50",
-        "optim.learning_rate=1e-2",
-    )
-    folder = train_anew(config)
+    few = ("train.steps=40", "train.log_every=20", "optim.learning_rate=1e-2")
+    folder = train_anew(tiny(f"norm={norm}", f"placement={placement}", *few))
     assert folder.name.startswith(f"{norm}-{placement}-s0-")
     values = [row["val/loss"] for row in metric_rows(folder) if "val/loss" in row]
-    slow = norm in ("batchnorm_running", "powernorm")  # their docstrings say why
-    assert values[-1] < values[0] - (0.1 if slow else 0.5)
+    assert values[-1] < values[0] - 0.2
 
 
 def test_the_same_command_gives_the_same_tensors_to_the_bit_and_another_seed_others(tiny):
@@ -90,13 +83,6 @@ def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm
     pre, post = (train_anew(tiny("norm=none", f"placement={p}", "train.steps=4")) for p in ("pre", "post"))
     assert train_losses(pre) == train_losses(post)
     assert same_tensors(final_tensors(pre), final_tensors(post))
-
-
-def test_ours_and_torchs_layernorm_train_alike(tiny):
-    ours, torchs = (
-        train_anew(tiny(f"norm={norm}", "train.steps=20")) for norm in ("layernorm", "torch_layernorm")
-    )
-    assert train_losses(ours) == pytest.approx(train_losses(torchs), rel=1e-4)
 
 
 def test_micro_batches_add_up_to_the_batch(tiny):

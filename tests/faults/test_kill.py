@@ -41,7 +41,7 @@ def killed_until(
 
 
 def test_a_killed_run_has_no_unreadable_checkpoint_and_ends_with_the_same_bits(tmp_path):
-    found, others = killed_until(tmp_path, 2, "norm=batchnorm")
+    found, others = killed_until(tmp_path, 1, "norm=batchnorm", seconds=1.2)
     assert (found.unreadable, others) == ([], 0)
 
 

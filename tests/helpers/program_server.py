@@ -23,8 +23,7 @@ from cli.app import choices
 from cli.schema import RunConfig
 
 ROOT = Path(__file__).parents[2]
-IMPORTED = ("torch", "torch.optim", "torch._dynamo", "train", "sample", "compare", "findings")
-IMPORTED += ("training.device", "training.dry_run")
+IMPORTED = ("torch._dynamo", "train", "training.setup", "sample", "compare", "findings")
 
 
 def serve(connection: socket.socket) -> dict[str, Any]:
