@@ -110,8 +110,8 @@ def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
 @pytest.fixture(autouse=True)
 def no_program_outlives_its_test() -> Iterator[None]:
     yield
-    for program in [*programs.running]:
-        program.__exit__()
+    while programs.started:
+        programs.started.pop().__exit__()
 
 
 @pytest.fixture

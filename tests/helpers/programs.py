@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
-running: set["Program"] = set()
+started: list["Program"] = []  # by the current test
 
 
 class Program:
@@ -64,7 +64,7 @@ class Program:
         for descriptor in pipe_ends:
             os.close(descriptor)
         self.pid = int(self.reports.readline())
-        running.add(self)
+        started.append(self)
 
     def wait(self, timeout: float = 120) -> int:
         """Return the exit status, -n if signal n ended the program. Raise TimeoutExpired while it runs."""
@@ -74,7 +74,6 @@ class Program:
             status, kilobytes = map(int, self.reports.readline().split())
             self.returncode, self.peak = os.waitstatus_to_exitcode(status), 1024 * kilobytes
             self.reports.close()
-            running.discard(self)
         return self.returncode
 
     def poll(self) -> int | None:
@@ -123,10 +122,10 @@ def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **enviro
     program is killed after ``timeout`` seconds."""
     with temporary_file() as out, temporary_file() as err:
         descriptors = {"stdout": out.fileno(), "stderr": err.fileno()}
-        with Program(program, *arguments, cwd=cwd, **descriptors, **environ) as started:
-            status = started.wait(timeout)
-        done: Any = subprocess.CompletedProcess(started.args, status, content(out), content(err))
-    done.peak = started.peak
+        with Program(program, *arguments, cwd=cwd, **descriptors, **environ) as process:
+            status = process.wait(timeout)
+        done: Any = subprocess.CompletedProcess(process.args, status, content(out), content(err))
+    done.peak = process.peak
     return done
 
 
