@@ -74,6 +74,7 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
     assert len(drawn(0)) == 1000
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_ends_no_run(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     command = [sys.executable, str(programs.ROOT / "train.py"), *ARGUMENTS, "train.steps=200"]

@@ -74,6 +74,7 @@ def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
     assert good == signals
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     long = ("train.steps=1000000", "train.checkpoint_every=50", "train.eval_every=0")
