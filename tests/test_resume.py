@@ -137,57 +137,6 @@ def test_the_handlers_found_are_there_again_afterwards(tiny):
     assert [signal.getsignal(number) for number in system_signals.SIGNALS] == before
 
 
-def signalled(times: int, pause: float) -> list[int]:
-    """What was reached by a loop that gets a signal so many times, this many seconds apart."""
-    reached = []
-
-    def loop():
-        with system_signals.ending(), system_signals.deferred():
-            for i in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-                reached.append(i)
-                time.sleep(pause)
-
-    with pytest.raises(system_signals.Interrupted):
-        loop()
-    return reached
-
-
-def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
-    assert signalled(times=3, pause=0.01) == [0, 1, 2]
-
-
-def test_another_signal_after_a_while_does_not_wait(monkeypatch):
-    monkeypatch.setattr(system_signals, "PATIENCE", 0.05)
-    assert signalled(times=3, pause=0.1) == [0]
-
-
-def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
-    def failing():
-        with system_signals.ending(), system_signals.deferred():
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise OSError("disk full")
-
-    with pytest.raises(system_signals.Interrupted) as raised:
-        failing()
-    assert raised.value.code == 128 + signal.SIGTERM
-    assert str(raised.value.__cause__) == "disk full"
-
-
-def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
-    done = []
-
-    def stopped_at_the_end():
-        with system_signals.ending(), system_signals.deferred():
-            os.kill(os.getpid(), signal.SIGUSR1)
-            done.append(True)
-
-    with pytest.raises(system_signals.Interrupted) as raised:
-        stopped_at_the_end()
-    assert done == [True]
-    assert raised.value.code == 128 + signal.SIGUSR1
-
-
 # stopped at random moments, in processes of their own ---------------------------------------------------
 
 PROCESSES = multiprocessing.get_context(

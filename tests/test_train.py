@@ -17,12 +17,11 @@ from data.token_cache import prepare
 from data.windows import training_batch
 from model.attention import PlainAttend
 from model.seeds import seed_for
-from rundir import checkpoint_file, identity
-from rundir.code_hash import source
+from rundir import checkpoint_file
 from rundir.folder import read_status
 from rundir.outcome import report
 from system.errors import ConfigError
-from tests.conftest import AROUND
+from tests.conftest import AROUND, daily
 from tests.helpers import programs
 from tests.helpers.programs import Program
 from tests.helpers.runs import (
@@ -56,7 +55,7 @@ def test_the_same_command_gives_the_same_tensors_to_the_bit_and_another_seed_oth
     assert any(name.startswith("optimizer/") for name in first)
 
 
-@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+@pytest.mark.parametrize("norm", daily(["batchnorm", "layernorm"], others="slow"))
 def test_what_only_watches_changes_neither_training_nor_identity(tiny, norm):
     base = [f"norm={norm}", "model.dropout=0.2"]
     first_folder = train_anew(tiny(*base, "train.eval_every=0", "train.log_every=1"))
@@ -306,47 +305,6 @@ def test_a_rehearsal_leaves_no_trace(tiny):
             rehearse(model, lambda fails=fails: loss(fails))
         assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
         assert all(p.grad is None for p in model.parameters())
-
-
-# identity --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("norm=none", "placement=post", "norm.eps=1e-6", "model.n_layer=3", "model.dropout=0.1", "seed=1"),
-        *("optim.learning_rate=1e-3", "schedule=linear", "train.steps=7", "train.batch_size=8"),
-        *("train.grad_accum=2", "train.grad_clip=0", "precision=bf16", "data.val_fraction=0.2"),
-    ],
-)
-def test_what_changes_the_result_is_another_folder(tiny, override):
-    def folder(config) -> Path:
-        return identity.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
-
-    assert folder(tiny(override)) != folder(tiny())
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("device=auto", "compile=true", "fresh=true", "train.threads=2", "train.eval_every=3"),
-        *("train.eval_windows=9", "train.log_every=7", "train.checkpoint_every=3"),
-    ],
-)
-def test_what_does_not_is_the_same_folder(tiny, override):
-    assert identity.run_folder(tiny(override), "fp32", "f") == identity.run_folder(tiny(), "fp32", "f")
-
-
-def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    code = "from torch import nn\n\n\nclass Mine(nn.LayerNorm):\n    '''A norm.'''\n    factor = 1\n"
-    folders = []
-    for edited in (code, code.replace("A norm", "My norm"), code.replace("factor = 1", "factor = 2")):
-        (tmp_path / "mine.py").write_text(edited)
-        source.cache_clear()  # as in another process
-        config = tiny("norm=torch_layernorm", "norm._target_=mine.Mine")
-        folders.append(identity.run_folder(config, "fp32", "f"))
-    assert folders[0] == folders[1] != folders[2]
 
 
 # the command -----------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_path):
     (runs / ("broken" + ESCAPE)).mkdir()
     (runs / ("broken" + ESCAPE) / "metrics.jsonl").write_text("")
