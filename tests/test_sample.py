@@ -129,6 +129,7 @@ def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(comm
     assert (in_bf16.returncode, len(in_bf16.stdout)) == (0, len(greedy)), in_bf16.stderr
 
 
+@pytest.mark.slow
 def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path):
     """A byte pair encoding of 256 tokens has one for each byte, so é, 漢 and 🙂 are two to four of them."""
     (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
@@ -145,6 +146,7 @@ def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path)
     assert cut.stdout == "né 漢字 \ufffd\n"  # half a 🙂
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):
     (tmp_path / "empty").write_text("")
     texts = {
@@ -171,6 +173,7 @@ def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_pa
     assert done.stdout == "Now is\nthe\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -191,6 +194,7 @@ def test_a_wrong_command_is_one_line(command, trained, arguments, said):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused(command, trained):
     [*_, last] = checkpoint_file.saved_steps(trained / "checkpoints")
     file = checkpoint_file.path_of(trained / "checkpoints", last)
@@ -212,6 +216,7 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
     assert "its config is of a model of" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)

@@ -192,6 +192,7 @@ def test_in_bf16_statistics_are_taken_in_fp32():
     assert values["attn.max_logit/00.attn"] == pytest.approx(scores[:, :, 1::2].max().item(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "placement"), daily(AROUND, lambda number: number % 8 == 0, "long"))
 def test_the_default_set_is_at_most_12_a_block(tiny, norm, placement):
     row = metric_rows(train_anew(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
@@ -281,6 +282,7 @@ def test_a_histogram_counts_the_stream():
 # without effects -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_measurement_leaves_no_trace(norm):
     model = made(f"norm={norm}", "model.dropout=0.1")

@@ -66,6 +66,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     assert "wandb: offline; watch: wandb leet " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_each_row_once_and_its_id_and_one_that_starts_over_another(
     watched, tmp_path, monkeypatch
 ):
@@ -95,6 +96,7 @@ def test_what_wandb_missed_before_is_copied_when_the_run_resumes(watched, tmp_pa
     assert history(offline(tmp_path)[-1]) == metric_rows(folder)
 
 
+@pytest.mark.slow
 def test_an_artifact_is_the_last_checkpoint_of_a_finished_run_and_wandb_sync_leaves_it_there(
     watched, tmp_path, monkeypatch, capsys
 ):
@@ -179,6 +181,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "wandb.json").read_text()) == {"id": "x", "copied": copied}
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_failed(
     command, text_file, tmp_path
@@ -200,6 +203,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
     wild = (
         "norm=none",
@@ -231,6 +235,7 @@ def test_a_histogram_of_non_finite_numbers_is_their_count():
     assert row["y"] == -math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "key", "mode", "line"),
     [
@@ -252,6 +257,7 @@ def test_wandbs_own_settings_and_key_decide(watched, tmp_path, monkeypatch, caps
     assert [history(file) for file in offline(tmp_path)] == [metric_rows(folder)] * (setting != "disabled")
 
 
+@pytest.mark.slow
 def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
     for name, value in {"PROJECT": "p", "RUN_GROUP": "g", "TAGS": "a,b", "DIR": str(tmp_path / "d")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
@@ -276,6 +282,7 @@ def test_wandb_mode_of_the_environment(tiny, monkeypatch):
         wandb_sink.wandb_mode(tiny())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_a_folder_of_that_name", [False, True])
 def test_without_wandb_auto_is_one_line_and_another_mode_an_error(
     tiny, tmp_path, monkeypatch, capsys, has_a_folder_of_that_name

@@ -34,6 +34,8 @@ from tests.helpers.wandb_runs import (
     without_wandb,
 )
 
+pytestmark = pytest.mark.slow
+
 LONG = ("train.steps=60", "train.eval_every=0", "train.checkpoint_every=0")
 FAULTS = ("hangs up", "never answers", "refuses", "is no host", "fails", "has nowhere to write")
 

@@ -25,6 +25,7 @@ def started(tmp_path, text_file):
     return start
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path):
     folder = train_anew(tiny("norm=dyt", "placement=peri"))
     done = started(folder, "--windows", 5)
@@ -52,6 +53,7 @@ def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, mon
     assert result.certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
 
 
+@pytest.mark.slow
 def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
     """On any text of its tokenizer, by default 4,096 tokens of it: leaving out a block costs what it does in
     transformers, where the block is taken out of the list."""
@@ -78,6 +80,7 @@ def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
     assert f"loss {whole:.4f} on 4 windows" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, text_file):
     gpt2_models.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
     text_file.write_text(LETTERS + "€")
@@ -86,6 +89,7 @@ def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, tex
     assert re.match(r"error: data: character '€' .* is not in the vocabulary of \d+ characters", done.stderr)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     folder = train_anew(tiny())
     for arguments, error in (
@@ -102,6 +106,7 @@ def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     assert not (tmp_path / "maps.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(tiny, started, tmp_path):
     folder = train_anew(tiny(f"data.cache={tmp_path}/theirs"))
     (tmp_path / "theirs").rename(tmp_path / "away")
@@ -115,6 +120,7 @@ def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(
     assert [*(tmp_path / "data" / "cache").iterdir()]
 
 
+@pytest.mark.slow
 def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_path):
     done = started(train_anew(tiny("norm=none")))
     assert done.returncode == 0, done.stderr

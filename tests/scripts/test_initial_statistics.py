@@ -28,6 +28,7 @@ def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
     assert certificate.startswith("WARNING") == ("norm=batchnorm" in choice)
 
 
+@pytest.mark.slow
 def test_choices_stand_side_by_side(command, tmp_path, text_file):
     data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
     sizes = [argument for argument in TINY if "n_layer" not in argument]
@@ -41,6 +42,7 @@ def test_choices_stand_side_by_side(command, tmp_path, text_file):
     assert [len(line) for line in deepest] == [3] * 4  # the shallow models have no such block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "error"), [("norm=nope", "'nope'"), ("model.n_embd=13", "not divisible")]
 )

@@ -54,6 +54,7 @@ def test_the_same_runs_are_the_same_file():
     assert svg(picture(runs, ["act.rms/*"])) == svg(picture(runs, ["act.rms/*"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
