@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 from tests.helpers.tree import project_files
@@ -15,6 +16,33 @@ TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in (*FILES, 
 def test_there_is_code_to_look_at():
     assert len(FILES) > 100
     assert len(TESTS) > 100
+
+
+def test_no_function_is_longer_than_60_lines():
+    too_long = [
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}, {node.end_lineno - node.lineno + 1} lines"
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= 60
+    ]
+    assert too_long == []
+
+
+def test_no_file_is_longer_than_250_lines_and_none_of_the_tests_than_450():
+    lines = {file: file.read_text(encoding="utf-8").count("\n") for file in TREES}
+    too_long = [file for file in FILES if lines[file] > 250] + [file for file in TESTS if lines[file] > 450]
+    assert {str(file.relative_to(ROOT)): lines[file] for file in too_long} == {}
+
+
+def test_no_folder_has_more_than_25_files():
+    folders = Counter(str(file.parent.relative_to(ROOT)) for file in TREES)
+    assert {folder: count for folder, count in folders.items() if count > 25} == {}
+
+
+def test_a_file_name_occurs_once():
+    several = ("__init__.py", "__main__.py")
+    names = Counter(f.name for f in FILES if f.parent.name != "bench" and f.name not in several)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def imported_modules(tree: ast.Module) -> list[str]:
