@@ -1,22 +1,26 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
-# make test                                           run the tests
+# make test                                           the tests that prove the product: three minutes on two cores
+# make test-all                                       and the slower ones: ten minutes
 # make test-long                                      those that take too long for every day
 # make test-faults                                    kills, damage and bad input, with a table of figures
 # make test-slurm                                     sweeps on Slurm, where it is installed (two minutes)
-# make check                                          format, lint and types
+# make check                                          format, lint, types, and which folder imports which
 # Each makes .venv first, where there is none, and installs what it needs into it.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-FAULTS := tests/faults tests/plain tests/data tests/test_resume.py tests/test_sample.py tests/training
+FAULTS := tests/faults tests/test_resume.py tests/training tests/rundir tests/sweep tests/cli
 
-.PHONY: train test test-long test-faults test-slurm check clean
+.PHONY: train test test-all test-long test-faults test-slurm check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-all: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults" $(ARGS)
 
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
@@ -31,6 +35,7 @@ check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
 
 clean:
 	rm -rf .venv

@@ -6,12 +6,14 @@ previous handlers are restored.
 """
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from system.errors import LostRankError
 from system.os_compat import SIGNALS
 
 T = TypeVar("T")
@@ -55,9 +57,14 @@ received: list[int] = []  # the signals by which this program ends
 
 
 def end(number: int, frame: Any = None) -> None:
-    """Handle a signal by ending the program at once."""
+    """Handle a signal to a program: end it at once.
+
+    Torchrun sends one to every rank as soon as it has seen that another ended. This rank may be about to end
+    for the same reason; then that is the cause, and still to be printed.
+    """
     received.append(number)
-    raise Interrupted(number)
+    error = sys.exception()
+    raise Interrupted(number) from error if isinstance(error, LostRankError) else None
 
 
 def check() -> None:

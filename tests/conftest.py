@@ -49,17 +49,16 @@ TINY = (  # a run of a second
 def daily(
     cases: Iterable[Any],
     is_daily: Callable[[int], bool] = lambda number: number == 0,
-    others: str = "faults",
+    others: str | Callable[[int], str] = "faults",
 ) -> list[Any]:
-    """Cases for pytest.mark.parametrize, of which the first, or those of some numbers, are tried every day,
-    and the others by make test-faults, or test-long."""
-    return [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            marks=[] if is_daily(number) else [getattr(pytest.mark, others)],
-        )
-        for number, case in enumerate(cases)
-    ]
+    """Return cases for pytest.mark.parametrize: make test tries those whose number ``is_daily``, by default
+    the first. The others have a mark, by which another target tries them: slow, faults or long."""
+    params = []
+    for number, case in enumerate(cases):
+        mark = others(number) if callable(others) else others
+        marks = [] if is_daily(number) else [getattr(pytest.mark, mark)]
+        params.append(pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks))
+    return params
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,8 +110,8 @@ def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
 @pytest.fixture(autouse=True)
 def no_program_outlives_its_test() -> Iterator[None]:
     yield
-    for program in [*programs.running]:
-        program.__exit__()
+    while programs.started:
+        programs.started.pop().__exit__()
 
 
 @pytest.fixture

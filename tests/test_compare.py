@@ -46,6 +46,7 @@ def test_real_runs_become_a_table_and_a_page(swept):
     assert (swept / "report" / "index.html").stat().st_size < 2e6
 
 
+@pytest.mark.slow
 def test_it_imports_no_torch_and_nothing_of_training(swept):
     heavy = {"torch", "training", "model", "data", "wandb", "hydra", "scipy.stats"}
     code = (
@@ -57,6 +58,7 @@ def test_it_imports_no_torch_and_nothing_of_training(swept):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_broken_and_foreign_folders_are_named_and_the_rest_is_compared(tmp_path):
     for seed in range(3):
         for norm in ("layernorm", "none"):
@@ -93,6 +95,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "line"), REFUSALS)
 def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
     for norm in ("layernorm", "none"):
@@ -109,6 +112,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_differs_is_compared_all_the_same_if_told(tmp_path):
     made(tmp_path / "runs", "train.steps=10")
     made(tmp_path / "runs", "train.steps=20")

@@ -170,6 +170,26 @@ def cases() -> list[Any]:
     return found
 
 
+# One after the other, in an empty folder. The test below has them all, and takes minutes.
+FIRST_COMMANDS = (
+    "python train.py norm=layernorm placement=pre",
+    "python train.py -m norm=layernorm,none seed=0,1,2",
+    "python compare.py runs",
+    "python sample.py prompt=ROMEO:",
+)
+
+
+def test_the_first_commands_of_the_readme_do_what_the_text_says(tmp_path):
+    for command in FIRST_COMMANDS:
+        assert COMMANDS[command] == "README.md"
+        _, program, *words = shlex.split(command)
+        words += appended(program, words, sizes=True)
+        before = {run.name for run in tmp_path.glob("runs/*")}
+        said = succeeded(tmp_path, program, *words)
+        CHECKS[program](tmp_path, words, said, {run.name for run in tmp_path.glob("runs/*")} - before)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", cases())
 def test_it_does_what_the_text_says(command, here):
     first, *words = shlex.split(command)
@@ -275,6 +295,7 @@ CHECKS = {
 # What is not in a block of commands -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_on_hugging_face_prints_the_text_of_sample(here, monkeypatch, capsys):
     text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
     [lines] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -47,6 +47,7 @@ def run(cells: list[str], folder) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_the_cells_print_what_the_page_says(tmp_path):
     cells = CELL.findall(PAGE)
     assert len(cells) == PAGE.count("```python") >= 9

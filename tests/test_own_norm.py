@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import programs
-from tests.helpers.runs import rows
+from tests.helpers.runs import metric_rows
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")
 NAME, DOTTED = "l1", "mynorms.L1Norm"
@@ -44,11 +44,12 @@ def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
         assert json.loads((folder / "status.json").read_text())["state"] == "finished"
         certificate = json.loads((folder / "certificate.json").read_text())
         assert (certificate["causal"], certificate["independent_rows"]) == (True, True)
-        first = rows(folder)[0]
+        first = metric_rows(folder)[0]
         assert first["norm.gain/01.mlp.pre"] == 1
         assert {"act.rms/01.mlp.pre.in", "act.rms/01.mlp.pre.out", "leak.future/train"} <= first.keys()
 
 
+@pytest.mark.slow
 def test_it_is_a_row_of_the_ablation_with_a_verdict(home):
     done = started(home, "compare.py", "runs")
     assert done.returncode == 0, done.stderr
@@ -56,6 +57,7 @@ def test_it_is_a_row_of_the_ablation_with_a_verdict(home):
     assert any(verdict in row for verdict in ("better", "worse", "not distinguishable"))
 
 
+@pytest.mark.slow
 def test_its_text_needs_trust(home):
     [folder, *_] = sorted((home / "runs").glob(f"{NAME}-pre-s*"))
     refused = started(home, "sample.py", f"run={folder}", "max_new_tokens=2")
@@ -78,6 +80,7 @@ def test_it_stands_at_other_sites_and_in_every_placement(home):
     assert f" {NAME}, " in unknown.stderr
 
 
+@pytest.mark.slow
 def test_an_edited_norm_is_a_new_run(home):
     file = home / "mine" / "mynorms.py"
     before = file.read_text()

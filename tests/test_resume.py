@@ -23,7 +23,15 @@ from system import signals as system_signals
 from system.errors import ConfigError
 from tests.conftest import daily
 from tests.helpers.programs import Program, saved
-from tests.helpers.runs import QUICK, elsewhere, final, go, measured, rows, same
+from tests.helpers.runs import (
+    QUICK,
+    final_tensors,
+    metric_rows,
+    rows_without_clocks,
+    same_tensors,
+    train_or_resume,
+    with_runs_dir,
+)
 from training import device
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
@@ -33,59 +41,78 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------
 
 
-@pytest.mark.parametrize(("norm", "optim"), daily(reversed(CASES)))
+def stop_at(steps: set[int], number: int, monkeypatch) -> None:
+    """Send this process a signal after each of these rows, once."""
+    write, left = Metrics.write, set(steps)
+
+    def write_and_stop(self, row):
+        write(self, row)
+        if row["step"] in left:
+            left.remove(row["step"])
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Metrics, "write", write_and_stop)
+
+
+SOME_STOPS = [(signal.SIGINT, {3}), (signal.SIGTERM, {0, 5})]
+EVERY_STOP = [(signal.SIGINT, {step}) for step in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]
+
+
+@pytest.mark.parametrize(
+    ("norm", "optim", "stops"),
+    [
+        ("batchnorm", "muon", SOME_STOPS),
+        pytest.param("batchnorm", "muon", EVERY_STOP, marks=pytest.mark.slow),
+        *(pytest.param(*case, EVERY_STOP, marks=pytest.mark.faults) for case in CASES[:-1]),
+    ],
+)
 def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
-    tiny, tmp_path, monkeypatch, norm, optim
+    tiny, tmp_path, monkeypatch, norm, optim, stops
 ):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
-    whole = go(config)
-    write = Metrics.write
-    for number, stops in [(signal.SIGINT, {k}) for k in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]:
-        left = set(stops)
-
-        def write_and_stop(self, row, number=number, left=left):
-            write(self, row)
-            if row["step"] in left:
-                left.remove(row["step"])
-                os.kill(os.getpid(), number)
-
-        monkeypatch.setattr(Metrics, "write", write_and_stop)
-        again = elsewhere(config, tmp_path / f"stopped{number}-{min(stops)}")
-        for stop in sorted(stops):
-            with pytest.raises(system_signals.Interrupted) as raised:
-                go(again)
-            assert raised.value.code == 128 + number
-            [folder] = Path(again.runs_dir).iterdir()
-            status = read_status(folder)
-            reason = signal.Signals(number).name
-            assert (status["state"], status["reason"], status["saved"]) == ("interrupted", reason, stop + 1)
-            evaluated = [row for row in rows(folder) if "val/loss" in row and row["step"] > 0]
-            best = min(evaluated, key=lambda row: row["val/loss"], default={})
-            assert (status["best"] or {}) == {k: best[k] for k in ("step", "val/loss") if best}
-        assert same(final(go(again)), final(whole))
-        assert measured(folder) == measured(whole)
+    whole = train_or_resume(config)
+    for number, steps in stops:
+        again = with_runs_dir(config, tmp_path / f"stopped{number}-{min(steps)}")
+        with monkeypatch.context() as patch:
+            stop_at(steps, number, patch)
+            for step in sorted(steps):
+                with pytest.raises(system_signals.Interrupted) as raised:
+                    train_or_resume(again)
+                assert raised.value.code == 128 + number
+                [folder] = Path(again.runs_dir).iterdir()
+                check_status_says(folder, number, saved=step + 1)
+            assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(whole))
+        assert rows_without_clocks(folder) == rows_without_clocks(whole)
         ends = [read_status(run) | {"peak_memory": None} for run in (folder, whole)]
         assert ends[0] == ends[1]
     assert checkpoint_file.saved_steps(whole / "checkpoints")[-1] == 9
+
+
+def check_status_says(folder: Path, number: int, saved: int) -> None:
+    status, reason = read_status(folder), signal.Signals(number).name
+    assert (status["state"], status["reason"], status["saved"]) == ("interrupted", reason, saved)
+    evaluated = [row for row in metric_rows(folder) if "val/loss" in row and row["step"] > 0]
+    best = min(evaluated, key=lambda row: row["val/loss"], default={})
+    assert (status["best"] or {}) == {key: best[key] for key in ("step", "val/loss") if best}
 
 
 def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch):
     config = tiny("train.steps=3")
     monkeypatch.setattr(causality, "describe", lambda *what: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(system_signals.Interrupted):
-        go(config)
+        train_or_resume(config)
     [folder] = Path(config.runs_dir).iterdir()
     status = read_status(folder)
     assert (status["state"], status["reason"]) == ("interrupted", "before its first step")
     monkeypatch.undo()
-    assert read_status(go(config))["state"] == "finished"
+    assert read_status(train_or_resume(config))["state"] == "finished"
 
 
 @pytest.mark.parametrize("number", daily(system_signals.SIGNALS))
 def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, number):
     config = tiny(*HARD, "train.steps=9")
     monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches
-    whole = go(config)
+    whole = train_or_resume(config)
     for split in ("fixed_windows", "whole_split"):
         windows = getattr(data_windows, split)
 
@@ -96,69 +123,18 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
                     os.kill(os.getpid(), number)
                 yield batch
 
-        again = elsewhere(config, tmp_path / f"{split}{number}")
+        again = with_runs_dir(config, tmp_path / f"{split}{number}")
         with monkeypatch.context() as patch:
             patch.setattr(data_windows, split, stopping)
             with pytest.raises(system_signals.Interrupted):
-                go(again)
-        assert same(final(go(again)), final(whole))
+                train_or_resume(again)
+        assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(whole))
 
 
 def test_the_handlers_found_are_there_again_afterwards(tiny):
     before = [signal.getsignal(number) for number in system_signals.SIGNALS]
-    go(tiny("train.steps=1"))
+    train_or_resume(tiny("train.steps=1"))
     assert [signal.getsignal(number) for number in system_signals.SIGNALS] == before
-
-
-def signalled(times: int, pause: float) -> list[int]:
-    """What was reached by a loop that gets a signal so many times, this many seconds apart."""
-    reached = []
-
-    def loop():
-        with system_signals.ending(), system_signals.deferred():
-            for i in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-                reached.append(i)
-                time.sleep(pause)
-
-    with pytest.raises(system_signals.Interrupted):
-        loop()
-    return reached
-
-
-def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
-    assert signalled(times=3, pause=0.01) == [0, 1, 2]
-
-
-def test_another_signal_after_a_while_does_not_wait(monkeypatch):
-    monkeypatch.setattr(system_signals, "PATIENCE", 0.05)
-    assert signalled(times=3, pause=0.1) == [0]
-
-
-def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
-    def failing():
-        with system_signals.ending(), system_signals.deferred():
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise OSError("disk full")
-
-    with pytest.raises(system_signals.Interrupted) as raised:
-        failing()
-    assert raised.value.code == 128 + signal.SIGTERM
-    assert str(raised.value.__cause__) == "disk full"
-
-
-def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
-    done = []
-
-    def stopped_at_the_end():
-        with system_signals.ending(), system_signals.deferred():
-            os.kill(os.getpid(), signal.SIGUSR1)
-            done.append(True)
-
-    with pytest.raises(system_signals.Interrupted) as raised:
-        stopped_at_the_end()
-    assert done == [True]
-    assert raised.value.code == 128 + signal.SIGUSR1
 
 
 # stopped at random moments, in processes of their own ---------------------------------------------------
@@ -173,7 +149,7 @@ def go_in_a_process(config, ready) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # after go, multiprocessing would exit with 1
     with system_signals.ending():
         ready.set()
-        go(config)
+        train_or_resume(config)
 
 
 def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
@@ -208,12 +184,12 @@ def last_row(config) -> int:
 
 
 def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
-    whole, _ = run_to_its_end(elsewhere(config, tmp_path / "whole"))
-    stopped, codes = run_to_its_end(elsewhere(config, tmp_path / "stopped"), stops)
+    whole, _ = run_to_its_end(with_runs_dir(config, tmp_path / "whole"))
+    stopped, codes = run_to_its_end(with_runs_dir(config, tmp_path / "stopped"), stops)
     ends = [-number if number == signal.SIGKILL else 128 + number for number, _ in stops]
     assert codes == [*ends, 0]  # each stop came before its end
-    assert same(final(stopped), final(whole))
-    assert measured(stopped) == measured(whole)
+    assert same_tensors(final_tensors(stopped), final_tensors(whole))
+    assert rows_without_clocks(stopped) == rows_without_clocks(whole)
 
 
 @pytest.mark.faults
@@ -235,7 +211,7 @@ def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, op
 
 def test_a_signal_at_any_moment_of_the_start_ends_it_and_it_begins_well_afterwards(tiny, tmp_path):
     config = tiny(*HARD, "train.steps=3")
-    whole = go(elsewhere(config, tmp_path / "whole"))
+    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
     for number in system_signals.SIGNALS:
         ready = PROCESSES.Event()
         process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
@@ -245,7 +221,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_it_and_it_begins_well_afterwar
         os.kill(process.pid, number)
         process.join(60)
         assert process.exitcode in (0, -number, 128 + number)
-    assert same(final(go(config)), final(whole))
+    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(whole))
 
 
 # damage, two processes, the command -------------------------------------------------------------------
@@ -271,18 +247,11 @@ DAMAGES = [cut_in_half, flip_a_bit, take_another_steps, make_foreign]
 
 
 def stop_after(config, monkeypatch, step):
-    """The run, stopped after that step; its checkpoints are those of steps 6 and step + 1."""
-    write = Metrics.write
-
-    def write_and_stop(self, row):
-        write(self, row)
-        if row["step"] == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Metrics, "write", write_and_stop)
-    with pytest.raises(system_signals.Interrupted):
-        go(config)
-    monkeypatch.undo()
+    """Stop the run after a step. The checkpoints in the returned folder are those of steps 6 and step + 1."""
+    with monkeypatch.context() as patch:
+        stop_at({step}, signal.SIGTERM, patch)
+        with pytest.raises(system_signals.Interrupted):
+            train_or_resume(config)
     [folder] = Path(config.runs_dir).iterdir()
     return folder
 
@@ -292,13 +261,13 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
     tiny, tmp_path, monkeypatch, capsys, damage
 ):
     config = tiny(*HARD, "train.steps=9")
-    whole = go(elsewhere(config, tmp_path / "whole"))
+    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
     folder = stop_after(config, monkeypatch, 6)
     older, newest = (checkpoint_file.path_of(folder / "checkpoints", step) for step in (6, 7))
     damaged = damage(newest.read_bytes(), older.read_bytes())
     newest.write_bytes(damaged)
     capsys.readouterr()
-    assert same(final(go(config)), final(whole))
+    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(whole))
     said = capsys.readouterr()
     [warning] = said.err.splitlines()
     assert warning.startswith("warning:")
@@ -306,7 +275,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
     assert older.name in warning
     assert "resuming from step 6 of 9" in said.out
     assert newest.with_name(f"{newest.name}.unusable1").read_bytes() == damaged
-    assert measured(folder) == measured(whole)
+    assert rows_without_clocks(folder) == rows_without_clocks(whole)
 
 
 @pytest.mark.parametrize("damage", daily(DAMAGES))
@@ -319,13 +288,14 @@ def test_where_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, mo
         path.write_bytes(damage(contents[i], contents[i - 1]))
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     with pytest.raises(errors.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"):
-        go(config)
+        train_or_resume(config)
     lock = folder / ".lock"
     assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f != lock} == {
         f: content for f, content in before.items() if f != lock
     }
-    assert same(
-        final(go(config.model_copy(update={"fresh": True}))), final(go(elsewhere(config, tmp_path / "whole")))
+    assert same_tensors(
+        final_tensors(train_or_resume(config.model_copy(update={"fresh": True}))),
+        final_tensors(train_or_resume(with_runs_dir(config, tmp_path / "whole"))),
     )
 
 
@@ -333,11 +303,12 @@ def test_a_run_knows_its_earlier_seconds_and_its_best(tiny, monkeypatch):
     config = tiny(*HARD, "train.steps=9")
     folder = stop_after(config, monkeypatch, 5)
     (folder / "metrics.jsonl").write_text(
-        "".join(json.dumps(row | {"seconds": row["seconds"] + 1000}) + "\n" for row in rows(folder)) + "{torn"
+        "".join(json.dumps(row | {"seconds": row["seconds"] + 1000}) + "\n" for row in metric_rows(folder))
+        + "{torn"
     )
     stop_after(config, monkeypatch, 6)
     assert read_status(folder)["best"]["step"] == 4  # of before: no evaluation was due since
-    assert all(row["seconds"] > 1000 for row in rows(folder))
+    assert all(row["seconds"] > 1000 for row in metric_rows(folder))
 
 
 def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
@@ -362,7 +333,7 @@ def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch
     monkeypatch.setattr(data_windows, "training_batch", draw_and_stop)
     config = tiny(*wild, "train.steps=30", "train.log_every=100", "train.checkpoint_every=0")
     with pytest.raises(system_signals.Interrupted):
-        go(config)
+        train_or_resume(config)
     [folder] = Path(config.runs_dir).iterdir()
     assert checkpoint_file.saved_steps(folder / "checkpoints") == []
     assert read_status(folder)["saved"] is None
@@ -370,16 +341,16 @@ def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, tmp_path, capsys):
     config = tiny("train.steps=9")
-    whole = go(elsewhere(config, tmp_path / "whole"))
-    folder = go(config)
+    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
+    folder = train_or_resume(config)
     shutil.rmtree(folder / "checkpoints")
     Run(folder, config).write_status(state="running", step=3)
     (folder / ".step.tmp").write_text("half")
     capsys.readouterr()
-    go(config)
+    train_or_resume(config)
     assert "starts over; it was running at step 3" in capsys.readouterr().out
-    assert same(final(folder), final(whole))
-    assert measured(folder) == measured(whole)
+    assert same_tensors(final_tensors(folder), final_tensors(whole))
+    assert rows_without_clocks(folder) == rows_without_clocks(whole)
     assert not (folder / ".step.tmp").exists()
 
 
@@ -398,7 +369,7 @@ def test_going_on_in_another_environment_is_said_once_and_recorded(tiny, monkeyp
     assert "threads 7 → 1" in line
     assert "torch 1.0 → " in line
     assert line.endswith("changed code: model/gpt.py")
-    go(config)
+    train_or_resume(config)
     assert "another environment" not in capsys.readouterr().out
     [earlier] = read_json(file)["earlier"]
     assert earlier["threads"] == 7

@@ -15,7 +15,7 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.programs import Program
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 from training.build import build_model
 
 
@@ -64,7 +64,7 @@ def test_frequencies_are_the_softmax_at_a_temperature():
 @pytest.fixture
 def trained(tiny, tmp_path):
     config = tiny("train.steps=20", "train.eval_every=5", "norm=batchnorm")
-    folder = run(config)
+    folder = train_anew(config)
     for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs none of it
         entry.rename(tmp_path / f"gone-{entry.name}")
     return folder
@@ -105,7 +105,7 @@ def likeliest(folder: Path, prompt: str, n: int) -> str:
 
 def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
     past_mean = ("norm=none", "norm._target_=tests.helpers.model.MinusPastMean")
-    folder = run(tiny(*past_mean, "train.steps=20"))
+    folder = train_anew(tiny(*past_mean, "train.steps=20"))
     asked = (
         f"run={folder}",
         "which=last",
@@ -129,11 +129,12 @@ def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(comm
     assert (in_bf16.returncode, len(in_bf16.stdout)) == (0, len(greedy)), in_bf16.stderr
 
 
+@pytest.mark.slow
 def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path):
     """A byte pair encoding of 256 tokens has one for each byte, so é, 漢 and 🙂 are two to four of them."""
     (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
     options = ("data.tokenizer=bpe", "data.vocab_size=256", "train.steps=150", "optim.learning_rate=1e-2")
-    folder = run(tiny(*options, "model.n_embd=32", "model.block_size=16"))
+    folder = train_anew(tiny(*options, "model.n_embd=32", "model.block_size=16"))
     done = command(
         "sample.py", f"run={folder}", "which=last", "prompt=né 漢", "max_new_tokens=60", "temperature=0"
     )
@@ -145,6 +146,7 @@ def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path)
     assert cut.stdout == "né 漢字 \ufffd\n"  # half a 🙂
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):
     (tmp_path / "empty").write_text("")
     texts = {
@@ -171,6 +173,7 @@ def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_pa
     assert done.stdout == "Now is\nthe\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -191,6 +194,7 @@ def test_a_wrong_command_is_one_line(command, trained, arguments, said):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused(command, trained):
     [*_, last] = checkpoint_file.saved_steps(trained / "checkpoints")
     file = checkpoint_file.path_of(trained / "checkpoints", last)
@@ -212,6 +216,7 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
     assert "its config is of a model of" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)

@@ -14,6 +14,7 @@ from tests.helpers import programs
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
+@pytest.mark.slow
 @given(WORDS)
 @example("To be, or not to be")
 @example("'Tis")
@@ -60,6 +61,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argument", "said"), daily(BAD, lambda number: number % 3 == 0))
 def test_a_wrong_command_is_one_line_and_leaves_nothing(command, tmp_path, argument, said):
     done = command("train.py", argument)

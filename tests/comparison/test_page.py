@@ -50,6 +50,7 @@ def lines(browser, figure: str) -> int:
     return len(browser.find_elements(By.CSS_SELECTOR, f"#{figure} g.mark-line path"))
 
 
+@pytest.mark.slow
 @needs_browser
 def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []

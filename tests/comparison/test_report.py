@@ -152,6 +152,7 @@ def test_rates_are_confounded_or_each_its_own_best(tmp_path):
     assert "Confounded: each group has one learning rate, and they differ" in sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "edges"), [("3e-3", 0), ("1e-2", 2)])
 def test_verdicts_are_of_the_second_stage_alone_and_the_edge_of_the_first_is_warned_of(tmp_path, rate, edges):
     """In the first stage none seems better by far; on new seeds it is not. Other runs are compared, too."""

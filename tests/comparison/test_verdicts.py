@@ -121,6 +121,7 @@ def test_interval_and_p_value_are_scipys(pairs):
     assert (ours.low, ours.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=20)  # statsmodels takes its time
 def test_holm_is_statsmodels(p_values):

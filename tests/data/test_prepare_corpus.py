@@ -46,6 +46,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
     documents = [LETTERS[start : start + 200] + "\r\u2028é" for start in range(0, len(LETTERS), 200)]
     # Other fields may change their type from line to line.
@@ -123,6 +124,7 @@ def wait_for_batches(process: subprocess.Popen, work: Path, number: int) -> None
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, capsys):
     arguments = two_files(tmp_path)
     for number in (0, 30):  # while the files are converted, and while they are tokenized
@@ -139,6 +141,7 @@ def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, ca
     assert "already exists" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path, text_file):
     refused = pytest.raises(DataError, match=rf"out: process {os.getpid()} on \S+ is preparing it; ")
     with token_writer.only_process(tmp_path / "out"), refused:
@@ -146,6 +149,7 @@ def test_a_second_process_is_refused(tmp_path, text_file):
     prepared_corpus([text_file], tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_its_processes_with_one_line(tmp_path):
     process = started(tmp_path, *two_files(tmp_path), "--out", "out")
     wait_for_batches(process, tmp_path / "out.part", 1)
@@ -156,6 +160,7 @@ def test_ctrl_c_ends_all_its_processes_with_one_line(tmp_path):
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
     work = tmp_path / "out.part"
     work.mkdir()

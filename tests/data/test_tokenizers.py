@@ -30,6 +30,7 @@ def bpe():
     return tokenizers.train_bpe(ENGLISH, "", 300)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 @MANY
 def test_char_decode_undoes_encode_after_a_trip_through_json(text):

@@ -16,7 +16,7 @@ from diagnostics.hooks import forward_hooks
 from model import GPT
 from model.placements import Pre
 from tests.conftest import AROUND, NORMS, configured, daily
-from tests.helpers.runs import final, rows, run, same
+from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_anew
 from training.build import build_model
 from training.state import model_tensors
 
@@ -192,9 +192,10 @@ def test_in_bf16_statistics_are_taken_in_fp32():
     assert values["attn.max_logit/00.attn"] == pytest.approx(scores[:, :, 1::2].max().item(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "placement"), daily(AROUND, lambda number: number % 8 == 0, "long"))
 def test_the_default_set_is_at_most_12_a_block(tiny, norm, placement):
-    row = rows(run(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
+    row = metric_rows(train_anew(tiny(f"norm={norm}", f"placement={placement}", "train.steps=1")))[0]
     block = [name for name in row if name.partition("/")[2].startswith("01")]
     assert 11 <= len(block) <= 12, block
 
@@ -281,6 +282,7 @@ def test_a_histogram_counts_the_stream():
 # without effects -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_measurement_leaves_no_trace(norm):
     model = made(f"norm={norm}", "model.dropout=0.1")
@@ -291,8 +293,8 @@ def test_a_measurement_leaves_no_trace(norm):
     for name, buffer in model.named_buffers():
         buffer.copy_(before[name])
     measured(model, histograms=True)
-    assert same(before, model_tensors(model))
-    assert same(gradients, {name: p.grad for name, p in model.named_parameters()})
+    assert same_tensors(before, model_tensors(model))
+    assert same_tensors(gradients, {name: p.grad for name, p in model.named_parameters()})
     assert all(p is parameters[name] for name, p in model.named_parameters())
     assert all(p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -309,11 +311,11 @@ def test_an_error_removes_the_hooks_too():
 @pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
 def test_training_has_the_same_bits_with_and_without_statistics(tiny, norm):
     base = ("train.steps=11", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
-    without = final(run(tiny(*base, "stats.every=0")))
+    without = final_tensors(train_anew(tiny(*base, "stats.every=0")))
     for often in (("stats.every=1", "stats=all", "stats.histograms_every=2"), ("stats.every=3",), ()):
-        folder = run(tiny(*base, *often))
-        assert same(final(folder), without)
-        assert sum("act.rms/embed" in row for row in rows(folder)) == {3: 11, 1: 6, 0: 5}[len(often)]
+        folder = train_anew(tiny(*base, *often))
+        assert same_tensors(final_tensors(folder), without)
+        assert sum("act.rms/embed" in row for row in metric_rows(folder)) == {3: 11, 1: 6, 0: 5}[len(often)]
     if norm == "batchnorm":
         assert {int(t) for name, t in without.items() if "num_batches" in name} == {11 * 2}
 
@@ -326,11 +328,11 @@ COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's o
 def test_a_compiled_run_has_the_same_bits_with_and_without_statistics(tiny):
     for norm in ("layernorm", "batchnorm"):
         base = ("compile=true", "train.steps=5", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
-        folder = run(tiny(*base, "stats.every=0"))
+        folder = train_anew(tiny(*base, "stats.every=0"))
         assert json.loads((folder / "environment.json").read_text())["compile"]
-        without = final(folder)
+        without = final_tensors(folder)
         for often in (["stats.every=1"], []):
-            assert same(final(run(tiny(*base, *often))), without)
+            assert same_tensors(final_tensors(train_anew(tiny(*base, *often))), without)
         assert {int(t) for name, t in without.items() if "num_batches" in name} <= {5 * 2}
 
 
@@ -355,15 +357,17 @@ def test_measuring_under_a_compiled_view_gives_the_same_values_and_recompiles_no
 
 
 def test_statistics_are_those_of_the_first_micro_batch(tiny):
-    single = rows(run(tiny("train.batch_size=4", "train.steps=1", "stats=all")))[0]
-    four = rows(run(tiny("train.batch_size=16", "train.grad_accum=4", "train.steps=1", "stats=all")))[0]
+    single = metric_rows(train_anew(tiny("train.batch_size=4", "train.steps=1", "stats=all")))[0]
+    four = metric_rows(
+        train_anew(tiny("train.batch_size=16", "train.grad_accum=4", "train.steps=1", "stats=all"))
+    )[0]
     names = [name for name in single if name.startswith(("act.", "attn.", "mlp.", "norm.", "grad.rms"))]
     assert len(names) > 100
     assert {name: single[name] for name in names} == {name: four[name] for name in names}
 
 
 def test_histograms_have_a_cadence_of_their_own_and_the_logged_share_is_measured(tiny):
-    logged = rows(run(tiny("stats.every=2", "stats.histograms_every=4")))
+    logged = metric_rows(train_anew(tiny("stats.every=2", "stats.histograms_every=4")))
     assert [row["step"] for row in logged if "hist.act/embed" in row] == [0, 4]
     assert all(("stats/overhead" in row) == ("act.rms/embed" in row) for row in logged)
     assert all(0 < row["stats/overhead"] < 100 for row in logged if "stats/overhead" in row)

@@ -10,7 +10,7 @@ from diagnostics.causality import certificate, describe, leaks
 from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
-from tests.helpers.runs import same
+from tests.helpers.runs import same_tensors
 from training.build import build_model
 from training.state import model_tensors
 
@@ -121,7 +121,7 @@ def test_the_model_and_the_random_state_are_left_as_they_were(training):
     torch.manual_seed(5)
     certificate(model, 11)
     assert torch.equal(torch.rand(3), expected)
-    assert same(before, model_tensors(model))
+    assert same_tensors(before, model_tensors(model))
     assert model.training is training
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.helpers.runs import final, rows, run
+from tests.helpers.runs import final_tensors, metric_rows, train_anew
 
 ONE = (
     "train.steps=1",
@@ -20,9 +20,9 @@ def length(arrays) -> float:
 
 @pytest.mark.parametrize("options", [(), ("train.grad_accum=2",), ("optim=muon",), ("train.grad_clip=0.01",)])
 def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options):
-    before = final(run(tiny("train.steps=0", *options)))
-    folder = run(tiny(*ONE, *options))
-    after, row = final(folder), rows(folder)[0]
+    before = final_tensors(train_anew(tiny("train.steps=0", *options)))
+    folder = train_anew(tiny(*ONE, *options))
+    after, row = final_tensors(folder), metric_rows(folder)[0]
     parts = {"embed": "embed.", "00": "blocks.0.", "01": "blocks.1."}
     for site, prefix in parts.items():
         matrices = [n for n, t in before.items() if n.startswith(prefix) and t.dim() >= 2]
@@ -34,8 +34,8 @@ def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options
 
 
 def test_gradient_norms_are_taken_before_clipping(tiny):
-    free = rows(run(tiny(*ONE, "train.grad_clip=0")))[0]
-    clipped = rows(run(tiny(*ONE, "train.grad_clip=0.001")))[0]
+    free = metric_rows(train_anew(tiny(*ONE, "train.grad_clip=0")))[0]
+    clipped = metric_rows(train_anew(tiny(*ONE, "train.grad_clip=0.001")))[0]
     total = math.hypot(*(free[f"grad.norm/{site}"] for site in ("embed", "00", "01")))
     assert total == pytest.approx(free["train/grad_norm"], rel=0.05)  # all but the vectors
     assert total < free["train/grad_norm"]

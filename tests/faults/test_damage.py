@@ -7,7 +7,7 @@ import pytest
 
 from rundir import checkpoint_file
 from system import errors
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
@@ -28,7 +28,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 @pytest.mark.faults
 def test_a_thousand_random_damages_of_a_real_checkpoint_are_noticed(tiny, tmp_path, record_property):
-    path = sorted((run(tiny("norm=batchnorm")) / "checkpoints").iterdir())[-1]
+    path = sorted((train_anew(tiny("norm=batchnorm")) / "checkpoints").iterdir())[-1]
     whole, draw = path.read_bytes(), random.Random(0)
     noticed = tried = 0
     for _ in range(1000):

@@ -10,7 +10,7 @@ from rundir import checkpoint_file
 from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.helpers.runs import same
+from tests.helpers.runs import same_tensors
 
 EVERY = 3
 RUN = (*ARGUMENTS, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")
@@ -49,7 +49,9 @@ def check_death_at(number: int, after: bool, folder: Path, whole: Path, calls: l
     assert not [*run.glob("checkpoints/*unusable*")]  # nothing was damaged
     done = programs.run("train.py", *RUN, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert same(checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors)
+    assert same_tensors(
+        checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors
+    )
     assert [file.name for file in run.rglob("*") if ".tmp" in file.name] == []
 
 

@@ -16,7 +16,7 @@ from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.killed import ARGUMENTS
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 
 
 @contextlib.contextmanager
@@ -73,6 +73,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
             assert any(f"resuming from step {saved[-1]:,}" in line for line in again.stdout)
 
 
+@pytest.mark.slow
 def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     more = ("train.steps=50", "train.checkpoint_every=5", "train.eval_every=0")
@@ -84,6 +85,7 @@ def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(t
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoints", [0.5, 1.5, 2.5])
 def test_a_small_disk_is_refused_or_holds_all(tmp_path, checkpoints):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
@@ -96,6 +98,7 @@ def test_a_small_disk_is_refused_or_holds_all(tmp_path, checkpoints):
         assert done.returncode == (checkpoints < 1), done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_written(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     for large in ("model.n_embd=30000", "train.batch_size=3000000", "train.batch_size=1099511627776"):
@@ -117,5 +120,5 @@ def test_an_evaluation_that_does_not_fit_is_said_before_the_first_step(tiny, mon
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", cross_entropy)
     config = tiny("train.eval_every=0")
     with pytest.raises(ConfigError, match="out of memory at batch_size=4 grad_accum=1"):
-        run(config)
+        train_anew(config)
     assert not Path(config.runs_dir).exists()

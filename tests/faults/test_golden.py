@@ -4,17 +4,15 @@ torch that they were written with, to 1e-4 elsewhere.
     python -m tests.faults.test_golden    writes them anew; that commit's message says what changed them
 """
 
-import importlib.metadata
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rundir.environment import cpuinfo, processor
 from tests.conftest import LETTERS, TINY
 from tests.helpers import programs
+from tests.helpers.machines import this_machine
 
 FILE = Path(__file__).with_name("golden.json")
 RUNS = {
@@ -22,15 +20,6 @@ RUNS = {
     "batchnorm": ("norm=batchnorm", "placement=post", "train.grad_accum=2"),
     "today's block": ("model=modern",),
 }
-
-
-def here() -> dict[str, Any]:
-    """Whose numbers these are: to the bit, a processor of another generation has others."""
-    return {
-        "processor": processor(),
-        "family_model": [cpuinfo("cpu family"), cpuinfo("model")],
-        "torch": importlib.metadata.version("torch"),
-    }
 
 
 def losses(folder: Path, *more: str) -> list[float]:
@@ -51,7 +40,7 @@ def test_the_losses_of_a_hundred_steps_are_what_they_were(tmp_path, name):
     golden = json.loads(FILE.read_text(encoding="utf-8"))
     found, expected = losses(tmp_path, *RUNS[name]), golden["losses"][name]
     assert len(expected) == 100
-    if golden["here"] == here():
+    if golden["here"] == this_machine():
         assert found == expected
     assert all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(found, expected, strict=True))
 
@@ -63,4 +52,4 @@ if __name__ == "__main__":
     for name, more in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:
             made[name] = losses(Path(folder), *more)
-    FILE.write_text(json.dumps({"here": here(), "losses": made}, indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps({"here": this_machine(), "losses": made}, indent=1) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from rundir import checkpoint_file
 from tests.helpers.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
-from tests.helpers.runs import STEPS, same
+from tests.helpers.runs import STEPS, same_tensors
 
 
 def tensors(folder: Path):
@@ -36,12 +36,12 @@ def killed_until(
         found.kills, runs = found.kills + one.kills, runs + 1
         found.after_a_save, found.lost = found.after_a_save + one.after_a_save, max(found.lost, one.lost)
         found.unreadable += one.unreadable
-        others += not same(tensors(folder), tensors(whole))
+        others += not same_tensors(tensors(folder), tensors(whole))
     return found, others
 
 
 def test_a_killed_run_has_no_unreadable_checkpoint_and_ends_with_the_same_bits(tmp_path):
-    found, others = killed_until(tmp_path, 2, "norm=batchnorm")
+    found, others = killed_until(tmp_path, 1, "norm=batchnorm", seconds=1.2)
     assert (found.unreadable, others) == ([], 0)
 
 

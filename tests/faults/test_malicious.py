@@ -43,7 +43,11 @@ def good(tmp_path_factory) -> Path:
     return sorted(folder.glob("runs/*/checkpoints/*"))[-1]
 
 
-@pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 6 == 0))
+def tier_of_others(number: int) -> str:
+    return "slow" if number % 6 == 0 else "faults"
+
+
+@pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 30 == 0, tier_of_others))
 def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_property):
     arguments = ARTEFACTS[name](good, tmp_path)
     before = contents(tmp_path)
@@ -94,6 +98,7 @@ def test_the_hook_sees_what_runs(tmp_path, tmp_path_factory):
     assert {"os.system", "pickle.find_class", "exec", "socket.connect", "open"} <= events
 
 
+@pytest.mark.slow
 def test_training_and_sampling_reach_no_network_and_write_nowhere_else(tmp_path):
     sampling = ("sample.py", "max_new_tokens=5", "device=cpu")
     for arguments in (("train.py", "stats.every=1"), sampling, ("compare.py",)):

@@ -37,6 +37,7 @@ def test_some_that_prepare_one_text_at_once_end_with_one_dataset(tmp_path, numbe
     record_property("R11 processes that prepared one text at once, all well", number)
 
 
+@pytest.mark.slow
 def test_what_a_killed_preparation_left_is_removed_and_what_a_living_one_has_is_not(tmp_path):
     dead = programs.Program("train.py", "--help", cwd=tmp_path)
     dead.communicate()
@@ -50,6 +51,7 @@ def test_what_a_killed_preparation_left_is_removed_and_what_a_living_one_has_is_
     assert [folder.name.split("@")[0] for folder in cache.glob(".*")] == [f".preparing-{os.getpid()}"]
 
 
+@pytest.mark.slow
 def test_a_preparation_that_is_killed_leaves_nothing_that_is_used(tmp_path):
     text = LETTERS * 300
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
@@ -86,6 +88,7 @@ def test_a_signal_while_it_prepares_ends_it_with_its_status(tmp_path, number):
     assert [*tmp_path.glob("cache/text-*"), *tmp_path.glob("runs/*")] == []
 
 
+@pytest.mark.slow
 def test_one_command_begun_many_times_at_once_is_one_run(tmp_path, record_property):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     common = ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=20")

@@ -16,7 +16,7 @@ from rundir import checkpoint_file
 from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.helpers.runs import same
+from tests.helpers.runs import same_tensors
 
 BASE = ("norm=batchnorm", "model.dropout=0.1", "train.steps=40", "train.eval_every=8", "stats.every=10")
 WATCHED = {
@@ -49,18 +49,18 @@ def test_what_only_watches_changes_no_bit(tmp_path, record_property):
     others = [
         name
         for number, (name, more) in enumerate(WATCHED.items())
-        if not same(ended(tmp_path / str(number), *more), expected)
+        if not same_tensors(ended(tmp_path / str(number), *more), expected)
     ]
     record_property("R5 ways to watch a run, same bits", f"{len(WATCHED) - len(others)} of {len(WATCHED)}")
     assert others == []
-    assert not same(ended(tmp_path / "seed", "seed=1"), expected)
+    assert not same_tensors(ended(tmp_path / "seed", "seed=1"), expected)
 
 
 @pytest.mark.faults
 def test_a_single_stream_of_random_numbers_is_changed_by_watching(tmp_path):
     one_stream = "tests/faults/controls/one_stream.py"
     watching = ended(tmp_path / "watched", "stats.every=1", program=one_stream)
-    assert not same(ended(tmp_path / "plain", "stats.every=0", program=one_stream), watching)
+    assert not same_tensors(ended(tmp_path / "plain", "stats.every=0", program=one_stream), watching)
 
 
 def test_neighbouring_seeds_share_no_batch_in_1000_steps():
@@ -74,6 +74,7 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
     assert len(drawn(0)) == 1000
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_ends_no_run(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     command = [sys.executable, str(programs.ROOT / "train.py"), *ARGUMENTS, "train.steps=200"]

@@ -11,7 +11,7 @@ from system.signals import PATIENCE, SIGNALS
 from tests.conftest import LETTERS
 from tests.helpers import programs
 from tests.helpers.killed import ARGUMENTS, end_of
-from tests.helpers.runs import STEPS, same
+from tests.helpers.runs import STEPS, same_tensors
 
 RUN = ("train.py", *ARGUMENTS, *STEPS, "norm=batchnorm", "train.steps=400")
 
@@ -65,13 +65,16 @@ def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
             around = states == before or all(status["state"] == "finished" for status in states)
             good += saved and (code == 128 + number or (code == -number and around))
             assert code in (128 + number, -number), (folder / "said.txt").read_text(encoding="utf-8")
-        assert same(checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors)
+        assert same_tensors(
+            checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors
+        )
     record_property("R6 signals at random moments", signals)
     record_property("R6 of these, ended as promised", good)
     record_property("R6 slowest end, seconds", f"{slowest:.2f}")
     assert good == signals
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     long = ("train.steps=1000000", "train.checkpoint_every=50", "train.eval_every=0")

@@ -51,6 +51,7 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_path):
     (runs / ("broken" + ESCAPE)).mkdir()
     (runs / ("broken" + ESCAPE) / "metrics.jsonl").write_text("")
@@ -160,7 +161,11 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", daily(BOMBS, lambda number: number % 6 == 0))
+def tier_of_others(number: int) -> str:
+    return "slow" if number % 6 == 0 else "faults"
+
+
+@pytest.mark.parametrize("name", daily(BOMBS, others=tier_of_others))
 def test_a_folder_that_is_none_of_ours_is_passed_over_and_named(tmp_path, name):
     made(tmp_path / "runs", "seed=0")
     bad = made(tmp_path / "runs", "seed=1")

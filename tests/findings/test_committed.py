@@ -52,6 +52,7 @@ def test_the_document_and_its_pictures_are_made_of_the_results():
         assert (RESULTS / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNTRAINED)
 def test_measured_again_without_training_it_has_the_same_numbers_and_its_control_does_not_pass(
     name, tmp_path
@@ -66,6 +67,7 @@ def test_measured_again_without_training_it_has_the_same_numbers_and_its_control
     assert judge(control, running.obtain(name, control, tmp_path).by_seed).verdict != Verdict.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRAINED)
 def test_its_control_does_not_pass_when_it_is_trained(name, tmp_path):

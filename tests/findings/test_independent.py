@@ -40,6 +40,7 @@ def agree(ours: list[float], reference: list[float], within: float) -> None:
     assert abs(np.mean(ours) - np.mean(reference)) < 4 * error + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arm", "length"), [("pre", 64), ("post", 64), ("post, one token", 1)])
 def test_the_slope_of_the_last_blocks_gradient_is(cases, arm, length):
     ours, reference = [], []
@@ -72,6 +73,7 @@ def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
         agree(mine, others, within=0.35 * float(np.mean(mine)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["pre", "post"])
 def test_how_far_each_block_turns_the_stream_is(cases, arm):
     def slope_of(turned: list[float]) -> float:

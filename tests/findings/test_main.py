@@ -88,6 +88,7 @@ def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command,
     assert re.search(r"cancellation +A variance.* 1 +PASS", command(PROGRAM).stdout)
 
 
+@pytest.mark.slow
 def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(measured, tmp_path):
     printed = measured("tiny")
     assert "6 runs: 6 to do" in printed
@@ -103,6 +104,7 @@ def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(meas
     assert "control of tiny, which should not PASS: no norm in either arm" in control
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_with_its_runs_saved_and_the_same_command_resumes(mine, measured, tmp_path):
     mine.write_text(mine.read_text().replace("train.steps: 6", "train.steps: 4000"))
     with Program(PROGRAM, "tiny", "--config-dir", str(tmp_path / "mine"), cwd=tmp_path) as program:
@@ -119,6 +121,7 @@ def test_a_signal_ends_it_with_its_runs_saved_and_the_same_command_resumes(mine,
     assert "PASS  tiny" in measured("tiny")
 
 
+@pytest.mark.slow
 def test_under_other_conditions_it_is_another_result(measured, tmp_path):
     measured("tiny", "train.steps=3", "--seeds", "3")
     config = next((tmp_path / OUT / "runs").glob("*/*/config.yaml")).read_text()
@@ -153,6 +156,7 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
     assert error in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

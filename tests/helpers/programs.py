@@ -1,25 +1,17 @@
-"""Programs of ours as their users start them, each a process of its own that begins with torch imported.
+"""Start the project's programs as a user does, each in a process of its own.
 
-Python with torch takes two seconds to start, most of what a tiny run takes. So a server, one for each process
-that tests, imports it once and forks itself for every program. From there on that is as if it had been
-started by itself: its own folder, environment, signals and exit status, the program's file from the first
-line to the interpreter's end. But all have one order of hashed sets, and all have torch; ``from_scratch`` is
-the start that a user knows.
+A fork of tests/helpers/program_server.py, which has torch imported already, saves two seconds a program;
+``from_scratch`` is the slow start that a user has.
 """
 
 import atexit
 import contextlib
 import functools
-import gc
-import importlib
 import json
 import os
-import resource
-import runpy
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,35 +19,19 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
-from cli.app import choices
-from cli.schema import RunConfig
-
 ROOT = Path(__file__).parents[2]
-running: set["Program"] = set()
-IMPORTED = (
-    "torch",
-    "torch.optim",
-    "torch._dynamo",
-    "train",
-    "sample",
-    "compare",
-    "findings",
-    "training.device",
-    "training.dry_run",
-)
+started: list["Program"] = []  # by the current test
 
 
 class Program:
-    """One that runs, with what of subprocess.Popen the tests need. Its text is UTF-8.
+    """A running program, with the part of subprocess.Popen that the tests need. Its text is UTF-8.
 
     Args:
-        program: its file, from the project's folder.
+        program: its file, relative to the project's folder.
         cwd: the folder it is started in.
-        stdout, stderr: file descriptors for these; by default a pipe, and a file that ``communicate`` reads.
-        environ: the variables that differ from this process's. TEST_MEMORY is how many bytes of memory it may
-            ask for, TEST_FILE_SIZE how many a file of its may have.
+        stdout, stderr: file descriptors; by default a pipe, and a file that ``communicate`` reads.
+        environ: variables that differ from those of this process. TEST_MEMORY limits the bytes of memory that
+            the program may allocate, TEST_FILE_SIZE the bytes of each file that it may write.
     """
 
     def __init__(
@@ -69,56 +45,45 @@ class Program:
     ) -> None:
         self.args = [program, *map(str, arguments)]
         self.returncode: int | None = None
-        self.peak = 0  # bytes of memory, when it has ended
+        self.peak = 0  # bytes of memory; known when the program has ended
         self.stdout: IO[str] | None = None
-        self.stderr = -1  # a file without a name
-        theirs = []
+        self.stderr_file: IO[str] | None = None
+        pipe_ends = []
         if stdout is None:
-            read, stdout = os.pipe()
-            theirs.append(stdout)
-            self.stdout = os.fdopen(read, encoding="utf-8")
+            read_end, stdout = os.pipe()
+            pipe_ends.append(stdout)
+            self.stdout = os.fdopen(read_end, encoding="utf-8")
         if stderr is None:
-            self.stderr = stderr = unnamed()
-        self.report, told = os.pipe()
-        theirs.append(told)
-        asked = {"argv": self.args, "cwd": str(cwd), "environ": dict(os.environ) | environ}
-        socket.send_fds(server(), [json.dumps(asked).encode()], [stdout, stderr, told])
-        for descriptor in theirs:
+            self.stderr_file = temporary_file()
+            stderr = self.stderr_file.fileno()
+        read_end, report = os.pipe()
+        pipe_ends.append(report)
+        self.reports = os.fdopen(read_end)  # two lines: the process; then its status and its memory in KiB
+        request = {"argv": self.args, "cwd": str(cwd), "environ": dict(os.environ) | environ}
+        socket.send_fds(server(), [json.dumps(request).encode()], [stdout, stderr, report])
+        for descriptor in pipe_ends:
             os.close(descriptor)
-        pid = self.told(timeout=60)
-        if pid is None:
-            server.cache_clear()
-            raise RuntimeError("the server that starts programs is gone")
-        self.pid = pid
-        running.add(self)
-
-    def told(self, timeout: float | None) -> int | None:
-        """The next number that the server says of this program: its process; then its status and, in KiB, the
-        most memory that it had. None where whoever should say it is gone."""
-        if not select.select([self.report], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        said = os.read(self.report, 8)
-        return int(struct.unpack("q", said)[0]) if said else None
-
-    def poll(self) -> int | None:
-        """Its exit status, -n where signal n ended it; None while it runs."""
-        if self.returncode is None and select.select([self.report], [], [], 0)[0]:
-            running.discard(self)
-            status = self.told(0)
-            self.returncode = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
-            self.peak = 1024 * (self.told(0) or 0)
-            os.close(self.report)
-        return self.returncode
+        self.pid = int(self.reports.readline())
+        started.append(self)
 
     def wait(self, timeout: float = 120) -> int:
+        """Return the exit status, -n if signal n ended the program. Raise TimeoutExpired while it runs."""
         if self.returncode is None:
-            select.select([self.report], [], [], timeout)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout)
-        return code
+            if not select.select([self.reports], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            status, kilobytes = map(int, self.reports.readline().split())
+            self.returncode, self.peak = os.waitstatus_to_exitcode(status), 1024 * kilobytes
+            self.reports.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while the program runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(timeout=0)
+        return None
 
     def communicate(self, timeout: float = 120) -> tuple[str, str]:
-        """All that it prints until it has ended."""
+        """Return what the program prints until its end. It is killed after ``timeout`` seconds."""
         assert self.stdout
         killer = threading.Timer(timeout, self.kill)
         killer.start()
@@ -126,11 +91,10 @@ class Program:
             out = self.stdout.read()
         self.wait()
         killer.cancel()
-        err, self.stderr = read_all(self.stderr), -1
-        return out, err
+        return out, content(self.stderr_file) if self.stderr_file else ""
 
     def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the program has just ended
             if self.poll() is None:
                 os.kill(self.pid, number)
 
@@ -144,29 +108,38 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever became of the test, neither it nor what it has started goes on."""
+        """Kill the program and all that it has started, and wait for its end: its locks are free then."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(os.getpgid(self.pid), signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self.wait()
-        if self.stdout:
-            self.stdout.close()
-        if self.stderr >= 0:
-            os.close(self.stderr)
+        for file in (self.stdout, self.stderr_file):
+            if file:
+                file.close()
 
 
 def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Any:
-    """It, to its end: a subprocess.CompletedProcess with what it printed, and in ``peak`` the most bytes that
-    it had in memory. It is killed after ``timeout`` seconds."""
-    out, err = unnamed(), unnamed()
-    with Program(program, *arguments, cwd=cwd, stdout=out, stderr=err, **environ) as started:
-        code = started.wait(timeout)
-    done: Any = subprocess.CompletedProcess(started.args, code, read_all(out), read_all(err))
-    done.peak = started.peak
+    """Run a program to its end. Return a subprocess.CompletedProcess with a ``peak``, as of Program. The
+    program is killed after ``timeout`` seconds."""
+    with temporary_file() as out, temporary_file() as err:
+        descriptors = {"stdout": out.fileno(), "stderr": err.fileno()}
+        with Program(program, *arguments, cwd=cwd, **descriptors, **environ) as process:
+            status = process.wait(timeout)
+        done: Any = subprocess.CompletedProcess(process.args, status, content(out), content(err))
+    done.peak = process.peak
     return done
 
 
+def temporary_file() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8")
+
+
+def content(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
 def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> Any:
-    """The same, by the start that its user knows: Python begins, and imports what the program imports."""
+    """Run a program by a new interpreter, which imports what the program imports."""
     command = [sys.executable, str(ROOT / program), *arguments]
     return subprocess.run(
         command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=120
@@ -174,7 +147,7 @@ def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> An
 
 
 def saved(folder: Path) -> list[Path]:
-    """All checkpoints in it, while others may come and go."""
+    """Return all checkpoints in a folder, while others may come and go."""
     return [
         Path(path, name)
         for path, _, names in os.walk(folder)
@@ -183,97 +156,14 @@ def saved(folder: Path) -> list[Path]:
     ]
 
 
-def unnamed() -> int:
-    """An empty file that nobody else finds."""
-    descriptor, name = tempfile.mkstemp()
-    os.unlink(name)
-    return descriptor
-
-
-def read_all(descriptor: int) -> str:
-    """The text in such a file, which is then gone."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        return file.read()
-
-
 @functools.cache
 def server() -> socket.socket:
-    """Where it is asked for programs. It ends with this process."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
-        command = [sys.executable, "-m", "tests.helpers.programs", str(its.fileno())]
-        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[its.fileno()], start_new_session=True)
+    """Start the server. Return the socket that it takes requests from; it ends with this process."""
+    client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server_end:
+        number = server_end.fileno()
+        command = [sys.executable, "-m", "tests.helpers.program_server", str(number)]
+        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number], start_new_session=True)
     atexit.register(process.wait)
-    atexit.register(ours.close)  # before it
-    return ours
-
-
-# --------------------------------------------------------------------------------------------------
-# The server
-
-
-def serve(connection: socket.socket) -> dict[str, Any]:
-    """Fork for each program that is asked for. Returns what is asked, in the process that shall be it."""
-    while True:
-        message, (*descriptors,), _, _ = socket.recv_fds(connection, 2**20, 3)
-        if not message:
-            os._exit(0)
-        if os.fork() == 0:
-            return kept(json.loads(message), *descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        while waited():
-            pass
-
-
-def waited() -> bool:
-    """Whether a child had ended."""
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
-
-
-def kept(asked: dict[str, Any], out: int, err: int, told: int) -> dict[str, Any]:
-    """Start the program, in a session of its own, and say its process, and in the end its status, into
-    ``told``."""
-    os.setsid()
-    pid = os.fork()
-    if pid:
-        os.write(told, struct.pack("q", pid))
-        for descriptor in (1, 2, out, err):  # whoever reads them waits for their end
-            os.close(descriptor)
-        _, status, used = os.wait4(pid, 0)
-        os.write(told, struct.pack("qq", status, used.ru_maxrss))
-        os._exit(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.closerange(3, 2**16)
-    return asked
-
-
-def main() -> None:
-    for name in IMPORTED:
-        importlib.import_module(name)
-    choices("config", RunConfig, [])  # Hydra's parsers and ours are slow at first
-    gc.collect()
-    gc.freeze()  # a program would else look through all of this when it ends, for a second
-    asked = serve(socket.socket(fileno=int(sys.argv[1])))
-    os.chdir(asked["cwd"])
-    os.environ.clear()
-    os.environ.update(asked["environ"])
-    program, *arguments = asked["argv"]
-    sys.argv = [str(ROOT / program), *arguments]
-    if more := os.environ.pop("TEST_MEMORY", ""):  # bytes, besides what is mapped already
-        mapped = psutil.Process().memory_info().vms
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + int(more), resource.RLIM_INFINITY))
-    if most := os.environ.pop("TEST_FILE_SIZE", ""):  # bytes of any file
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(most), resource.RLIM_INFINITY))
-    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    runpy.run_path(sys.argv[0], run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()
+    atexit.register(client_end.close)  # before the wait
+    return client_end

@@ -1,4 +1,4 @@
-"""Runs that tests train in this process or start as programs, and what they leave."""
+"""Train runs in the process of the test, and read what they leave on disk."""
 
 import json
 from contextlib import suppress
@@ -17,25 +17,26 @@ from training.parallel.ranks import Ranks
 STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
 
 
-def run(config) -> Path:
-    """Train from step 0, whatever is there."""
-    return go(config.model_copy(update={"fresh": True}))
+def train_anew(config) -> Path:
+    """Train from step 0, even if the folder holds a run already. Return the run's folder."""
+    return train_or_resume(config.model_copy(update={"fresh": True}))
 
 
-def final(folder: Path) -> dict[str, torch.Tensor]:
+def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of the newest checkpoint: weights, buffers and optimizer state."""
     steps = checkpoint_file.saved_steps(folder / "checkpoints")
     return checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", steps[-1])).tensors
 
 
-def rows(folder: Path) -> list[dict]:
+def metric_rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def losses(folder: Path) -> list[float]:
-    return [row["train/loss"] for row in rows(folder) if "train/loss" in row]
+def train_losses(folder: Path) -> list[float]:
+    return [row["train/loss"] for row in metric_rows(folder) if "train/loss" in row]
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def same_tensors(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
@@ -45,7 +46,7 @@ QUICK = (
 )
 
 
-FAILS = """
+FAILING_NORM = """
 from torch import nn
 
 
@@ -66,8 +67,8 @@ class Fails(nn.Module):
 CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 
-def go(config) -> Path:
-    """What the command does: begin, or go on; also with a run that has ended."""
+def train_or_resume(config) -> Path:
+    """Do what ``python train.py`` does: begin the run, or resume it. Return its folder."""
     with signals.ending():
         data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
         folder = identity.run_folder(config, compute.precision, data.fingerprint)
@@ -76,11 +77,11 @@ def go(config) -> Path:
     return folder
 
 
-def elsewhere(config, path):
-    """The same run, of which nothing is there."""
+def with_runs_dir(config, path):
+    """Return the config of the same run in another ``runs_dir``, where nothing is yet."""
     return config.model_copy(update={"runs_dir": str(path)})
 
 
-def measured(folder: Path) -> list[dict]:
-    """The rows, without the clock's."""
-    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows(folder)]
+def rows_without_clocks(folder: Path) -> list[dict]:
+    """Return the rows of metrics.jsonl without the columns that depend on the clock."""
+    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in metric_rows(folder)]

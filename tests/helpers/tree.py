@@ -1,28 +1,16 @@
 """The project's own Python files."""
 
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = (
-    *(
-        "system",
-        "model",
-        "data",
-        "diagnostics",
-        "interop",
-        "cli",
-        "rundir",
-        "training",
-        "comparison",
-        "sweep",
-    ),
-    *("bench", "findings", "scripts", "hydra_plugins"),
-)
 
 
-def ours() -> list[Path]:
-    """All of the project's Python files but the tests."""
+def project_files() -> list[Path]:
+    """Return all of the project's Python files but the tests."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = settings["tool"]["importlinter"]["root_packages"]
     return [
         *sorted(ROOT.glob("*.py")),
-        *(file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))),
+        *(f for name in packages for f in sorted((ROOT / name).rglob("*.py"))),
     ]

@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 from rundir.metrics import Metrics
-from tests.helpers.runs import final, go, rows, same
+from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_or_resume
 
 KEY = "0" * 40
 WANDB = str(Path(sys.executable).with_name("wandb"))
@@ -87,8 +87,10 @@ def without_wandb(config, tmp_path: Path):
 
 def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
     """Whether the run in ``folder`` ended as one without wandb does."""
-    without = go(without_wandb(config, tmp_path))
-    return same(final(folder), final(without)) and len(rows(folder)) == len(rows(without))
+    without = train_or_resume(without_wandb(config, tmp_path))
+    return same_tensors(final_tensors(folder), final_tensors(without)) and len(metric_rows(folder)) == len(
+        metric_rows(without)
+    )
 
 
 def children(process: int) -> dict[int, str]:

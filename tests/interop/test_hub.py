@@ -95,6 +95,7 @@ def asked(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_it_is_fetched_once_and_is_what_the_hub_has(tmp_path, hub):
     first = asked(tmp_path, hub.url)
     assert first.returncode == 0, first.stderr
@@ -106,6 +107,7 @@ def test_it_is_fetched_once_and_is_what_the_hub_has(tmp_path, hub):
     assert len(hub.asked) == n  # there was nothing to ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_a_file_that_is_not_what_the_hub_says_is_refused(tmp_path, hub, file):
     hub.lies_of = file

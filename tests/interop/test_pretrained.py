@@ -70,6 +70,7 @@ LARGER = {"vocab_size": 99, "n_positions": 60, "n_layer": 2, "n_head": 4, "n_emb
 OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
 
 
+@pytest.mark.slow
 @given(SIZES)
 @example(LARGER | OTHERS | {"activation_function": "gelu_new"})
 @example(LARGER | OTHERS | {"activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": True})
@@ -210,6 +211,7 @@ def test_its_run_is_another_where_the_weights_are_others(tmp_path):
     assert len([*tmp_path.glob("runs/*")]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -287,6 +289,7 @@ def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
     assert "initialised from" not in done.stdout
 
 
+@pytest.mark.slow
 def test_runs_of_other_weights_by_one_name_are_compared_as_such(tmp_path):
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     trained(tmp_path)
@@ -372,6 +375,7 @@ def nanogpts(reference: Any, folder: Path, bias: bool = True) -> None:
     torch.save(said, folder / "ckpt.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, bias):
     reference = gpt2_models.theirs(vocab_size=len(CHARS), activation_function="gelu")

@@ -98,6 +98,7 @@ def gpt2s_own(said: dict) -> dict:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merges", [str, list], ids=["as text", "as pairs"])
 def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
     spec = tokenizers.gpt2("", "", 0).spec

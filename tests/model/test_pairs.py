@@ -99,6 +99,7 @@ def test_the_state_can_be_loaded_into_another_model(norm, placement):
     assert torch.equal(other.eval()(x), model.eval()(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "placement"), daily(PAIRS, lambda number: PAIRS[number] in AROUND[::4], "long")
 )
@@ -130,6 +131,7 @@ def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "placement"),
     daily(PAIRS, lambda number: PAIRS[number] in AROUND[::5], "long"),

@@ -19,7 +19,7 @@ from rundir.folder import read_status
 from system import signals
 from system.errors import ConfigError
 from tests.conftest import configured
-from tests.helpers.runs import FAILS, QUICK, go, rows
+from tests.helpers.runs import FAILING_NORM, QUICK, metric_rows, train_or_resume
 from tests.helpers.wandb_runs import (
     KEY,
     WANDB,
@@ -41,16 +41,16 @@ def stopped(config, monkeypatch, step: int) -> Path:
     with monkeypatch.context() as patched:
         after_row(patched, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(signals.Interrupted):
-            go(config)
+            train_or_resume(config)
     [folder] = Path(config.runs_dir).iterdir()
     return folder
 
 
 def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tmp_path, capsys):
-    folder = go(watched("norm=batchnorm", "train.eval_every=4", "wandb.tags=[a,b]"))
+    folder = train_or_resume(watched("norm=batchnorm", "train.eval_every=4", "wandb.tags=[a,b]"))
     [file] = offline(tmp_path)
-    assert history(file) == rows(folder)
-    assert {"act.rms/00.mlp", "update.ratio/01", "val/batch_stats_gap"} <= set().union(*rows(folder))
+    assert history(file) == metric_rows(folder)
+    assert {"act.rms/00.mlp", "update.ratio/01", "val/batch_stats_gap"} <= set().union(*metric_rows(folder))
     [run] = records("run", file)
     stored = run["config"]["update"]
     assert stored["norm"]["_name_"] == "batchnorm"
@@ -66,20 +66,21 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     assert "wandb: offline; watch: wandb leet " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_each_row_once_and_its_id_and_one_that_starts_over_another(
     watched, tmp_path, monkeypatch
 ):
     config = watched("train.steps=6", "norm=batchnorm")
     folder = stopped(config, monkeypatch, 3)
-    assert history(*offline(tmp_path)) == rows(folder)
+    assert history(*offline(tmp_path)) == metric_rows(folder)
     certificate = (folder / "certificate.json").read_bytes()
-    go(config)
+    train_or_resume(config)
     first, second = offline(tmp_path)
-    assert history(first, second) == rows(folder)
-    assert [row["step"] for row in rows(folder)] == list(range(7))
+    assert history(first, second) == metric_rows(folder)
+    assert [row["step"] for row in metric_rows(folder)] == list(range(7))
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
     assert (folder / "certificate.json").read_bytes() == certificate  # of the start
-    go(config.model_copy(update={"fresh": True}))
+    train_or_resume(config.model_copy(update={"fresh": True}))
     ids = [record["run_id"] for record in records("run", *offline(tmp_path))]
     assert ids[0] == ids[1] != ids[2]
 
@@ -90,11 +91,12 @@ def test_what_wandb_missed_before_is_copied_when_the_run_resumes(watched, tmp_pa
     with monkeypatch.context() as patched:
         signalling(patched, "wandb_process", signal.SIGKILL)
         stopped(config, patched, 7)
-    folder = go(config)
+    folder = train_or_resume(config)
     assert [row["step"] for row in history(offline(tmp_path)[-1])] == list(range(13))
-    assert history(offline(tmp_path)[-1]) == rows(folder)
+    assert history(offline(tmp_path)[-1]) == metric_rows(folder)
 
 
+@pytest.mark.slow
 def test_an_artifact_is_the_last_checkpoint_of_a_finished_run_and_wandb_sync_leaves_it_there(
     watched, tmp_path, monkeypatch, capsys
 ):
@@ -102,7 +104,7 @@ def test_an_artifact_is_the_last_checkpoint_of_a_finished_run_and_wandb_sync_lea
     named = config.norm.model_copy(update={"name": "batch+norm.é_2"})
     config = config.model_copy(update={"norm": named})
     stopped(config, monkeypatch, 3)
-    folder = go(config)
+    folder = train_or_resume(config)
     assert not warnings_of_wandb(capsys)
     first, second = offline(tmp_path)
     assert not records("artifact", first)
@@ -134,7 +136,7 @@ def test_a_checkpoint_that_is_missing_is_one_line(tmp_path, capsys):
 
 
 def test_the_longest_wait_grows_with_the_checkpoint(tiny):
-    folder = go(tiny())
+    folder = train_or_resume(tiny())
     size = (folder / "checkpoints" / "step-00000006.safetensors").stat().st_size
     seconds = wandb_sink.FINISH_SECONDS + math.ceil(size / wandb_sink.UPLOAD_RATE)
     assert wandb_sink.job_at_end(tiny("wandb.artifact=true"), folder)["finish_seconds"] == seconds
@@ -179,11 +181,12 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "wandb.json").read_text()) == {"id": "x", "copied": copied}
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_failed(
     command, text_file, tmp_path
 ):
-    (tmp_path / "fails.py").write_text(FAILS)
+    (tmp_path / "fails.py").write_text(FAILING_NORM)
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "fails.yaml").write_text("_target_: fails.Fails\n")
     done = command(
@@ -195,11 +198,12 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
         folder.name.split("-")[0]: folder for folder in (tmp_path / "runs").iterdir() if folder.name[0] != "."
     }
     first, second = offline(tmp_path)
-    assert history(first) == rows(folders["fails"])
-    assert history(second) == rows(folders["none"])
+    assert history(first) == metric_rows(folders["fails"])
+    assert history(second) == metric_rows(folders["none"])
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
     wild = (
         "norm=none",
@@ -208,13 +212,15 @@ def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_pa
         "train.steps=20",
         "train.eval_every=1",
     )
-    folder = go(watched(*wild, "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true"))
+    folder = train_or_resume(
+        watched(*wild, "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true")
+    )
     assert read_status(folder)["state"] == "diverged"
     [file] = offline(tmp_path)
     assert not records("artifact", file)
     assert not warnings_of_wandb(capsys)
     logged = history(file)
-    assert len(logged) == len(rows(folder))
+    assert len(logged) == len(metric_rows(folder))
     assert logged[0]["hist.act/00.mlp._type"] == "histogram"
     summary = {k: v for record in records("summary", file) for k, v in record["update"].items()}
     assert summary["state"] == "diverged"
@@ -229,6 +235,7 @@ def test_a_histogram_of_non_finite_numbers_is_their_count():
     assert row["y"] == -math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "key", "mode", "line"),
     [
@@ -244,17 +251,18 @@ def test_wandbs_own_settings_and_key_decide(watched, tmp_path, monkeypatch, caps
     (tmp_path / "settings").write_text(f"[default]\nmode = {setting}\n")
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", key)
-    folder = go(watched(f"wandb.mode={mode}"))
+    folder = train_or_resume(watched(f"wandb.mode={mode}"))
     [printed] = lines_of_wandb(capsys)
     assert printed.startswith(line)
-    assert [history(file) for file in offline(tmp_path)] == [rows(folder)] * (setting != "disabled")
+    assert [history(file) for file in offline(tmp_path)] == [metric_rows(folder)] * (setting != "disabled")
 
 
+@pytest.mark.slow
 def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
     for name, value in {"PROJECT": "p", "RUN_GROUP": "g", "TAGS": "a,b", "DIR": str(tmp_path / "d")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     now = configured.__wrapped__()  # not the one that was composed without them
-    go(watched().model_copy(update={"wandb": now.wandb}))
+    train_or_resume(watched().model_copy(update={"wandb": now.wandb}))
     [run] = records("run", *offline(tmp_path / "d"))
     assert (run["project"], run["run_group"], run["tags"]) == ("p", "g", ["a", "b"])
 
@@ -274,6 +282,7 @@ def test_wandb_mode_of_the_environment(tiny, monkeypatch):
         wandb_sink.wandb_mode(tiny())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_a_folder_of_that_name", [False, True])
 def test_without_wandb_auto_is_one_line_and_another_mode_an_error(
     tiny, tmp_path, monkeypatch, capsys, has_a_folder_of_that_name

@@ -17,7 +17,7 @@ from rundir import wandb_sink
 from rundir.folder import read_status
 from system import signals
 from tests.conftest import ROOT, daily
-from tests.helpers.runs import QUICK, final, go, rows, same
+from tests.helpers.runs import QUICK, final_tensors, metric_rows, same_tensors, train_or_resume
 from tests.helpers.wandb_runs import (
     Failing,
     Server,
@@ -33,6 +33,8 @@ from tests.helpers.wandb_runs import (
     watched,  # noqa: F401 a fixture
     without_wandb,
 )
+
+pytestmark = pytest.mark.slow
 
 LONG = ("train.steps=60", "train.eval_every=0", "train.checkpoint_every=0")
 FAULTS = ("hangs up", "never answers", "refuses", "is no host", "fails", "has nowhere to write")
@@ -57,7 +59,7 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
     monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 3)
     sent = signalling(monkeypatch, name, number)
     started = time.monotonic()
-    folder = go(config)
+    folder = train_or_resume(config)
     assert time.monotonic() - started < 60
     warnings = warnings_of_wandb(capsys)
     assert len(warnings) == (1 if warning else 0), warnings
@@ -104,10 +106,10 @@ def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
     def costs(config) -> tuple[Path, float, float]:
         """The run, and its seconds before its first step and after its last."""
         began = time.time()
-        folder = go(config)
+        folder = train_or_resume(config)
         ended = time.time()
         last = (folder / "metrics.jsonl").stat().st_mtime
-        return folder, last - began - rows(folder)[-1]["seconds"], ended - last
+        return folder, last - began - metric_rows(folder)[-1]["seconds"], ended - last
 
     with serving(monkeypatch, Failing) as failing, mute_server(fault == "hangs up") as mute:
         others = {"refuses": "http://127.0.0.1:9", "is no host": "http://nowhere.invalid", "fails": failing}
@@ -120,12 +122,12 @@ def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
     record_property("R10 a fault of wandb, seconds more at the end", round(after - after_without, 1))
     assert before - before_without <= 15
     assert after - after_without <= 5
-    assert same(final(folder), final(without))
-    steps = [row["step"] for row in rows(folder)]
-    assert steps == [row["step"] for row in rows(without)] == sorted({*steps})
+    assert same_tensors(final_tensors(folder), final_tensors(without))
+    steps = [row["step"] for row in metric_rows(folder)]
+    assert steps == [row["step"] for row in metric_rows(without)] == sorted({*steps})
     assert not list(tmp_path.glob("wandb/run-*"))  # what the attempt left
     for file in offline(tmp_path):
-        assert history(file) == rows(folder)
+        assert history(file) == metric_rows(folder)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_online_the_server_gets_every_row_and_the_checkpoint_or_that_is_one_line
     monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 3 if fault else 30)  # and one of the checkpoint
     config = watched("wandb.artifact=true")
     with serving(monkeypatch, **fault) as address:
-        folder = go(config)
+        folder = train_or_resume(config)
     first, *warnings = lines_of_wandb(capsys)
     id_of_run = next(tmp_path.glob("wandb/run-*/*.wandb")).stem.removeprefix("run-")
     assert first == f"wandb: {address}/someone/normgpt/runs/{id_of_run}"
@@ -153,9 +155,11 @@ def test_online_the_server_gets_every_row_and_the_checkpoint_or_that_is_one_line
     assert all(warning in line for line in warnings)
     if "silent" not in fault:
         assert (folder / "checkpoints" / "step-00000006.safetensors").read_bytes() in Server.uploads
-        assert [{k: v for k, v in row.items() if k[0] != "_"} for row in Server.history] == rows(folder)
+        assert [{k: v for k, v in row.items() if k[0] != "_"} for row in Server.history] == metric_rows(
+            folder
+        )
     [file] = tmp_path.glob("wandb/run-*/*.wandb")
-    assert history(file) == rows(folder)
+    assert history(file) == metric_rows(folder)
     assert same_as_without(config, folder, tmp_path)
 
 
@@ -189,7 +193,7 @@ def test_a_signal_ends_the_wait_for_a_checkpoint(watched, monkeypatch, capsys):
     monkeypatch.setattr(wandb_sink, "job_at_end", signalled)
     config = watched("wandb.artifact=true")
     with serving(monkeypatch, silent="/upload"), pytest.raises(signals.Interrupted):
-        go(config)
+        train_or_resume(config)
     assert 4 <= time.monotonic() - began[0] < 8
     [folder] = Path(config.runs_dir).iterdir()
     assert read_status(folder)["state"] == "finished"

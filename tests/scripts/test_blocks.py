@@ -11,7 +11,7 @@ from data.windows import fixed_windows
 from scripts.blocks import look
 from tests.conftest import LETTERS
 from tests.helpers import gpt2_models, programs
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 
 
 @pytest.fixture
@@ -25,8 +25,9 @@ def started(tmp_path, text_file):
     return start
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path):
-    folder = run(tiny("norm=dyt", "placement=peri"))
+    folder = train_anew(tiny("norm=dyt", "placement=peri"))
     done = started(folder, "--windows", 5)
     assert done.returncode == 0, done.stderr
     assert re.search(r"norm=dyt placement=peri, step 6: loss \d\.\d{4} on 5 windows", done.stdout)
@@ -43,7 +44,7 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
 
 def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = look(str(run(tiny())), windows=6, data_path=str(text_file))
+    result = look(str(train_anew(tiny())), windows=6, data_path=str(text_file))
     assert len(result.rows) == 3
     assert "cost" not in result.rows[0]
     assert set(result.maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
@@ -52,6 +53,7 @@ def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, mon
     assert result.certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
 
 
+@pytest.mark.slow
 def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
     """On any text of its tokenizer, by default 4,096 tokens of it: leaving out a block costs what it does in
     transformers, where the block is taken out of the list."""
@@ -78,6 +80,7 @@ def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
     assert f"loss {whole:.4f} on 4 windows" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, text_file):
     gpt2_models.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
     text_file.write_text(LETTERS + "€")
@@ -86,8 +89,9 @@ def test_a_text_that_its_tokenizer_cannot_read_is_refused(started, tmp_path, tex
     assert re.match(r"error: data: character '€' .* is not in the vocabulary of \d+ characters", done.stderr)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
-    folder = run(tiny())
+    folder = train_anew(tiny())
     for arguments, error in (
         ((tmp_path,), "no checkpoint"),
         ((folder, "--out", "maps.txt"), "should end in .svg, .png or .pdf"),
@@ -102,8 +106,9 @@ def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     assert not (tmp_path / "maps.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(tiny, started, tmp_path):
-    folder = run(tiny(f"data.cache={tmp_path}/theirs"))
+    folder = train_anew(tiny(f"data.cache={tmp_path}/theirs"))
     (tmp_path / "theirs").rename(tmp_path / "away")
     done = started(folder, data=None)
     assert done.returncode == 1
@@ -115,8 +120,9 @@ def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(
     assert [*(tmp_path / "data" / "cache").iterdir()]
 
 
+@pytest.mark.slow
 def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_path):
-    done = started(run(tiny("norm=none")))
+    done = started(train_anew(tiny("norm=none")))
     assert done.returncode == 0, done.stderr
     assert "angular distance" in done.stdout
     assert "no norm, so no picture" in done.stdout

@@ -42,6 +42,7 @@ GPT2S = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", GPT2S, ids=" ".join)
 def test_transformers_generates_the_text_that_sample_prints(tmp_path, options):
     trained(tmp_path, "model.block_size=64", "train.steps=20", "optim.learning_rate=1e-2", *options)
@@ -66,6 +67,7 @@ def test_transformers_generates_the_text_that_sample_prints(tmp_path, options):
     assert again.stdout == ours.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -104,6 +106,7 @@ def test_weights_alone_are_a_checkpoint_for_sampling(tmp_path):
     assert len(texts.pop()) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trains", [True, False])
 def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
     gpt2_models.saved(tmp_path / "theirs", chars="".join(sorted(set(LETTERS))))
@@ -121,6 +124,7 @@ def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
     assert "theirs" in said
 
 
+@pytest.mark.slow
 def test_the_card_says_what_the_run_says(tmp_path):
     run = trained(tmp_path, "norm=batchnorm")
     assert exported(tmp_path, "format=safetensors", "out=out").returncode == 0
@@ -170,6 +174,7 @@ def test_weights_from_elsewhere_have_a_card_that_claims_no_training(tmp_path):
     assert "shakespeare" not in card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -4,7 +4,7 @@ import pytest
 
 from scripts import initial_statistics
 from tests.conftest import TINY
-from tests.helpers.runs import rows, run
+from tests.helpers.runs import metric_rows, train_anew
 
 PROGRAM = "scripts/initial_statistics.py"
 
@@ -14,7 +14,7 @@ PROGRAM = "scripts/initial_statistics.py"
 )
 def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
     config = tiny(*choice, "train.steps=1", "stats=all")
-    row = rows(run(config))[0]
+    row = metric_rows(train_anew(config))[0]
     columns, certificate = initial_statistics.look(config)
     assert columns["variance of the stream"] == {
         site: pytest.approx(row[f"act.std/{stream}"] ** 2)
@@ -28,6 +28,7 @@ def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
     assert certificate.startswith("WARNING") == ("norm=batchnorm" in choice)
 
 
+@pytest.mark.slow
 def test_choices_stand_side_by_side(command, tmp_path, text_file):
     data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
     sizes = [argument for argument in TINY if "n_layer" not in argument]
@@ -41,6 +42,7 @@ def test_choices_stand_side_by_side(command, tmp_path, text_file):
     assert [len(line) for line in deepest] == [3] * 4  # the shallow models have no such block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "error"), [("norm=nope", "'nope'"), ("model.n_embd=13", "not divisible")]
 )

@@ -11,7 +11,7 @@ import pytest
 from comparison.figures import svg
 from scripts.layers import METRICS, curves, picture, titles
 from tests.conftest import ROOT
-from tests.helpers.runs import run
+from tests.helpers.runs import train_anew
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_is_running(tmp
 
 
 def test_runs_are_drawn_without_torch(tiny, tmp_path):
-    folders = [run(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
+    folders = [train_anew(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
     out = tmp_path / "layers.svg"
     done = started(*map(str, folders), "--out", str(out))
     assert done.returncode == 0, done.stderr
@@ -54,6 +54,7 @@ def test_the_same_runs_are_the_same_file():
     assert svg(picture(runs, ["act.rms/*"])) == svg(picture(runs, ["act.rms/*"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

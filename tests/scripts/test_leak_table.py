@@ -25,6 +25,7 @@ def test_the_table_of_the_page_is_what_the_command_prints():
     assert table([]) in PAGE
 
 
+@pytest.mark.slow
 def test_a_row_is_the_largest_over_placements():
     def numbers(placements: str) -> list[list[float]]:
         lines = table(["norm=batchnorm,layernorm", f"placement={placements}", *TINY]).splitlines()[2:]
@@ -49,6 +50,7 @@ def test_a_norm_that_cannot_be_certified_has_no_number(tmp_path, monkeypatch):
     assert row == "| `pairs` |" + " unknown |" * 4
 
 
+@pytest.mark.slow
 def test_an_error_is_one_line(command):
     done = command("scripts/leak_table.py", "norm=nope")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)

@@ -41,6 +41,7 @@ def losses(folder: Path) -> dict[str, float]:
     return {name: status["final"] for name, status in statuses(folder).items()}
 
 
+@pytest.mark.slow
 def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(command, sweep, tmp_path):
     jobs = (*sweep, "norm=layernorm,batchnorm,none")
     first = command("train.py", *jobs, "runs_dir=runs")
@@ -57,6 +58,7 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(command, swee
         assert {line[1]: float(line[2]) for line in lines} == pytest.approx(one_by_one, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(command, sweep, tmp_path):
     arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'
     done = command("train.py", *sweep, arms, "seed=0,1", "train.log_every=1,2")
@@ -290,6 +292,7 @@ def test_the_best_has_the_lowest_mean_over_seeds_and_no_divergence(capsys):
     assert "norm=b: finished at no value; left out" in output
 
 
+@pytest.mark.slow
 def test_the_second_stage_needs_other_seeds_and_takes_the_rest_from_the_command_line(
     command, two_stages, tmp_path
 ):
@@ -322,6 +325,7 @@ def test_a_norm_that_raises_is_its_jobs_failure_alone(command, sweep, tmp_path):
     assert "boo" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_recorded_arguments_describe_the_run(command, sweep, tmp_path):
     (tmp_path / "my text.txt").write_text((tmp_path / "text.txt").read_text())
     done = command("train.py", *sweep[:-1], f"data.path={tmp_path}/my text.txt", "seed=4", "runs_dir=my runs")
@@ -350,6 +354,7 @@ PRESETS = {  # how many runs
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", daily(PRESETS))
 def test_every_run_of_a_preset_composes(preset):
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -363,6 +368,7 @@ def test_every_run_of_a_preset_composes(preset):
     assert {config.train.threads for config in configs.values()} == {1}
 
 
+@pytest.mark.slow
 def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys):
     job_record.write(tmp_path, {"launcher": job_record.this_process(), "state": "waiting"})
     with job_record.kept(tmp_path) as outcome:

@@ -209,6 +209,7 @@ def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep,
     assert all(status["saved"] == status["step"] > 0 for status in statuses)
 
 
+@pytest.mark.slow
 def test_a_missing_slurm_or_package_is_one_error_line(command, sweep, tmp_path):
     nowhere = command("train.py", *sweep, *CLUSTER, "seed=0,1", PATH=str(tmp_path))
     assert nowhere.returncode == 1

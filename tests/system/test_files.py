@@ -37,6 +37,7 @@ def test_what_is_written_comes_back(tmp_path, name):
     assert json.loads(json.dumps(read_json(tmp_path / name))) == GOOD[name]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("name", KINDS)

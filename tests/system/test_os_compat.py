@@ -9,7 +9,7 @@ import pytest
 
 from system import os_compat
 from tests.conftest import ROOT
-from tests.helpers.tree import ours
+from tests.helpers.tree import project_files
 
 PROGRAMS = (
     "train",
@@ -54,7 +54,7 @@ def test_nothing_else_names_what_only_some_systems_have():
     )
     found = {
         str(file.relative_to(ROOT)): match[0]
-        for file in ours()
+        for file in project_files()
         if file.name not in ("os_compat.py") and (match := only.search(file.read_text(encoding="utf-8")))
     }
     assert found == {}

@@ -1,9 +1,12 @@
 import os
 import pickle
 import signal
+import time
 
 import pytest
 
+from system import signals
+from system.errors import LostRankError
 from system.signals import Interrupted, deferred, ending
 
 
@@ -50,3 +53,67 @@ def test_a_loop_that_must_not_be_torn_does_not_begin_when_a_signal_was_lost():
 def test_an_interruption_passes_from_a_worker_to_the_process_that_launched_it():
     there = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM)))
     assert (type(there), there.code, there.signal) == (Interrupted, 128 + signal.SIGTERM, "SIGTERM")
+
+
+def another_rank_ended():
+    try:
+        raise LostRankError
+    finally:
+        signalled()  # as torchrun does, while this rank ends for the same reason
+
+
+def test_a_signal_does_not_hide_that_another_rank_has_ended():
+    with pytest.raises(Interrupted) as raised, ending():
+        another_rank_ended()
+    assert isinstance(raised.value.__cause__, LostRankError)
+
+
+def reached_by_a_loop(times: int, pause: float) -> list[int]:
+    """Return how far a loop gets that is sent a signal ``times`` times, ``pause`` seconds apart."""
+    reached = []
+
+    def loop():
+        with ending(), deferred():
+            for i in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append(i)
+                time.sleep(pause)
+
+    with pytest.raises(Interrupted):
+        loop()
+    return reached
+
+
+def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
+    assert reached_by_a_loop(times=3, pause=0.01) == [0, 1, 2]
+
+
+def test_another_signal_after_a_while_does_not_wait(monkeypatch):
+    monkeypatch.setattr(signals, "PATIENCE", 0.05)
+    assert reached_by_a_loop(times=3, pause=0.1) == [0]
+
+
+def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
+    def failing():
+        with ending(), deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise OSError("disk full")
+
+    with pytest.raises(Interrupted) as raised:
+        failing()
+    assert raised.value.code == 128 + signal.SIGTERM
+    assert str(raised.value.__cause__) == "disk full"
+
+
+def test_a_signal_that_comes_too_late_for_the_loop_still_ends_the_program():
+    done = []
+
+    def stopped_at_the_end():
+        with ending(), deferred():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            done.append(True)
+
+    with pytest.raises(Interrupted) as raised:
+        stopped_at_the_end()
+    assert done == [True]
+    assert raised.value.code == 128 + signal.SIGUSR1

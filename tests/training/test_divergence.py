@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rundir.folder import Diverged, read_status
 from tests.conftest import configured
-from tests.helpers.runs import rows, run
+from tests.helpers.runs import metric_rows, train_anew
 from training.divergence import Divergence, unigram_loss
 
 
@@ -81,11 +81,12 @@ def test_a_hopeless_run_ends_early_and_says_why(tiny):
     config = tiny(
         "optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2"
     )
-    folder = run(config)
+    folder = train_anew(config)
     status = read_status(folder)
     assert (status["state"], status["step"]) == ("diverged", 10)
     assert "that of guessing by frequency, in 2 evaluations in a row" in status["reason"]
-    assert rows(folder)[-1]["step"] == 10
+    assert metric_rows(folder)[-1]["step"] == 10
     assert (
-        read_status(run(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"] == "finished"
+        read_status(train_anew(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"]
+        == "finished"
     )

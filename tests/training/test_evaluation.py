@@ -13,7 +13,7 @@ from model import GPT
 from model.placements import Pre
 from rundir.folder import read_status
 from tests.conftest import NORMS, configured, daily
-from tests.helpers.runs import rows, run, same
+from tests.helpers.runs import metric_rows, same_tensors, train_anew
 from training import evaluation
 from training.build import build_model
 from training.parallel.ranks import Ranks
@@ -28,7 +28,11 @@ ON_THE_BATCH = (
 
 @pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 3 == 0, "long"))
 def test_it_is_logged_at_each_evaluation_where_training_looks_at_the_batch(tiny, norm):
-    evaluated = [row for row in rows(run(tiny(f"norm={norm}", "train.eval_every=3"))) if "val/loss" in row]
+    evaluated = [
+        row
+        for row in metric_rows(train_anew(tiny(f"norm={norm}", "train.eval_every=3")))
+        if "val/loss" in row
+    ]
     assert len(evaluated) == 3
     for row in evaluated:
         assert ("val/batch_stats_gap" in row) == (norm in ON_THE_BATCH)
@@ -41,7 +45,7 @@ def test_it_is_the_loss_in_training_mode_without_dropout_in_micro_batches(tiny):
     config = tiny("norm=batchnorm", "model.dropout=0.5", "train.grad_accum=2", "train.eval_windows=8")
     data = prepare(**config.data.model_dump())
     none = config.train.model_copy(update={"steps": 0})
-    row = rows(run(config.model_copy(update={"train": none})))[0]
+    row = metric_rows(train_anew(config.model_copy(update={"train": none})))[0]
     dropless = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
     model = build_model(dropless, data.tokenizer.vocab_size)
     losses = []
@@ -78,7 +82,7 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         measure(loss_of)
         with pytest.raises(ZeroDivisionError):
             measure(failing)
-        assert same(before, model_tensors(model))
+        assert same_tensors(before, model_tensors(model))
         assert all(module.training for module in model.modules())
 
 
@@ -108,13 +112,13 @@ def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
     config = tiny(
         "norm=batchnorm", "model.block_size=1", "train.eval_windows=5"
     )  # 4 rows, and a row of one token
-    assert read_status(run(config))["state"] == "finished"
-    few = rows(run(tiny("norm=batchnorm", "train.eval_windows=3")))
+    assert read_status(train_anew(config))["state"] == "finished"
+    few = metric_rows(train_anew(tiny("norm=batchnorm", "train.eval_windows=3")))
     assert not any("val/batch_stats_gap" in row for row in few)
 
 
 def test_what_only_watches_does_not_make_a_run_diverged(tiny, monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate_on_batch_statistics", lambda *_: math.nan)
-    folder = run(tiny("norm=batchnorm"))
+    folder = train_anew(tiny("norm=batchnorm"))
     assert read_status(folder)["state"] == "finished"
-    assert rows(folder)[0]["val/batch_stats_loss"] == "NaN"
+    assert metric_rows(folder)[0]["val/batch_stats_loss"] == "NaN"

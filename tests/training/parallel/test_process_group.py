@@ -108,6 +108,7 @@ def longer(arguments, tmp_path):
     return arguments, shared, rows_of(alone)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_ranks_with_fewer_and_in_shards(longer):
     arguments, folder, wanted = longer
     parts = ((1, "ddp", 5, 143), (2, "fsdp", 20, 130), (2, "ddp", 35, 143))
@@ -155,6 +156,7 @@ def errors_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("error: ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", daily(("ddp", "fsdp")))
 def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(longer, kind):
     arguments, folder, wanted = longer
@@ -187,6 +189,7 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
     assert "resuming from step" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
@@ -216,6 +219,7 @@ def test_a_finished_run_is_told_of_once(arguments, tmp_path):
     assert again[1][1:] == ("", "")
 
 
+@pytest.mark.slow
 def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
     results = {}
     for sync in ("true", "false"):

@@ -1,0 +1,48 @@
+"""A run that an earlier version of this project began and did not finish is resumed to the bits that it would
+have had. tests/fixtures/begun_at_<commit>/<name of the run>/ holds the interrupted folder, and the metrics
+and the last checkpoint of the same run of that version without an interruption."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rundir import checkpoint_file
+from rundir.folder import read_status
+from tests.conftest import LETTERS
+from tests.helpers.machines import this_machine
+from tests.helpers.runs import CLOCKS, final_tensors, rows_without_clocks, same_tensors
+
+RUNS = sorted((Path(__file__).parent / "fixtures").glob("begun_at_*/*-s0-*"), key=lambda folder: folder.name)
+
+
+@pytest.mark.parametrize("fixture", RUNS, ids=lambda folder: folder.name)
+def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(command, tmp_path, fixture):
+    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+    folder = tmp_path / "runs" / fixture.name
+    shutil.copytree(fixture / "interrupted", folder)
+    stopped_at = read_status(folder)["step"]
+    arguments = json.loads((folder / "environment.json").read_text())["overrides"]
+
+    done = command("train.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert [run.name for run in folder.parent.iterdir()] == [fixture.name]  # its name is what it was
+    assert f"from step {stopped_at} of 60" in done.stdout
+    assert read_status(folder)["state"] == "finished"
+
+    rows, tensors = rows_without_clocks(folder), final_tensors(folder)
+    lines = (fixture / "expected_metrics.jsonl").read_text().splitlines()
+    expected_rows = [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
+    expected_tensors = checkpoint_file.load(fixture / "expected_step-00000060.safetensors").tensors
+    if json.loads((fixture.parent / "made_on.json").read_text()) == this_machine():
+        assert rows == expected_rows
+        assert same_tensors(tensors, expected_tensors)
+    for row, expected in zip(rows, expected_rows, strict=True):  # on another processor the losses are close
+        assert row.keys() == expected.keys()
+        for name in row.keys() & {"train/loss", "val/loss", "val/full_loss"}:
+            assert row[name] == pytest.approx(expected[name], rel=1e-4)
+    assert tensors.keys() == expected_tensors.keys()
+    for name, tensor in tensors.items():  # and Muon amplifies the last bits of weights
+        expected_tensor = expected_tensors[name].double()
+        assert (tensor - expected_tensor).norm() <= 0.01 * expected_tensor.norm(), name
