@@ -22,6 +22,7 @@ from bench.child import BenchError, run
 from bench.page import RESULTS, section
 from rundir.environment import ROOT, cpuinfo, git_state, processor
 from system.files import write_atomically
+from system.os_compat import cores
 
 Measured = Mapping[str, float]  # metric -> value, of one part in one round
 Parts = dict[str, Callable[[], Measured]]
@@ -129,7 +130,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # x86 only
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "threads": torch_info()["threads"],  # torch's, in both programs
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": torch_info()["gpu"],
