@@ -1,14 +1,18 @@
 """Train one GPT whose normalization is a choice.
 
-    python train.py                                    the default: conf/config.yaml, on Shakespeare
+    python train.py                                    the defaults, on Shakespeare
     python train.py norm=NAME placement=NAME           a norm of conf/norm, a placement of conf/placement
     python train.py data=text data.path=FILE           another text
     python train.py -m norm=NAME,NAME seed=0,1         several runs: sweep/
     torchrun --nproc_per_node=2 train.py               one run by several processes: training/parallel/
     python train.py --help                             every choice and default
 
-``main`` opens the run's folder, ``train`` is the loop. training/setup.py builds what the loop uses: model,
-optimizer, batches, evaluation, statistics, checkpoints, log. Read it second.
+The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends it. A
+non-finite loss or gradient makes no update and ends the run as diverged. The defaults are in conf/config.yaml
+(steps, batch, evaluation), conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
+
+``main`` opens the run's folder, ``train`` is the loop. training/setup.py, to be read second, builds what the
+loop uses.
 """
 
 from typing import Any
@@ -25,7 +29,7 @@ from training.parallel.ranks import Ranks
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
-    """Train from the step that the run is at to its last step. The run's folder then holds everything."""
+    """Train from the step that the run is at to its last step; write checkpoints, metrics and status."""
     import torch  # takes a second, which neither a typo nor a run that has ended has to wait for
 
     from training.setup import set_up
@@ -34,47 +38,51 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
     cadence = Cadence(run.config.train, run.config.stats)  # when to evaluate, save, log, take statistics
 
-    with set_up(run, tokens, ranks) as s:  # what cannot work has failed by now: one batch has been through
-        strategy, optimizer, device = s.strategy, s.optimizer, s.compute.device
+    with set_up(run, tokens, ranks) as s:  # builds everything, and puts one batch through it
+        strategy, net, optimizer, device = s.strategy, s.strategy.net, s.optimizer, s.compute.device
 
         for step in range(s.start, steps + 1):  # after the last update, once more to evaluate and save
             due = cadence.at(step)
-            row: dict[str, Any] = dict(s.leaks) if step == 0 else {}  # what is measured at this step
+            row: dict[str, Any] = dict(s.causality) if step == 0 else {}  # what is measured at this step
 
             # once in a while: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # waits for the device
-            with s.checkpoints.saved_on_signal(step):  # signals act here only, where weights and step agree
+                s.divergence.check_updates(step, optimizer.skipped)  # were all made? waits for the device
+            with s.checkpoints.ending_on_signal(step):  # Ctrl-C since the last step, or now: save, then end
                 if due.evaluation:
                     row |= s.evaluate(step)  # val/loss on fixed windows; in the end on the whole split, too
-            if s.log.is_new_best(step, row) or due.checkpoint:
+            is_best = s.log.update_best(step, row)
+            if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
             # one update
             if step < steps:
                 if due.statistics:  # by one more forward and backward, which has no side effects
-                    row |= s.statistics.of_activations(s.batches.first_of(step), due.histograms)
+                    batch = s.batches.first_micro_batch(step)
+                    row |= s.statistics.of_activations(batch, due.histograms)
                 loss = torch.zeros((), device=device)
-                for batch in s.batches.of_step(step):  # this rank's share of each micro-batch
+                for batch in s.batches.micro_batches(step):  # of each, this rank's share
                     torch.manual_seed(batch.dropout_seed)
-                    strategy.sync_gradients(batch.is_last)  # average them over the ranks, once a step
-                    micro_loss = s.loss(strategy.net, batch.x, batch.y) / grad_accum  # forward, cross-entropy
+                    strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
+                    micro_loss = (
+                        s.loss(net, batch.x, batch.y) / grad_accum
+                    )  # net(x), then cross-entropy with y
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
                 with s.statistics.of_update(row, due.statistics):
-                    grad_norm = optimizer.clip()
-                    optimizer.update(learning_rate, loss, grad_norm)  # skipped if one of them is non-finite
-                if due.log or optimizer.has_stopped():
+                    grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before
+                    optimizer.update(learning_rate, loss, grad_norm)  # step, if all is finite; zero_grad
+                if due.log or optimizer.known_to_skip():
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # write it down
             row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: a result, not an error
+            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged, which ends ``with set_up``
 
 
-@app.command("config", RunConfig, outlives_readers=True)
+@app.command("config", RunConfig, outlives_readers=True)  # continues if stdout is closed: | head
 def main(config: RunConfig) -> float:
     """Train a run, unless it has ended before. Returns its val/full_loss, which a sweep minimises."""
     with process_group(config.device) as ranks:

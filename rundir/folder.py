@@ -114,7 +114,7 @@ class Run:
         self.metrics = folder / "metrics.jsonl" if writes else Path(os.devnull)
         self.certificate = folder / "certificate.json"
         self.status: dict[str, Any] = {
-            "state": "interrupted",  # until it is inside ``recording``
+            "state": "interrupted",  # until ``recording`` is entered
             "step": 0,
             "saved": None,
             "reason": "before its first step",
@@ -212,18 +212,18 @@ class Run:
         self.write_status(state="running", reason=None)
         try:
             yield
-        except Diverged as divergence:
+        except Diverged as divergence:  # a result, not an error
             self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
         except Interrupted as signal:
             self.write_status(state="interrupted", reason=signal.signal)
-            command = "the same command" + " without fresh=true" * self.config.fresh
+            command = "the same command" + (" without fresh=true" if self.config.fresh else "")
             step = self.status["saved"] or 0
             print(
                 f"{self.folder}: interrupted by {signal.signal}; {command} resumes from step {step:,}",
                 file=sys.stderr,
             )
             raise
-        except SystemExit:
+        except SystemExit:  # submitit ends a job that the cluster takes back
             self.write_status(state="interrupted", reason="taken back by the cluster")
             raise
         except BaseException as error:

@@ -34,7 +34,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.weights import Weights
     from model.seeds import seed_for
     from training.device import choose
-    from training.dry_run import tried_strategy
+    from training.dry_run import build_and_try
     from training.load_data import tokens_of
     from training.loss import Net, cross_entropy
 
@@ -48,7 +48,7 @@ def look(config: RunConfig) -> tuple[Columns, str]:
         torch.manual_seed(seed_for(config.seed, "dropout", 0, 0))
         return cross_entropy(net, x, y)
 
-    model = tried_strategy(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
+    model = build_and_try(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
     certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = metric_names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:

@@ -32,7 +32,7 @@ from system import os_compat, signals
 from system.errors import ConfigError, DataError
 from system.terminal import duration
 from system.validate import checked
-from training.cost import seconds_per_operation, work
+from training.cost import run_operations, seconds_per_operation
 from training.load_data import tokens_of
 
 PATIENCE = 60  # seconds that runs may take to save when the sweep is told to end
@@ -112,7 +112,7 @@ class Sweep:
             data.check_length(job.config.model.block_size)
             job.run = folder_of(job.config, data.fingerprint)
             job.done = has_ended(job.run) and not job.config.fresh
-            job.work = work(job.config, data)
+            job.work = run_operations(job.config, data)
         except (ConfigError, DataError) as error:
             job.error = str(error)
 

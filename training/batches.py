@@ -47,7 +47,7 @@ class Batches:
         self.val_targets = len(tokens.val) - 1
         self.evaluation_rows = min(fitting, 8 * self.micro_rows // ranks.count)
 
-    def of_step(self, step: int) -> Iterator[MicroBatch]:
+    def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """Yield the batch of a step in ``grad_accum`` micro-batches."""
         rows, count = self.train.batch_size, self.train.grad_accum
         seed = seed_for(self.seed, "data", step)
@@ -58,9 +58,9 @@ class Batches:
             dropout_seed = seed_for(self.seed, "dropout", step, place)
             yield MicroBatch(*self.on_device((x, y)), dropout_seed, is_last=micro == count - 1)
 
-    def first_of(self, step: int) -> MicroBatch:
+    def first_micro_batch(self, step: int) -> MicroBatch:
         """Return the first micro-batch of a step."""
-        return next(self.of_step(step))
+        return next(self.micro_batches(step))
 
     def fixed_windows(self, rows: int | None = None) -> Iterator[Batch]:
         """Yield the windows of the validation split that every evaluation is on, ``rows`` at once."""

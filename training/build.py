@@ -164,12 +164,12 @@ def build_model(
     options = config.model
     bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
-        auto = resolved_auto(config, packages)
-        own_final: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
-        final_norm = bound.get("model.final_norm") or own_final[auto["model.final_norm"]]
+        resolved = resolved_auto(config, packages)
+        norm_by_keyword: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
+        final_norm = bound.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]]
         is_rotary = options.positions == "rotary"
-        has_scale = auto.get("model.embedding_scale", options.embedding_scale)
-        depth_scaled = auto.get("model.depth_scaled_init", options.depth_scaled_init)
+        has_embedding_scale = resolved.get("model.embedding_scale", options.embedding_scale)
+        depth_scaled = resolved.get("model.depth_scaled_init", options.depth_scaled_init)
         init = INITS[options.init].scaled(options.init_scale)
         return GPT(
             vocab_size=vocab_size,
@@ -182,7 +182,7 @@ def build_model(
             embedding=partial(
                 Embedding,
                 positions=nn.Identity if is_rotary else LearnedPositions,
-                scale=LearnedScale if has_scale else nn.Identity,
+                scale=LearnedScale if has_embedding_scale else nn.Identity,
                 norm=bound["model.embedding_norm"],
             ),
             attention=partial(

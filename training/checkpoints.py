@@ -1,4 +1,10 @@
-"""A run's checkpoints: when they are written, and how a run resumes from the newest one."""
+"""A run's checkpoints: when they are written, and how a run resumes from the newest one.
+
+A signal saves and ends a run (``ending_on_signal``). After kill -9 status.json still says running, and the
+steps since the last checkpoint are lost. Either way the same command resumes: ``resume`` takes the newest
+checkpoint that verifies, rundir/metrics.py drops the rows after it, and the run ends with the same bits.
+Without a checkpoint, or with fresh=true, the run starts over.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +18,10 @@ from training import state
 from training.log import RunLog
 from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 
 
-def resume(run: Run, strategy: SingleProcess, optimizer: Optimizer, ranks: Ranks) -> int:
+def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
     """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds.
 
     Call it inside ``strategy.full_model``. Returns the checkpoint's step, or 0 where there is none.
@@ -36,7 +42,7 @@ def resume(run: Run, strategy: SingleProcess, optimizer: Optimizer, ranks: Ranks
             )
         state.restore_model(strategy.model, checkpoint)
         strategy.load_full_model()
-        state.restore_optimizers(strategy.trained, optimizer.parts, checkpoint, strategy.shard)
+        state.restore_optimizers(strategy.trained, optimizer.optimizers, checkpoint, strategy.shard)
     except CheckpointError as error:  # the code of the model has changed
         raise CheckpointError(f"{error}; fresh=true starts the run over") from None
     return checkpoint.meta.step
@@ -46,13 +52,13 @@ class Checkpoints:
     """Writes the checkpoints of a run.
 
     Args:
-        stop: whether a signal came; it is acted upon in ``saved_on_signal`` alone.
+        stop: whether a signal came; it is acted upon in ``ending_on_signal`` alone.
     """
 
     def __init__(
         self,
         run: Run,
-        strategy: SingleProcess,
+        strategy: Strategy,
         optimizer: Optimizer,
         tokens: Prepared,
         ranks: Ranks,
@@ -67,7 +73,7 @@ class Checkpoints:
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
-            trained, parts = self.strategy.trained, self.optimizer.parts
+            trained, parts = self.strategy.trained, self.optimizer.optimizers
             moments, structure = state.optimizer_state(trained, parts)
             tensors = self.strategy.gather(state.model_tensors(trained) | moments)
             if not self.ranks.broadcast(state.all_finite(tensors)):
@@ -87,7 +93,7 @@ class Checkpoints:
             self.run.write_status(step=step, saved=step)
 
     @contextmanager
-    def saved_on_signal(self, step: int) -> Iterator[None]:
+    def ending_on_signal(self, step: int) -> Iterator[None]:
         """Act on a signal here, where weights and step agree: save, then raise Interrupted."""
         try:
             self.stop.check()

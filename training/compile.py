@@ -13,10 +13,10 @@ from training.batches import Batches
 from training.dry_run import rehearse
 from training.loss import Loss, Objective, cross_entropy
 from training.parallel.ranks import Ranks, lost_ranks_explained
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 
 
-def compile_loss(strategy: SingleProcess, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:
+def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:
     """Return the loss compiled together with the strategy's net; ``eager`` where that fails.
 
     Compiled together, logits are not copied in fp32. On a CPU, dropout draws torch's random numbers: the
@@ -28,7 +28,7 @@ def compile_loss(strategy: SingleProcess, batches: Batches, eager: Loss, ranks: 
     Raises:
         ConfigError: compiling fails on one of several ranks, which must all do the same.
     """
-    batch, device = batches.first_of(0), eager.compute.device.type
+    batch, device = batches.first_micro_batch(0), eager.compute.device.type
 
     def loss_by(objective: Objective) -> Tensor:
         return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)

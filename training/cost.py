@@ -20,20 +20,20 @@ def forward_operations(config: RunConfig, vocab_size: int) -> int:
     return 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
 
 
-def training_work(config: RunConfig, vocab_size: int) -> int:
+def training_operations(config: RunConfig, vocab_size: int) -> int:
     """Return the operations of all steps of a run."""
     tokens = config.train.steps * config.train.batch_size * config.model.block_size
     return 3 * forward_operations(config, vocab_size) * tokens
 
 
-def work(config: RunConfig, data: Prepared) -> int:
+def run_operations(config: RunConfig, data: Prepared) -> int:
     """Return the operations of a whole run, evaluations included."""
     model, train = config.model, config.train
-    evaluations = 2 + train.steps // (train.eval_every or train.steps or 1)
+    evaluations = 2 + (train.steps // train.eval_every if train.eval_every else 0)  # roughly
     windows = min(train.eval_windows, len(data.val) // model.block_size)
-    evaluated = evaluations * windows * model.block_size + len(data.val)
+    evaluated_tokens = evaluations * windows * model.block_size + len(data.val)  # the whole split at the end
     vocab_size = data.tokenizer.vocab_size
-    return training_work(config, vocab_size) + forward_operations(config, vocab_size) * evaluated
+    return training_operations(config, vocab_size) + forward_operations(config, vocab_size) * evaluated_tokens
 
 
 # Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then
@@ -47,7 +47,7 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
     alone, never on timing or on how often the run is evaluated, as compiled and uncompiled runs differ in
     their last digits."""
     if config.compile == "auto":
-        return training_work(config, vocab_size) >= WORTH_COMPILING.get(device, math.inf)
+        return training_operations(config, vocab_size) >= WORTH_COMPILING.get(device, math.inf)
     return config.compile
 
 
@@ -61,21 +61,21 @@ def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
     # 15 % for the update, clipping and logging
     seconds = 1.15 * batches * seconds_of_a_batch(config, data.tokenizer.vocab_size, compute)
     compute.release()
-    return seconds / work(config, data)
+    return seconds / run_operations(config, data)
 
 
 def seconds_of_a_batch(config: RunConfig, vocab_size: int, compute: "Compute") -> float:
     """Return the seconds of a micro-batch, the fastest of three."""
     import torch
 
-    from training.dry_run import rehearse, tried_strategy
+    from training.dry_run import build_and_try, rehearse
     from training.loss import Loss
 
     shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
     idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
 
     loss_of = partial(Loss(compute), x=idx, y=idx)
-    model = tried_strategy(config, vocab_size, compute, loss_of).model
+    model = build_and_try(config, vocab_size, compute, loss_of).model
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

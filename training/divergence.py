@@ -22,7 +22,7 @@ from rundir.run_files import DECISIVE
 from training.batches import Batches
 from training.loss import Loss
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 
 FALL = 1e-3  # of the loss: less is noise
 
@@ -64,7 +64,7 @@ class Divergence:
         self.unlearned, self.warmup = unigram_loss(evaluated), warmup
         self.origin = origin
         self.losses: list[float] = []  # of every evaluation
-        self.in_a_row = 0  # evaluations that show nothing learned
+        self.without_learning = 0  # consecutive evaluations no better than unigram guessing
         for row in logged:
             self.reason(row)
 
@@ -92,18 +92,20 @@ class Divergence:
             return None
         loss = row["val/loss"]
         self.losses.append(loss)
-        self.in_a_row = self.in_a_row + 1 if loss >= self.unlearned and row["step"] >= self.warmup else 0
-        if not self.patience or self.in_a_row < self.patience:
+        self.without_learning = (
+            self.without_learning + 1 if loss >= self.unlearned and row["step"] >= self.warmup else 0
+        )
+        if not self.patience or self.without_learning < self.patience:
             return None
         before = self.losses[-self.patience - 1 :][0]
         if loss < (1 - FALL) * before and row["step"] < self.last:
             return None
         guess = f"{self.unlearned:.4f}, that of guessing by frequency"
-        return f"val/loss is not below {guess}, in {self.in_a_row} evaluations in a row"
+        return f"val/loss is not below {guess}, in {self.without_learning} evaluations in a row"
 
 
 def non_finite_origin(
-    strategy: SingleProcess, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
+    strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
 ) -> str:
     """Return where the numbers of a step whose update was skipped, or of its evaluation, first are
     non-finite: ``first in <module>``."""
@@ -124,6 +126,6 @@ def evaluation_batches(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
 
 def training_batches(batches: Batches, step: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield x and y of every micro-batch of a step, as the forward of training meets them."""
-    for batch in batches.of_step(step):
+    for batch in batches.micro_batches(step):
         torch.manual_seed(batch.dropout_seed)
         yield batch.x, batch.y

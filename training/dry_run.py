@@ -13,17 +13,17 @@ from training.build import initial_model
 from training.device import Compute
 from training.loss import Net
 from training.parallel.ranks import Ranks, lost_ranks_explained
-from training.parallel.strategies import SingleProcess, place
+from training.parallel.strategies import Strategy, place
 
 
-def tried_strategy(
+def build_and_try(
     config: RunConfig,
     vocab_size: int,
     compute: Compute,
     loss_of: Callable[[Net], Tensor],
     evaluate: Callable[[GPT], object] = lambda model: None,
     ranks: Ranks | None = None,
-) -> SingleProcess:
+) -> Strategy:
     """Build the model of a config, place it where it trains, and put one batch through it.
 
     Args:
@@ -38,11 +38,12 @@ def tried_strategy(
             attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
             model = initial_model(config, vocab_size, attend=attend, head=head)
             strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
+            # as much memory as the moments of the optimizer will take
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
             rehearse(strategy.trained, lambda: loss_of(strategy.net))
             with strategy.full_model():
                 evaluate(strategy.model)
-            del moments  # an optimizer's, which have had to fit, too
+            del moments
     except UserError:
         raise
     except (ValueError, RuntimeError) as error:

@@ -1,6 +1,6 @@
 """Evaluation: the loss on given batches, as the model is used, and on the batch statistics it trained on.
 
-Several ranks share the batches: each gets one of every hand that ``Ranks.deal`` deals.
+Several ranks share the batches: in every round, each rank takes one.
 """
 
 import math
@@ -16,7 +16,7 @@ from training.batches import Batches
 from training.log import RunLog
 from training.loss import Loss, Net
 from training.parallel.ranks import Ranks, broadcast_buffers
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 
 LossOf = Callable[[Net, Batch], Tensor]  # mean loss per target token, 0-d
 
@@ -32,7 +32,7 @@ class Evaluator:
 
     def __init__(
         self,
-        strategy: SingleProcess,
+        strategy: Strategy,
         batches: Batches,
         loss: Loss,
         ranks: Ranks,
@@ -57,8 +57,8 @@ class Evaluator:
         return row
 
     def mean_loss(self, some: Iterable[Batch]) -> float:
-        hands = self.stop.watching(self.ranks.deal(some))
-        return evaluate(self.strategy.model, self.loss_of, hands, self.ranks)
+        rounds = self.stop.watching(self.ranks.rounds(some))
+        return evaluate(self.strategy.model, self.loss_of, rounds, self.ranks)
 
     def loss_by_batch_statistics(self) -> float:
         micro_windows = self.stop.watching(self.batches.micro_windows())
@@ -77,11 +77,11 @@ def evaluate_one_batch(model: nn.Module, batches: Batches, loss: Loss) -> float:
     return evaluate(model, loss_of_batches(loss, batches), [[next(batches.fixed_windows())]], Ranks())
 
 
-def evaluate(model: nn.Module, loss_of: LossOf, hands: Iterable[list[Batch]], ranks: Ranks) -> float:
+def evaluate(model: nn.Module, loss_of: LossOf, rounds: Iterable[list[Batch]], ranks: Ranks) -> float:
     """Return the mean loss per target token in evaluation mode. Moves no buffer, draws no random number."""
     model.eval()
     try:
-        return mean_loss(model, loss_of, hands, ranks)
+        return mean_loss(model, loss_of, rounds, ranks)
     finally:
         model.train()
 
@@ -89,8 +89,9 @@ def evaluate(model: nn.Module, loss_of: LossOf, hands: Iterable[list[Batch]], ra
 def evaluate_on_batch_statistics(
     model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Batch], ranks: Ranks
 ) -> float:
-    """Return the same, but the modules ``estimating`` normalize as they do in training: each rank takes its
-    share of every batch. Running estimates stay as they are, and no batch's are seen by the next."""
+    """Return the mean loss per target token, like ``evaluate``, but let the modules ``estimating`` normalize
+    by the statistics of their batch, as in training. Running estimates do not change, and a batch's update of
+    them is invisible to the next. Each rank takes its share of every batch."""
     model.eval()
     for module in estimating:
         module.train()
@@ -105,6 +106,7 @@ def evaluate_on_batch_statistics(
             yield [(x[share], y[share])]
 
     try:
+        # each rank averages its own shares, as if it were alone; then the ranks' means are averaged
         local = torch.tensor(mean_loss(net, loss_of, shares(), Ranks()), dtype=torch.float64)
         return float(ranks.mean(local))
     finally:
@@ -135,15 +137,15 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
     return [] if torch.equal(by_estimates, by_batch) else modules
 
 
-def mean_loss(net: Net, loss_of: LossOf, hands: Iterable[list[Batch]], ranks: Ranks) -> float:
-    """Return the mean loss per target token over all hands; each rank computes its batch of every hand."""
+def mean_loss(net: Net, loss_of: LossOf, rounds: Iterable[list[Batch]], ranks: Ranks) -> float:
+    """Return the mean loss per target token over all rounds; each rank computes its batch of every round."""
     sizes: list[int] = []  # target tokens of each batch
     local = []
     with torch.inference_mode():
-        for hand in hands:
-            sizes += [y.size for _, y in hand]
-            if ranks.rank < len(hand):
-                local.append(loss_of(net, hand[ranks.rank]))
+        for batches in rounds:
+            sizes += [y.size for _, y in batches]
+            if ranks.rank < len(batches):
+                local.append(loss_of(net, batches[ranks.rank]))
         losses = torch.zeros(len(sizes))
         if local:
             losses[ranks.rank :: ranks.count] = torch.stack(local).cpu()  # one copy to the host

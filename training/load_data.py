@@ -9,7 +9,7 @@ from training.parallel.ranks import Ranks
 
 
 def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
-    """Return the tokens of a run, prepared now if they were not before: once on each machine.
+    """Return the tokens of a run, prepared now if the cache lacks them: once on each machine.
 
     Raises:
         UserError: as ``tokens_of``; or a split is too short for the model's context.
@@ -21,15 +21,17 @@ def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
 
 
 def tokens_of(config: RunConfig) -> Prepared:
-    """Return the tokens of a run, prepared now if they were not before.
+    """Return the tokens of a run, prepared now if the cache lacks them.
 
     Raises:
         ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
-        DataError: as data.token_files.prepare.
+        DataError: as data.token_cache.prepare.
     """
     if config.init_from is None:
         if config.data.tokenizer == "init_from":
-            raise ConfigError("data.tokenizer: init_from is the one of others' weights; give init_from=, too")
+            raise ConfigError(
+                "data.tokenizer: init_from is the tokenizer of pretrained weights; name them with init_from="
+            )
         return prepare(**config.data.model_dump())
     weights, spec = pretrained(config.init_from), None
     if config.data.tokenizer == "init_from":

@@ -44,8 +44,8 @@ class RunLog:
         self.progress.__exit__(*error)
         self.metrics.__exit__(*error)
 
-    def is_new_best(self, step: int, row: dict[str, Any]) -> bool:
-        """Return whether ``row`` has the lowest val/loss so far, which then is ``best``."""
+    def update_best(self, step: int, row: dict[str, Any]) -> bool:
+        """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns whether it has."""
         loss, lowest = row.get("val/loss", math.inf), self.best["val/loss"] if self.best else math.inf
         if (step == 0 and self.steps > 0) or not loss < lowest:
             return False

@@ -1,7 +1,7 @@
 """Too little memory or disk: one line that says what a run needs them for."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -11,7 +11,8 @@ from model import GPT
 from rundir.checkpoint_file import KEEP, saved_steps
 from rundir.folder import Run
 from system.errors import CheckpointError, ConfigError
-from training.optimizer import Optimizer
+from training.muon import Muon
+from training.optimizer import AdamW, Optimizer
 from training.state import model_tensors
 
 # In the messages of torch's, oneDNN's and the system's allocators, which have no common error.
@@ -55,7 +56,7 @@ def check_disk(run: Run, model: GPT, optimizer: Optimizer) -> None:
     train = run.config.train
     due = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
     files = max(1, min(KEEP + 2, 1 + sum(due)) - len(saved_steps(run.checkpoints)))
-    size = checkpoint_size(model, optimizer)
+    size = checkpoint_size(model, optimizer.optimizers)
     free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:
         raise CheckpointError(
@@ -64,12 +65,12 @@ def check_disk(run: Run, model: GPT, optimizer: Optimizer) -> None:
         )
 
 
-def checkpoint_size(model: GPT, optimizer: Optimizer) -> int:
+def checkpoint_size(model: GPT, optimizers: Sequence[AdamW | Muon]) -> int:
     """Return the bytes of a checkpoint with a model's tensors and what its optimizers keep."""
     moments = sum(
-        p.nbytes * len({*part.keeps} - {"step"})
-        for part in optimizer.parts
-        for group in part.param_groups
+        p.nbytes * len({*optimizer.state_keys} - {"step"})
+        for optimizer in optimizers
+        for group in optimizer.param_groups
         for p in group["params"]
     )
     return sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD

@@ -25,7 +25,7 @@ class Muon(Uncompiled, torch.optim.Muon):
     """
 
     found_inf: Tensor | None = None  # 0-d; 1: skip the update, as torch's fused AdamW does
-    keeps = ("momentum_buffer",)  # per parameter, in checkpoints
+    state_keys = ("momentum_buffer",)  # per parameter, in checkpoints
 
     def __init__(
         self,

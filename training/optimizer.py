@@ -16,7 +16,7 @@ from training.parallel.strategies import full_tensor
 
 class AdamW(Uncompiled, torch.optim.AdamW):
     found_inf: Tensor | None = None  # 0-d; 1: torch's fused optimizers skip the update
-    keeps = ("step", "exp_avg", "exp_avg_sq")  # per parameter, in checkpoints
+    state_keys = ("step", "exp_avg", "exp_avg_sq")  # per parameter, in checkpoints
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
@@ -59,39 +59,39 @@ class Optimizer:
         clip: the largest norm of the gradient; 0 for no clipping.
 
     Attributes:
-        parts: torch's optimizers.
+        optimizers: torch's optimizers, of which each has its own parameters.
         skipped: how many updates were skipped, 0-d.
     """
 
     def __init__(self, model: GPT, config: OptimConfig, clip: float) -> None:
         self.parameters = [*model.parameters()]
-        self.parts = new_optimizers(model, config)
+        self.optimizers = new_optimizers(model, config)
         self.largest_norm = clip or math.inf
         device = self.parameters[0].device
         self.skipped = torch.tensor(0, device=device)
         self.finite = torch.tensor(True, device=device)
-        # Reading a number of a CPU costs nothing; only CUDA's optimizers, and not those of shards, take
-        # found_inf.
-        self.on_device = device.type == "cuda" and not hasattr(self.parameters[0], "full_tensor")
+        # Does the optimizer itself skip a non-finite update, by found_inf, so that nothing waits for the GPU?
+        # Only CUDA's optimizers of unsharded tensors do; on a CPU looking at the number costs nothing.
+        self.skips_on_device = device.type == "cuda" and not hasattr(self.parameters[0], "full_tensor")
 
     def clip(self) -> Tensor:
         """Scale the gradient down to the largest norm. Returns its norm before that, 0-d."""
         return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm))
 
     def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, and
-        drop the gradients."""
+        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, or
+        was before. Drop the gradients in any case."""
         self.finite &= loss.isfinite() & grad_norm.isfinite()
         self.skipped += ~self.finite
-        found_inf = (~self.finite).float() if self.on_device else None
-        for optimizer in self.parts:
+        found_inf = (~self.finite).float() if self.skips_on_device else None
+        for optimizer in self.optimizers:
             optimizer.found_inf = found_inf
             for options in optimizer.param_groups:
                 options["lr"] = learning_rate
-            if self.on_device or self.finite:
+            if self.skips_on_device or self.finite:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def has_stopped(self) -> bool:
-        """Return whether updates are skipped now, where asking costs nothing: not on a GPU."""
-        return not self.on_device and not self.finite
+    def known_to_skip(self) -> bool:
+        """Return whether updates are skipped from now on; where only the device knows, on CUDA, False."""
+        return not self.skips_on_device and not self.finite

@@ -1,4 +1,10 @@
-"""The base of our optimizers: torch's, without importing its compiler."""
+"""The base of our optimizers: torch's, without importing its compiler.
+
+An optimizer of training/optimizer.py has, besides ``step``:
+    found_inf    0-d tensor or None, set before each step; if it is 1, on CUDA, ``step`` must change nothing
+    state_keys   names of its state per parameter, tensors of the parameter's shape, and "step", a number; a
+                 restored checkpoint is checked, and sharded, by them
+"""
 
 from inspect import unwrap
 

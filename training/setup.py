@@ -31,7 +31,7 @@ from training.log import RunLog
 from training.loss import Loss, cross_entropy
 from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks, lost_ranks_explained
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 from training.schedule import Schedule
 from training.state import describe_initialisation
 from training.step_statistics import Statistics
@@ -42,13 +42,13 @@ class Setup:
     """The objects of the loop; each is one file that can be read by itself."""
 
     compute: Compute  # the device and the precision
-    strategy: SingleProcess  # or DDP or FSDP: the model, and the net that a step computes with
+    strategy: Strategy  # .net: what a step calls; .model: eager_loss and whole; .trained: has the parameters
     batches: Batches
     loss: Loss  # nats per token; compiled together with the net where that pays
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clipping; no update by non-finite numbers
     schedule: Schedule  # step -> learning rate
     start: int  # the step that the run is at
-    leaks: dict[str, float]  # the causality certificate as metrics
+    causality: dict[str, float]  # metrics: how far logits depend on later tokens and on other rows
     evaluate: Evaluator
     statistics: Statistics
     checkpoints: Checkpoints
@@ -70,34 +70,34 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     threads = device.set_switches(compute, config.train.threads)
 
     # the model, and one batch through it
-    batches, eager = Batches(config, tokens, compute, ranks), Loss(compute)
-    strategy, estimating = tried(config, vocab_size, batches, eager, ranks)
+    batches, eager_loss = Batches(config, tokens, compute, ranks), Loss(compute)
+    strategy, estimating = build_and_try(config, vocab_size, batches, eager_loss, ranks)
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
-    loss = compile_loss(strategy, batches, eager, ranks) if compiles else eager
+    loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
     schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
     # from here on the folder is this process's alone
     run.claim()
     if not config.fresh and ranks.broadcast(has_ended(run.folder)):
-        raise AlreadyEndedError
+        raise AlreadyEndedError  # open_run suppresses it
     with strategy.full_model():
         start = 0 if config.fresh else checkpoints.resume(run, strategy, optimizer, ranks)
         certificate = ranks.broadcast(read_json(run.certificate) if start else {})
         certificate = certificate or causality.certificate(strategy.model, vocab_size)
     log = RunLog(run, compute, ranks, start)
-    origin = partial(non_finite_origin, strategy, batches, eager, ranks)
+    origin = partial(non_finite_origin, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model, optimizer)
-    here = described(run, tokens, strategy, loss, threads, ranks)
-    run.begin(here, certificate, log.best, start)
-    announce(run, here, strategy, certificate, start)
+    environment_json = described(run, tokens, strategy, loss, threads, ranks)
+    run.begin(environment_json, certificate, log.best, start)
+    announce(run, environment_json, strategy, certificate, start)
 
     with (
-        wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, here["group"], start),
-        signals.deferred(ranks.max) as stop,  # noted now, acted upon by checkpoints.saved_on_signal
-        run.recording(),  # running; then finished, diverged, interrupted or failed
+        wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, environment_json["group"], start),
+        signals.deferred(ranks.max) as stop,  # noted now, acted upon by checkpoints.ending_on_signal
+        run.recording(),  # running; then how it ended; the exception Diverged ends here
         log,
         memory.explained(config),
         lost_ranks_explained(),
@@ -110,35 +110,36 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             optimizer=optimizer,
             schedule=schedule,
             start=start,
-            leaks=causality.leaks(certificate),
-            evaluate=Evaluator(strategy, batches, eager, ranks, estimating, stop, log),
-            statistics=Statistics(strategy, eager, ranks, config.stats, log.clock),
+            causality=causality.leaks(certificate),
+            evaluate=Evaluator(strategy, batches, eager_loss, ranks, estimating, stop, log),
+            statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
             log=log,
             divergence=divergence,
         )
 
 
-def tried(
+def build_and_try(
     config: RunConfig, vocab_size: int, batches: Batches, loss: Loss, ranks: Ranks
-) -> tuple[SingleProcess, list[nn.Module]]:
+) -> tuple[Strategy, list[nn.Module]]:
     """Build the model and put one batch and one evaluation through it.
 
     Returns where it trains, and its modules that normalize by running estimates in evaluation, if the
     validation split has a window to measure these on. Raises ConfigError.
     """
     with memory.explained(config):
-        batch = batches.first_of(0)
+        batch = batches.first_micro_batch(0)
         loss_of = partial(loss, x=batch.x, y=batch.y)
         evaluate = partial(evaluate_one_batch, batches=batches, loss=loss)
-        strategy = dry_run.tried_strategy(config, vocab_size, loss.compute, loss_of, evaluate, ranks)
+        strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, evaluate, ranks)
         with strategy.full_model():
-            measurable = any(True for _ in batches.micro_windows())
-            return strategy, with_running_estimates(strategy.model, loss_of) if measurable else []
+            if next(batches.micro_windows(), None) is None:
+                return strategy, []
+            return strategy, with_running_estimates(strategy.model, loss_of)
 
 
 def described(
-    run: Run, tokens: Prepared, strategy: SingleProcess, loss: Loss, threads: int, ranks: Ranks
+    run: Run, tokens: Prepared, strategy: Strategy, loss: Loss, threads: int, ranks: Ranks
 ) -> dict[str, Any]:
     """Return environment.json: where and how the run is trained, and what ``auto`` became."""
     config, compute = run.config, loss.compute
@@ -158,15 +159,16 @@ def described(
 
 
 def announce(
-    run: Run, here: dict[str, Any], strategy: SingleProcess, certificate: dict[str, Any], start: int
+    run: Run, environment_json: dict[str, Any], strategy: Strategy, certificate: dict[str, Any], start: int
 ) -> None:
     """Print what is about to be trained, and whether it is causal."""
     config = run.config
+    parameters, ranks, threads = (environment_json[key] for key in ("parameters", "ranks", "threads"))
     resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""
-    ranks = f"{here['ranks']} ranks of " * (here["ranks"] > 1)
-    print(f"{here['parameters']:,} parameters, {ranks}{here['threads']} threads{resuming}", flush=True)
-    if here["settled"]:
-        print(f"with {config.chosen()}: {describe_choices(here['settled'])}")
+    each = f"{ranks} ranks of " if ranks > 1 else ""
+    print(f"{parameters:,} parameters, {each}{threads} threads{resuming}", flush=True)
+    if environment_json["settled"]:
+        print(f"with {config.chosen()}: {describe_choices(environment_json['settled'])}")
     if config.init_from and not start:
         print(describe_initialisation(strategy.model, config.init_from))
     print(causality.describe(certificate, config.chosen()), flush=True)

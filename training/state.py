@@ -125,7 +125,7 @@ def restore_optimizers(
             ours = [names[parameter] for parameter in groups_parameters]
             state = {i: whole.pop(name) for i, name in enumerate(ours) if name in whole}
             for i, kept in state.items():
-                if keys := getattr(optimizer, "keeps", ()):
+                if keys := getattr(optimizer, "state_keys", ()):
                     kept |= {k: shard(kept[k], groups_parameters[i]) for k in kept if k != "step"}
                     check_fits(kept, groups_parameters[i], keys)
             # through torch's own loading, which knows the device that each tensor belongs on

@@ -14,7 +14,7 @@ from diagnostics.weights import Weights
 from training.batches import MicroBatch
 from training.loss import Loss
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import SingleProcess
+from training.parallel.strategies import Strategy
 from training.timing import Clock
 
 
@@ -22,15 +22,15 @@ class Statistics:
     """Measures what ``config`` selects. Its seconds are set aside from those of training."""
 
     def __init__(
-        self, strategy: SingleProcess, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock
+        self, strategy: Strategy, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock
     ) -> None:
         self.strategy, self.loss, self.ranks, self.clock = strategy, loss, ranks, clock
         self.wanted = metric_names.selection(config.metrics, config.sites)
         self.weights = Weights(strategy.trained, self.wanted)
 
     def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
-        """Return the statistics of one more forward and backward of ``batch`` through the eager model, which
-        has no side effect. Tensors are 0-d, on the device; histograms (67,)."""
+        """Run one more forward and backward of ``batch`` through the eager model, without side effects, and
+        return the statistics: tensors on the device, 0-d, histograms (67,)."""
         with self.clock.aside("statistics"), self.strategy.full_model():
             model = self.strategy.model
             with Activations(model, self.wanted, histograms) as values:

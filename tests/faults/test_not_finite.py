@@ -49,16 +49,16 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
             output.register_hook(spoilt)
         return None
 
-    real = dry_run.tried_strategy
+    real = dry_run.build_and_try
 
-    def tried_strategy(*arguments):
+    def build_and_try(*arguments):
         view = real(*arguments)
         if place != "the loss":
             view.model.get_submodule(place).register_forward_hook(hook)
         return view
 
     monkeypatch.setattr(windows, "training_batch", drawn)
-    monkeypatch.setattr(dry_run, "tried_strategy", tried_strategy)
+    monkeypatch.setattr(dry_run, "build_and_try", build_and_try)
     if place == "the loss":
         loss = torch.nn.functional.cross_entropy
         monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *a: spoilt(loss(*a)))
@@ -107,7 +107,7 @@ def test_moments_and_parameters_stay_as_they_are(tiny):
         config = tiny(f"optim={optim}")
         model = build_model(config, 11)
         optimizer = Optimizer(model, config.optim, clip=1.0)
-        optimizer.on_device = on_device
+        optimizer.skips_on_device = on_device
 
         def step(bad: bool, model=model, optimizer=optimizer) -> None:
             loss = model(torch.arange(8)[None]).square().mean() * (math.nan if bad else 1.0)
@@ -115,7 +115,7 @@ def test_moments_and_parameters_stay_as_they_are(tiny):
             optimizer.update(0.1, loss.detach(), optimizer.clip())
 
         def now(model=model, optimizer=optimizer) -> list[torch.Tensor]:
-            moments, _ = state.optimizer_state(model, optimizer.parts)
+            moments, _ = state.optimizer_state(model, optimizer.optimizers)
             return [t.clone() for t in (*model.parameters(), *moments.values())]
 
         step(False)
@@ -124,4 +124,4 @@ def test_moments_and_parameters_stay_as_they_are(tiny):
             step(bad)
             assert all(torch.equal(a, b) for a, b in zip(now(), before, strict=True))
         assert optimizer.skipped == 2
-        assert optimizer.has_stopped() != on_device
+        assert optimizer.known_to_skip() != on_device

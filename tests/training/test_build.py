@@ -116,11 +116,11 @@ def test_a_model_that_cannot_be_built_names_norm_and_placement():
 )
 def test_what_a_class_refuses_is_one_line_that_names_what_was_chosen(overrides, message):
     from training import device
-    from training.dry_run import tried_strategy
+    from training.dry_run import build_and_try
 
     compute = device.choose("cpu", "fp32")
     with pytest.raises(ConfigError, match=message):
-        tried_strategy(
+        build_and_try(
             configured(*overrides), 9, compute, lambda net: net(torch.zeros(2, 4, dtype=torch.long)).sum()
         )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import configured
-from training.cost import WORTH_COMPILING, training_work, worth_compiling
+from training.cost import WORTH_COMPILING, training_operations, worth_compiling
 
 
 def test_a_long_run_is_compiled_a_short_one_is_not_and_what_is_said_counts():
@@ -18,8 +18,8 @@ def test_a_long_run_is_compiled_a_short_one_is_not_and_what_is_said_counts():
 @pytest.mark.parametrize("often", ["train.eval_every=1", "train.eval_windows=100000", "stats.every=1"])
 def test_looking_more_often_never_decides_how_it_trains(often):
     config = configured()
-    assert 0.3 < training_work(config, 65) / WORTH_COMPILING["cpu"] < 1  # not far from being worth it
-    assert training_work(configured(often), 65) == training_work(config, 65)
+    assert 0.3 < training_operations(config, 65) / WORTH_COMPILING["cpu"] < 1  # not far from being worth it
+    assert training_operations(configured(often), 65) == training_operations(config, 65)
     assert not worth_compiling(configured(often), 65, "cpu")
 
 
@@ -27,4 +27,4 @@ def test_the_work_is_nanogpts_count_for_its_recipe():
     config = configured("experiment=nanogpt_cpu")
     n = 12 * 4 * 128**2 + 65 * 128
     tokens = 2000 * 12 * 64
-    assert training_work(config, 65) == tokens * (6 * n + 12 * 4 * 128 * 64)
+    assert training_operations(config, 65) == tokens * (6 * n + 12 * 4 * 128 * 64)

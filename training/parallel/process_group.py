@@ -1,4 +1,4 @@
-"""Several processes that train one model, as torchrun starts them, from their start to their end.
+"""Start and end the processes that torchrun starts to train one model together.
 
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 

@@ -4,6 +4,7 @@ All ranks do the same steps: what one of them alone knows, a signal or the step 
 so no rank waits for another that has gone elsewhere. A single process uses nothing of torch.distributed.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -46,16 +47,11 @@ class Ranks:
         rows //= self.count
         return slice(start + self.rank * rows, start + (self.rank + 1) * rows)
 
-    def deal(self, items: Iterable[T]) -> Iterator[list[T]]:
+    def rounds(self, items: Iterable[T]) -> Iterator[list[T]]:
         """Yield the items ``count`` at a time, one for each rank; the last time perhaps fewer."""
-        hand: list[T] = []
-        for item in items:
-            hand.append(item)
-            if len(hand) == self.count:
-                yield hand
-                hand = []
-        if hand:
-            yield hand
+        iterator = iter(items)
+        while batch := [*itertools.islice(iterator, self.count)]:
+            yield batch
 
     def sum(self, tensor: "Tensor") -> "Tensor":
         """Sum ``tensor`` over the ranks, in place, and return it."""

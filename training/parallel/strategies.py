@@ -1,4 +1,4 @@
-"""How a model trains: in one process, as replicas (DDP), or in shards (FSDP).
+"""How a model trains: by itself in one process, as replicas (DDP), or in shards (FSDP).
 
 The whole model is the truth: evaluation, statistics and the certificate look at it, eagerly. A strategy is
 what a training step computes with.
@@ -16,8 +16,8 @@ from model import GPT
 from training.parallel.ranks import Ranks
 
 
-class SingleProcess:
-    """The model itself, trained by one process.
+class Strategy:
+    """Train a model by itself, in one process: ``model``, ``trained`` and ``net`` are the same GPT.
 
     Attributes:
         model: the whole model, eager; up to date inside ``full_model``, on every rank.
@@ -50,7 +50,7 @@ class SingleProcess:
         return tensor
 
 
-class DDP(SingleProcess):
+class DDP(Strategy):
     """Every rank has the whole model (DistributedDataParallel, Li et al. 2020, arXiv 2006.15704)."""
 
     def __init__(self, model: GPT) -> None:
@@ -67,7 +67,7 @@ class DDP(SingleProcess):
         self.net.require_backward_grad_sync = needed
 
 
-class FSDP(SingleProcess):
+class FSDP(Strategy):
     """Every rank keeps some rows of each parameter, of its gradient and of its moments, and has all of a
     block's parameters while that block computes (Zhao et al. 2023, arXiv 2304.11277; torch's fully_shard).
     Gradients are averaged after every micro-batch, or each rank would have to keep them whole.
@@ -143,9 +143,9 @@ def freed(parameter: Tensor, device: torch.device) -> nn.Parameter:
     return empty
 
 
-def place(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> SingleProcess:
+def place(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> Strategy:
     """Put a model that was made on the CPU where it trains; ``distributed``, ddp or fsdp, is for several
     ranks."""
     if ranks.count == 1:
-        return SingleProcess(model.to(device))
+        return Strategy(model.to(device))
     return FSDP(model, device, ranks) if distributed == "fsdp" else DDP(model.to(device))

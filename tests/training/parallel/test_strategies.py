@@ -10,7 +10,7 @@ from tests.helpers import rank_program
 from training.build import build_model
 from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks
-from training.parallel.strategies import FSDP, SingleProcess
+from training.parallel.strategies import FSDP, Strategy
 
 MODEL = ("norm=dyt", "model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.block_size=8")
 
@@ -19,7 +19,7 @@ def new_model(*overrides):
     return build_model(configured(*MODEL, *overrides), 9)
 
 
-def update(strategy: SingleProcess, tokens: list[list[int]]) -> None:
+def update(strategy: Strategy, tokens: list[list[int]]) -> None:
     optimizer = Optimizer(strategy.trained, configured(*MODEL).optim, clip=1.0)
     loss = strategy.net(torch.tensor(tokens)).square().mean()
     loss.backward()
@@ -55,7 +55,7 @@ def test_a_rank_keeps_its_part_and_has_the_whole_model_when_asked():
 
 
 def test_the_whole_model_is_that_of_one_process():
-    alone = SingleProcess(new_model())
+    alone = Strategy(new_model())
     update(alone, [[0, 2, 3], [1, 2, 3]])
     weights = rank_program.each(2, partial(by_rank, in_shards))[0][-1]
     for name, p in alone.model.named_parameters():
