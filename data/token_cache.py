@@ -8,7 +8,7 @@ import numpy as np
 
 from data import corpora, tokenizers
 from data.external import load_external
-from data.token_files import FORMAT, Prepared, digest, load, write
+from data.token_files import FORMAT, Prepared, digest, load, token_type, write
 from system.errors import DataError
 
 
@@ -67,7 +67,7 @@ def build(
     texts = {"train": text[:cut], "val": text[cut:]}
     try:
         tokenizer = make_tokenizer(texts["train"], texts["val"])
-        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        dtype = np.dtype(token_type(tokenizer.vocab_size))
         splits = {split: tokenizer.encode(part).astype(dtype, copy=False) for split, part in texts.items()}
     except DataError as error:
         raise DataError(f"data: {error}") from None

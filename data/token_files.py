@@ -58,6 +58,10 @@ class Prepared:
                 )
 
 
+def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
 def digest(content: bytes | dict[str, Any]) -> str:
     """Return the SHA-256, in hexadecimal, of bytes or of canonical JSON."""
     if isinstance(content, dict):
