@@ -34,7 +34,7 @@ from system.files import small_text, write_atomically
 from system.lock import hold
 from system.terminal import escaped, outlive_readers
 
-BATCH = 2**22  # characters tokenized at once, unless a single row is longer
+BATCH = 2**20  # characters tokenized at once, unless a single row is longer
 EVERY = 32  # batches between two updates of progress.json
 LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
 SAMPLE = 2**26  # characters that bpe is trained on
