@@ -67,16 +67,6 @@ def test_logits_and_all_gradients_exist_and_are_finite(norm, placement, autocast
 
 
 @pytest.mark.parametrize(("norm", "placement"), FIRST)
-def test_a_block_keeps_shape_and_dtype(norm, placement):
-    block = made(norm, placement).blocks[0]
-    for dtype, training in itertools.product((torch.float64, torch.bfloat16), (True, False)):
-        x = drawn((B, T, C), dtype=torch.float32).to(dtype)
-        y = block.to(dtype).train(training)(x)
-        assert (y.shape, y.dtype) == (x.shape, dtype)
-        assert y.isfinite().all()
-
-
-@pytest.mark.parametrize(("norm", "placement"), FIRST)
 def test_a_norm_leaks_in_training_what_it_is_known_to_leak_and_nothing_else(norm, placement):
     model = made(norm, placement)
     kind = bind("norm", configured(f"norm={norm}").norm).func
