@@ -1,7 +1,7 @@
 """Text ⇄ token ids. A tokenizer is plain data: its ``spec`` is stored in the prepared folder and in every
 checkpoint, and ``from_spec`` rebuilds it, so sampling needs no other file. ``start`` is the default prompt,
-``encode`` gives ids, 1-D, or raises DataError if the text cannot be encoded, and ``decode`` gives UTF-8; a token
-may be part of a character.
+``encode`` gives ids, 1-D, or raises DataError if the text cannot be encoded, and ``decode`` gives UTF-8, in
+which a token may be part of a character.
 
 char    one token a character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)

@@ -133,18 +133,19 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def begin(part: Path, made_from: str) -> dict[str, Any]:
     """Return progress.json; it is new if there is none, or if the files or settings have changed."""
+    out = part.with_suffix("")
     progress = read_json(part / "progress.json")
     if not progress and part.exists() and any(part.iterdir()):
         raise DataError(f"{part}: not created by this program; move it, or choose another --out")
     if progress and progress["made_from"] != made_from:
-        print(f"{part.stem}: starts over, because files or settings have changed", flush=True)
+        print(f"{part.with_suffix('')}: starts over, because files or settings have changed", flush=True)
         shutil.rmtree(part)
         progress = {}
     part.mkdir(exist_ok=True)
     for unfinished in part.glob(".*.tmp"):  # of a killed process
         unfinished.unlink()
     if progress.get("batches"):
-        print(f"{part.stem}: resumes after {progress['batches']:,} batches", flush=True)
+        print(f"{part.with_suffix('')}: resumes after {progress['batches']:,} batches", flush=True)
     progress = {"made_from": made_from, "batches": 0, "train": 0, "val": 0} | progress
     write_atomically(part / "progress.json", json.dumps(progress))
     return progress

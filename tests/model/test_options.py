@@ -16,7 +16,7 @@ from model.mlp import MLP, swiglu
 from model.norms import RMSNorm
 from model.scales import LearnedScale
 from tests.conftest import configured
-from tests.helpers.model import SMALL_KEYS, drawn, random_tokens, small
+from tests.helpers.model import SMALL_KEYS, drawn, small
 from training.build import build_model, resolved_auto
 
 NO_POSITIONS = {"embedding": partial(Embedding, positions=nn.Identity)}
@@ -226,17 +226,6 @@ def test_the_learned_scale_is_initialised_to_the_root_of_the_width():
     x = torch.tensor([[1, 2, 3]])
     expected = 4 * (model.embed.tokens.weight[[1, 2, 3]] + model.embed.positions.weight[:3])
     torch.testing.assert_close(model.embed(x)[0], expected)
-
-
-def test_the_modern_model_has_all_options_and_takes_another_norm():
-    config = configured("model=modern")
-    options = config.model
-    assert (config.norm.name, options.qk_norm.name) == ("rmsnorm", "rmsnorm")
-    assert (options.positions, options.activation) == ("rotary", "relu2")
-    assert configured("model=modern", "norm=layernorm").norm.name == "layernorm"
-    model = build_model(config, 11)
-    F.cross_entropy(model(random_tokens()).flatten(0, 1), random_tokens(seed=1).flatten()).backward()
-    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_vectors_and_scalars_take_no_weight_decay():
