@@ -133,7 +133,6 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def begin(part: Path, made_from: str) -> dict[str, Any]:
     """Return progress.json; it is new if there is none, or if the files or settings have changed."""
-    out = part.with_suffix("")
     progress = read_json(part / "progress.json")
     if not progress and part.exists() and any(part.iterdir()):
         raise DataError(f"{part}: not created by this program; move it, or choose another --out")
