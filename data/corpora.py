@@ -3,12 +3,12 @@
 import hashlib
 import html
 import importlib.metadata
-import os
 import re
 from pathlib import Path
 
 from system import download
 from system.errors import DataError
+from system.files import write_atomically
 
 # --------------------------------------------------------------------------------------------------
 # text: any UTF-8 file, or a folder of .txt files
@@ -67,20 +67,23 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
     Raises:
         DataError: the file cannot be read or is another text, or the download failed.
     """
-    cached = Path(cache) / "tinyshakespeare.txt"
-    if path is None and not cached.exists():
+    file = Path(path) if path else Path(cache) / "tinyshakespeare.txt"
+    if path is None and not file.exists():
         print(f"data=tinyshakespeare: downloading {TINYSHAKESPEARE}", flush=True)
         try:
             content = download.download(TINYSHAKESPEARE, limit=2**21)
         except download.DownloadError as error:
             raise DataError(
                 f"data=tinyshakespeare: cannot be downloaded ({error}); give a file with data.path=FILE, "
-                f"put it at {cached}, or use data=shakespeare, which needs no network"
+                f"put it at {file}, or use data=shakespeare, which needs no network"
             ) from None
         if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
             raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} is another text; give data.path=FILE")
-        save(cached, content)
-    file = cached if path is None else Path(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, content.decode("utf-8"))
+        except OSError as error:
+            raise DataError(f"data.cache: {file}: {error.strerror}; choose a writable folder") from None
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -89,17 +92,6 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
         remedy = "use data=text data.path=FILE for a text of your own" if path else "delete it"
         raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 differs); {remedy}")
     return content.decode("utf-8")
-
-
-def save(file: Path, content: bytes) -> None:
-    """Write the whole file or nothing. Raises DataError if the disk refuses."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
-        temporary.write_bytes(content)
-        temporary.replace(file)
-    except OSError as error:
-        raise DataError(f"data.cache: {file}: {error.strerror}; choose a writable folder") from None
 
 
 # --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 
 from data import corpora, tokenizers
 from data.external import load_external
-from data.token_files import FORMAT, Prepared, digest, load, write
+from data.token_files import FORMAT, Prepared, digest, load, token_type, write
 from system.errors import DataError
 
 
@@ -43,31 +43,27 @@ def prepare(
     key = digest({"format": FORMAT, "text": text_digest} | settings)
     folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
     if not folder.is_dir():
-
-        def make_tokenizer(train: str, val: str) -> tokenizers.Tokenizer:
-            trainer = tokenizers.TRAINERS.get(tokenizer)
-            return trainer(train, val, vocab_size) if trainer else tokenizers.from_spec(spec)
-
-        build(folder, read, make_tokenizer, val_fraction)
+        new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
+        build(folder, read(), new_tokenizer, vocab_size, val_fraction)
     return load(folder, verify)
 
 
 def build(
     folder: Path,
-    read: Callable[[], str],
-    make_tokenizer: Callable[[str, str], tokenizers.Tokenizer],
+    text: str,
+    new_tokenizer: Callable[[str, str, int], tokenizers.Tokenizer],
+    vocab_size: int,
     val_fraction: float,
 ) -> None:
-    """Write ``folder`` with the tokens of the text that ``read`` returns. The text is split as nanoGPT does,
-    before it is tokenized, so the validation split is the same text under every tokenizer."""
-    text = read()
+    """Write ``folder`` with the tokens of ``text``, split as nanoGPT does, before it is tokenized: so the
+    validation split is the same text under every tokenizer."""
     if len(text) > 10_000_000:  # takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}
     try:
-        tokenizer = make_tokenizer(texts["train"], texts["val"])
-        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        tokenizer = new_tokenizer(texts["train"], texts["val"], vocab_size)
+        dtype = np.dtype(token_type(tokenizer.vocab_size))
         splits = {split: tokenizer.encode(part).astype(dtype, copy=False) for split, part in texts.items()}
     except DataError as error:
         raise DataError(f"data: {error}") from None

@@ -9,9 +9,6 @@ that exists is complete, and two processes that prepare at once end with one.
 
 import hashlib
 import json
-import os
-import platform
-import re
 import shutil
 import tempfile
 import time
@@ -21,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from data import tokenizers
@@ -33,7 +29,7 @@ from system.files import small_text
 FORMAT = 2
 LARGEST = 2**26  # bytes of meta.json, with a tokenizer of 2^20 tokens in it
 SPLITS = ("train", "val")
-ABANDONED = 3600  # seconds after which the unfinished folder of a process that has ended is removed
+ABANDONED = 86400  # seconds after which an unfinished folder is that of a killed process
 ALWAYS_VERIFIED = 2**26  # bytes; token files up to this size are read through at every start
 
 
@@ -58,6 +54,10 @@ class Prepared:
                 )
 
 
+def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
 def digest(content: bytes | dict[str, Any]) -> str:
     """Return the SHA-256, in hexadecimal, of bytes or of canonical JSON."""
     if isinstance(content, dict):
@@ -70,8 +70,7 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
-        prefix = f".preparing-{os.getpid()}@{platform.node()}-"
-        temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
         try:
             for split, tokens in splits.items():
                 with (temporary / f"{split}.bin").open("wb") as file:
@@ -91,12 +90,10 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
 
 
 def remove_abandoned(cache: Path) -> None:
-    """Remove the temporary folders of killed processes of this machine."""
+    """Remove the temporary folders of killed processes."""
     for folder in cache.glob(".preparing-*"):
-        owner = re.match(r"\.preparing-(\d{1,9})@(.*)-", folder.name)
         with suppress(OSError):  # another process may be removing it
-            is_old = time.time() - folder.stat().st_mtime > ABANDONED  # containers share process numbers
-            if owner and owner[2] == platform.node() and is_old and not psutil.pid_exists(int(owner[1])):
+            if time.time() - folder.stat().st_mtime > ABANDONED:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -122,20 +119,21 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
     """
     remedy = f"delete {folder}, and it will be prepared again"
     meta, tokenizer = read_meta(folder, remedy)
+    splits: dict[str, Tokens] = {}
     try:
         dtype = np.dtype(meta["dtype"])
-        files = {
-            split: [TokenFile.from_entry(entry) for entry in file_entries(meta, split)] for split in SPLITS
-        }
+        for split in SPLITS:
+            entries = file_entries(meta, split)
+            parts = [
+                open_file(bins or folder, entry, dtype, verify, "prepare it again" if bins else remedy)
+                for entry in entries
+            ]
+            splits[split] = parts[0] if len(parts) == 1 else Shards(parts)
         digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
+    except DataError:
+        raise
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {remedy}") from None
-    if bins:
-        remedy = "prepare it again"
-    splits: dict[str, Tokens] = {}
-    for split in SPLITS:
-        parts = [file.open(bins or folder, dtype, verify, remedy) for file in files[split]]
-        splits[split] = parts[0] if len(parts) == 1 else Shards(parts)
     fingerprint = digest({"tokenizer": meta["tokenizer"], "dtype": str(dtype)} | digests)
     return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
 
@@ -147,35 +145,23 @@ def file_entries(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
     return list(entry.get("files", [single]))
 
 
-@dataclass(frozen=True)
-class TokenFile:
-    """A token file as described in meta.json."""
-
-    name: str
-    tokens: int
-    sha256: str
-    offset: int  # bytes before the tokens
-
-    @classmethod
-    def from_entry(cls, entry: dict[str, Any]) -> "TokenFile":
-        offset = int(entry.get("offset", 0))
-        return cls(Path(entry["name"]).name, int(entry["tokens"]), str(entry["sha256"]), offset)
-
-    def open(
-        self, folder: Path, dtype: np.dtype[Any], verify: bool, remedy: str
-    ) -> NDArray[np.unsignedinteger]:
-        """Return its tokens, 1-D. Raises DataError with ``remedy`` if the file is not as described."""
-        file = folder / self.name
-        expected = self.offset + self.tokens * dtype.itemsize
-        try:
-            size = file.stat().st_size
-            if size != expected:
-                raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
-            if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != self.sha256:
-                raise DataError(f"{file}: fails its checksum; {remedy}")
-            return mapped(file, dtype, self.offset)
-        except OSError as error:
-            raise DataError(f"{file}: {error.strerror}; {remedy}") from None
+def open_file(
+    folder: Path, entry: dict[str, Any], dtype: np.dtype[Any], verify: bool, remedy: str
+) -> NDArray[np.unsignedinteger]:
+    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError with
+    ``remedy`` if the file is not as described."""
+    file = folder / Path(entry["name"]).name
+    offset = int(entry.get("offset", 0))  # bytes before the tokens
+    expected = offset + int(entry["tokens"]) * dtype.itemsize
+    try:
+        size = file.stat().st_size
+        if size != expected:
+            raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
+        if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != entry["sha256"]:
+            raise DataError(f"{file}: fails its checksum; {remedy}")
+        return mapped(file, dtype, offset)
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}; {remedy}") from None
 
 
 def file_digest(file: Path) -> str:

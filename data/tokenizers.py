@@ -1,5 +1,7 @@
 """Text ⇄ token ids. A tokenizer is plain data: its ``spec`` is stored in the prepared folder and in every
-checkpoint, and ``from_spec`` rebuilds it, so sampling needs no other file.
+checkpoint, and ``from_spec`` rebuilds it, so sampling needs no other file. ``start`` is the default prompt,
+``encode`` gives ids, 1-D, or raises DataError if the text cannot be encoded, and ``decode`` gives UTF-8, in
+which a token may be part of a character.
 
 char    one token a character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
@@ -10,7 +12,7 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +24,6 @@ if TYPE_CHECKING:
     import tiktoken
 
 Ids = NDArray[np.integer] | Sequence[int]
-
-
-class Tokenizer(Protocol):
-    """The interface of all tokenizers."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def start(self) -> str:
-        """The default prompt."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """Plain data from which from_spec rebuilds the tokenizer."""
-
-    def encode(self, text: str) -> NDArray[np.uint32]:
-        """Return ids, 1-D. Raises DataError if the text cannot be encoded."""
-
-    def decode(self, ids: Ids) -> bytes:
-        """Return the text of the ids as UTF-8; a single token may be part of a character."""
-
-
 PART = 2**20  # characters encoded at once: as UTF-32 they take four times the memory
 
 
@@ -145,6 +125,8 @@ class BytePairTokenizer:
     def decode(self, ids: Ids) -> bytes:
         return self.encoding.decode_bytes([*map(int, ids)])
 
+
+Tokenizer = CharTokenizer | BytePairTokenizer
 
 # --------------------------------------------------------------------------------------------------
 # Training

@@ -4,6 +4,7 @@ python -m scripts.blocks runs/NAME prints both for a trained model.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,13 +46,9 @@ def cosines(x: Tensor, y: Tensor) -> Tensor:
     return torch.cosine_similarity(x.double(), y.double(), dim=-1)
 
 
-def angular_distances(streams: list[Tensor], n: int = 1) -> list[float]:
-    """Return (1/π) arccos cos(x_ℓ, x_ℓ+n), from 0 to 1, averaged over tokens, for ℓ = 0 … n_layer − n: how
-    far n blocks turn the stream (Gromov et al. 2024, arXiv 2403.17887, eq. 7, on the last token of each row).
-
-    Args:
-        streams: the output of ``stream``.
-        n: the number of blocks that are crossed.
-    """
-    pairs = zip(streams[:-n], streams[n:], strict=True)
+def angular_distances(streams: list[Tensor]) -> list[float]:
+    """Return (1/π) arccos cos(x_ℓ, x_ℓ+1), from 0 to 1, averaged over tokens, of the outputs of ``stream``:
+    how far each block turns the stream (Gromov et al. 2024, arXiv 2403.17887, eq. 7, on the last token of
+    each row)."""
+    pairs = pairwise(streams)
     return [(cosines(x, y).clamp(-1, 1).arccos().mean() / torch.pi).item() for x, y in pairs]

@@ -3,32 +3,41 @@
     python -m scripts.prepare_corpus web/*.jsonl.zst --out prepared/web --tokenizer gpt2
     python train.py data=prepared data.path=prepared/web
 
-It reads .txt, .jsonl (a document a line), both also compressed (.gz, .zst), and .parquet (a document a row).
-`datasets` first copies the text to FOLDER.part, uncompressed; then several processes tokenize it in batches.
-However it was interrupted, the same command resumes, and the tokens are the same.
+It reads .txt, .jsonl (a document a line), both also compressed (.gz, .zst), and .parquet (a document a row),
+in batches that several processes tokenize. One batch in every so many is for validation. Documents end with
+<|endoftext|>, or with a line break if the tokenizer has no such token.
 
-One batch in every so many is for validation. Documents end with <|endoftext|>, or with a line break if the
-tokenizer has no such token.
+However it was interrupted, the same command resumes, and the tokens are the same: FOLDER.part has train.bin,
+val.bin and progress.json, which tells how much of them is final; it is renamed to FOLDER once complete.
+FOLDER.part.lock is held by the process that writes them.
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
+
+import numpy as np
 
 from data import tokenizers
-from data.large.arrow_batches import Batch, batches_of, encoded, kind_of, workers
-from data.large.token_writer import TokenWriter, is_complete, only_process
-from data.token_files import digest
+from data.large_corpus import Batch, Tokens, batches_of, encoded, kind_of
+from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
+from system.files import small_text, write_atomically
+from system.lock import hold
 from system.terminal import escaped, outlive_readers
 
+BATCH = 2**20  # characters tokenized at once, unless a single row is longer
+EVERY = 32  # batches between two updates of progress.json
+LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
 SAMPLE = 2**26  # characters that bpe is trained on
-Item = TypeVar("Item")
 
 
 def prepare(
@@ -49,22 +58,37 @@ def prepare(
             "tokenizer": [tokenizer, vocab_size if tokenizer == "bpe" else None],
             "val_every": val_every,
             "field": field,
-            "format": 3,
+            "format": 4,
         }
     )
+    # so that several batches are for validation
+    size = min(BATCH, sum(file.stat().st_size for file in files) // (4 * val_every))
+
+    def batches() -> Iterator[Batch]:
+        return (batch for file in files for batch in batches_of(file, field, size))
+
     with only_process(out):
-        if is_complete(out, made_from):
-            print(f"{out}: already exists, built from these files")
-            return
-        writer = TokenWriter(out, made_from, val_every)
-        tables = writer.folder / "tables"
-        batches = batches_of(files, field, val_every, tables)
-        if writer.tokenizer is None:
-            writer.set_tokenizer(new_tokenizer(tokenizer, vocab_size, batches))
-        write_all(writer, batches, processes)
-        shutil.rmtree(tables, ignore_errors=True)
-        tokens = writer.finish()
-    print(f"{out}: {tokens['train']:,} tokens to train on, {tokens['val']:,} to validate")
+        if out.exists():
+            if read_json(out / "meta.json").get("made_from") == made_from:
+                print(f"{out}: already exists, built from these files")
+                return
+            raise DataError(
+                f"{out}: already exists and was built from other files or settings; choose another --out"
+            )
+        part = out.with_name(out.name + ".part")
+        progress = begin(part, made_from)
+        if "tokenizer" not in progress:
+            progress["tokenizer"] = new_tokenizer(tokenizer, vocab_size, batches()).spec
+        left = islice(batches(), progress["batches"], None)
+        try:
+            write_tokens(part, progress, encoded(left, processes, progress["tokenizer"]), val_every)
+        except BrokenProcessPool:
+            raise DataError(
+                "--processes: a process was killed, perhaps because memory ran out; "
+                "rerun with fewer to resume"
+            ) from None
+        meta = finish(part, progress, out)
+    print(f"{out}: {meta['train']['tokens']:,} tokens to train on, {meta['val']['tokens']:,} to validate")
 
 
 def validate(files: list[Path], out: Path, vocab_size: int, val_fraction: float, processes: int) -> None:
@@ -83,40 +107,113 @@ def validate(files: list[Path], out: Path, vocab_size: int, val_fraction: float,
             raise DataError(f"{file}: not a readable file; check the path and its permissions")
 
 
-def new_tokenizer(kind: str, vocab_size: int, batches: Sequence[Batch]) -> tokenizers.Tokenizer:
-    """Return GPT-2's tokenizer, one of all characters in the text, or bpe trained on its beginning."""
-    characters: set[str] = {"\n"}
-    sample: list[str] = []
-    length = 0
-    if kind != "gpt2":
-        for batch in progress(batches, len(batches), f"making a tokenizer: {kind}"):
-            for text in batch.texts():
-                characters.update(text if kind == "char" else "")
-                sample += [text] if kind == "bpe" else []
-                length += len(text)
-            if kind == "bpe" and length > SAMPLE:
-                break
-    return tokenizers.TRAINERS[kind]("\n".join(sample) or "".join(characters), "", vocab_size)
-
-
-def write_all(writer: TokenWriter, batches: Sequence[Batch], processes: int) -> None:
-    """Tokenize the batches that are not written yet, and write them. Raises DataError."""
-    left = batches[writer.batches :]
+@contextmanager
+def only_process(out: Path) -> Iterator[None]:
+    """Raise DataError if another process is preparing ``out``."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = out.with_name(out.name + ".part.lock")
     try:
-        with workers(processes, writer.tokenizer or {}) as pool:
-            for tokens in progress(pool.map(encoded, left), len(left), "tokenizing batches"):
-                writer.add(tokens)
-    except BrokenProcessPool:
-        raise DataError(
-            "--processes: a process was killed, perhaps because memory ran out; rerun with fewer to resume"
-        ) from None
+        held = hold(lock)
+    except BlockingIOError as holder:
+        raise DataError(f"{out}: {holder} is preparing it; wait for it or stop it") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            lock.unlink()
+        held.release()
 
 
-def progress(items: Iterable[Item], total: int, what: str) -> Iterable[Item]:
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(small_text(file, LARGEST)))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def begin(part: Path, made_from: str) -> dict[str, Any]:
+    """Return progress.json; it is new if there is none, or if the files or settings have changed."""
+    progress = read_json(part / "progress.json")
+    if not progress and part.exists() and any(part.iterdir()):
+        raise DataError(f"{part}: not created by this program; move it, or choose another --out")
+    if progress and progress["made_from"] != made_from:
+        print(f"{part.with_suffix('')}: starts over, because files or settings have changed", flush=True)
+        shutil.rmtree(part)
+        progress = {}
+    part.mkdir(exist_ok=True)
+    for unfinished in part.glob(".*.tmp"):  # of a killed process
+        unfinished.unlink()
+    if progress.get("batches"):
+        print(f"{part.with_suffix('')}: resumes after {progress['batches']:,} batches", flush=True)
+    progress = {"made_from": made_from, "batches": 0, "train": 0, "val": 0} | progress
+    write_atomically(part / "progress.json", json.dumps(progress))
+    return progress
+
+
+def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> tokenizers.Tokenizer:
+    """Return GPT-2's tokenizer, one of all characters in the text, or bpe trained on its beginning."""
+    texts = (text for batch in batches for text in batch.texts())
+    if kind == "char":
+        characters = {"\n"}
+        for text in texts:
+            characters.update(text)
+        return tokenizers.train_char("".join(characters), "", 0)
+    if kind == "gpt2":
+        return tokenizers.gpt2("", "", 0)
+    sample, length = list[str](), 0
+    for text in texts:
+        sample.append(text)
+        length += len(text)
+        if length > SAMPLE:
+            break
+    return tokenizers.train_bpe("\n".join(sample), "", vocab_size)
+
+
+def write_tokens(
+    part: Path, progress: dict[str, Any], tokens_of_batches: Iterable[Tokens], val_every: int
+) -> None:
+    """Append the tokens of the batches to train.bin and val.bin behind those that are final."""
     from tqdm import tqdm
 
-    bar: Iterable[Item] = tqdm(items, what, total, mininterval=1, unit="")
-    return bar
+    with (
+        (part / "train.bin").open("ab") as train,
+        (part / "val.bin").open("ab") as val,
+        tqdm(desc="tokenizing", unit=" tokens", unit_scale=True, mininterval=1) as bar,
+    ):
+        streams = {"train": train, "val": val}
+
+        def make_final() -> None:
+            for split, stream in streams.items():
+                stream.flush()
+                os.fsync(stream.fileno())
+                progress[split] = stream.tell()
+            write_atomically(part / "progress.json", json.dumps(progress), sync=True)
+
+        for split, stream in streams.items():
+            stream.truncate(progress[split])
+        for tokens in tokens_of_batches:
+            progress["batches"] += 1
+            streams["train" if progress["batches"] % val_every else "val"].write(tokens.data)
+            bar.update(len(tokens))
+            if progress["batches"] % EVERY == 0:
+                make_final()
+        make_final()
+
+
+def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write meta.json, rename the folder and return meta.json. Raises DataError if a split has no tokens."""
+    dtype = np.dtype(token_type(tokenizers.from_spec(progress["tokenizer"]).vocab_size))
+    meta: dict[str, Any] = {"format": FORMAT, "dtype": str(dtype)}
+    meta |= {key: progress[key] for key in ("made_from", "tokenizer")}
+    for split in SPLITS:
+        file = part / f"{split}.bin"
+        meta[split] = {"tokens": file.stat().st_size // dtype.itemsize, "sha256": file_digest(file)}
+        if not meta[split]["tokens"]:
+            raise DataError("--val-fraction: the text is too short for a validation split; increase it")
+    write_atomically(part / "meta.json", json.dumps(meta, indent=1), sync=True)
+    part.rename(out)
+    (out / "progress.json").unlink()
+    return meta
 
 
 def main() -> None:

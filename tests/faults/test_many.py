@@ -2,7 +2,6 @@
 tests/sweep/test_runner.py.)"""
 
 import os
-import platform
 import random
 import time
 from pathlib import Path
@@ -38,17 +37,14 @@ def test_some_that_prepare_one_text_at_once_end_with_one_dataset(tmp_path, numbe
 
 
 @pytest.mark.slow
-def test_what_a_killed_preparation_left_is_removed_and_what_a_living_one_has_is_not(tmp_path):
-    dead = programs.Program("train.py", "--help", cwd=tmp_path)
-    dead.communicate()
+def test_an_old_unfinished_preparation_is_removed_and_a_new_one_is_not(tmp_path):
     cache = tmp_path / "cache"
-    for process in (dead.pid, os.getpid()):
-        left = cache / f".preparing-{process}@{platform.node()}-abc"
-        left.mkdir(parents=True)
-        (left / "train.bin").write_bytes(bytes(100))
-        os.utime(left, (0, 0))
+    for name in (".preparing-old", ".preparing-new"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "train.bin").write_bytes(bytes(100))
+    os.utime(cache / ".preparing-old", (0, 0))
     assert together(tmp_path, 1) == [(0, "")]
-    assert [folder.name.split("@")[0] for folder in cache.glob(".*")] == [f".preparing-{os.getpid()}"]
+    assert [folder.name for folder in cache.glob(".*")] == [".preparing-new"]
 
 
 @pytest.mark.slow

@@ -53,20 +53,6 @@ def test_one_value_per_channel_in_training_and_other_channels_are_errors():
         norm(torch.zeros(2, 5, 7))
 
 
-@given(seed=SEEDS, scale=st.floats(0.1, 50))
-@settings(deadline=None)
-def test_batchnorm_is_invariant_to_shift_and_scale_of_a_channel(seed, scale):
-    x = drawn((3, 4, 5), seed)
-    assert (BatchNorm(5, 1e-5 * scale**2).double()(x * scale) - BatchNorm(5).double()(x)).abs().max() < 1e-12
-    a, b = torch.linspace(0.5, 3, 5).double(), drawn((5,), seed + 1)
-    exact = BatchNorm(5, eps=0.0).double()
-    assert (exact(a * x + b) - exact(x)).abs().max() < 1e-12
-    x, at_each_step = drawn((16, 4, 5), seed + 3), drawn((4, 5), seed + 2).exp()
-    by_position = PositionBatchNorm(5, max_steps=4, eps=0.0).double()
-    assert (by_position(at_each_step * x + b) - by_position(x)).abs().max() < 1e-12
-    assert (exact(at_each_step * x) - exact(x)).abs().max() > 1e-3
-
-
 # the family ------------------------------------------------------------------------------------------
 
 

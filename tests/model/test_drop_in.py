@@ -114,18 +114,6 @@ def test_it_can_be_made_on_the_meta_device_and_reset_elsewhere():
     LayerNorm(6, bias=False).reset_parameters()
 
 
-@pytest.mark.parametrize("detach", [False, True])
-def test_a_copy_is_equal_and_shares_nothing(detach):
-    norm = randomized(LayerNorm(6, detach_statistics=detach).double())
-    twin = copy.deepcopy(norm)
-    x = drawn((3, 6)).requires_grad_()
-    assert torch.equal(norm(x), twin(x))
-    gradients = [torch.autograd.grad(one(x).pow(3).sum(), x)[0] for one in (norm, twin)]
-    assert torch.equal(*gradients)
-    randomized(twin)
-    assert not torch.equal(norm(x), twin(x))
-
-
 # gives torch's values ----------------------------------------------------------------------------------
 
 
@@ -191,15 +179,6 @@ def gpt2(dtype: torch.dtype) -> nn.Module:
     return randomized(GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, **ends)).to(dtype))
 
 
-def bert(dtype: torch.dtype) -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return randomized(BertForMaskedLM(BertConfig(vocab_size=61, **sizes, **no_dropout)).to(dtype))
-
-
 def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
     """Compare outputs and gradients of all parameters after replacing torch's norms by ours."""
     results = []
@@ -217,9 +196,8 @@ def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("make", [gpt2, bert])
-def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same(make, dtype):
-    same(make(dtype), torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0)), dtype)
+def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same(dtype):
+    same(gpt2(dtype), torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0)), dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -283,20 +261,6 @@ def test_derivatives_of_any_order_are_those_of_the_formula(detach):
             results.append(y)
         torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
         assert results[0].abs().max() > 0.1
-
-
-@pytest.mark.parametrize("vectorize", [False, True])
-def test_torchs_functional_derivatives_are_the_same(vectorize):
-    ours, torchs = randomized(LayerNorm(4).double()), nn.LayerNorm(4).double()
-    torchs.load_state_dict(ours.state_dict())
-    functional, x = torch.autograd.functional, drawn((3, 4))
-    for of in (functional.hessian, functional.jacobian):
-        results = [
-            of(lambda x, norm=norm: norm(x).pow(3).sum(), x, vectorize=vectorize) for norm in (ours, torchs)
-        ]
-        torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-    results = [functional.jvp(norm, x, drawn((3, 4), seed=4))[1] for norm in (ours, torchs)]
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code

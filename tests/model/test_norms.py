@@ -44,15 +44,6 @@ def test_layernorm_is_more_accurate_than_torchs_on_rows_with_a_large_mean(mean):
     assert ours < torchs
 
 
-def test_layernorm_is_right_where_the_one_pass_variance_is_nan():
-    row = (100 + torch.arange(32, dtype=torch.float32) * 1e-3)[None]
-    one_pass = row.square().mean(-1) - row.mean(-1).square()  # cancels to less than 0
-    assert torch.rsqrt(one_pass + 1e-5).isnan().all()
-    torch.testing.assert_close(
-        LayerNorm(32)(row).double(), F.layer_norm(row.double(), (32,)), rtol=1e-5, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_layernorm_takes_statistics_of_low_precision_in_fp32(dtype):
     x = drawn((3, 64), dtype=torch.float32).to(dtype) + 30  # bf16 rounds by as much as these differ
@@ -74,56 +65,6 @@ def test_detached_statistics_change_the_gradient_of_layernorm_and_not_its_output
     torch.testing.assert_close(gradient, g * norm.weight / sigma)
     (other,) = torch.autograd.grad(norm(x), x, g)
     assert (gradient - other).abs().max() > 0.1
-
-
-# invariances: exact, as ε is scaled too ---------------------------------------------------------------
-
-SCALES, SHIFTS = st.floats(0.1, 50), st.floats(-5, 5)
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool((a - b).abs().max() < 1e-12 * max(1.0, b.abs().max().item()))
-
-
-@given(seed=SEEDS, shift=SHIFTS, scale=SCALES)
-@settings(deadline=None)
-def test_layernorm_is_invariant_to_shift_and_scale_of_a_token(seed, shift, scale):
-    x = drawn((2, 3, 16), seed)
-    shifts, scales = shift * drawn((2, 3, 1), seed + 1), scale
-    assert close(LayerNorm(16, 1e-5 * scale**2).double()(x * scales), LayerNorm(16, 1e-5).double()(x))
-    assert (LayerNorm(16).double()(x + shifts) - LayerNorm(16).double()(x)).abs().max() < 1e-12
-
-
-@given(seed=SEEDS, scale=SCALES)
-@settings(deadline=None)
-def test_rmsnorm_and_scalenorm_are_invariant_to_the_scale_of_a_token_only(seed, scale):
-    x = drawn((2, 3, 16), seed)
-    assert close(RMSNorm(16, 1e-5 * scale**2).double()(x * scale), RMSNorm(16, 1e-5).double()(x))
-    assert close(ScaleNorm(16, 1e-5 * scale).double()(x * scale), ScaleNorm(16, 1e-5).double()(x))
-    for norm in (RMSNorm(16).double(), ScaleNorm(16).double()):
-        assert (norm(x + 1) - norm(x)).abs().max() > 0.1
-
-
-@given(seed=SEEDS, scale=SCALES)
-@settings(deadline=None)
-def test_groupnorm_is_invariant_to_shift_and_scale_of_a_group(seed, scale):
-    x, norm = drawn((2, 3, 64), seed), GroupNorm(64, 4, eps=0.0).double()
-    scales = scale * torch.tensor([1.0, 2.0, 0.5, 3.0]).double().repeat_interleave(16)
-    shifts = drawn((2, 3, 4), seed + 1).repeat_interleave(16, dim=-1)
-    assert (norm(x * scales + shifts) - norm(x)).abs().max() < 1e-12
-    assert close(GroupNorm(64, 4, 1e-5 * scale**2).double()(x * scale), GroupNorm(64, 4, 1e-5).double()(x))
-    assert (norm(x * torch.linspace(1, 2, 64)) - norm(x)).abs().max() > 0.01  # within a group it is not
-
-
-@given(seed=SEEDS)
-@settings(deadline=None)
-def test_dyt_and_derf_are_bounded_odd_and_elementwise(seed):
-    x = drawn((2, 3, 16), seed)
-    for norm in (DynamicTanh(16, alpha=0.7).double(), DynamicErf(16, alpha=0.7).double()):
-        y = norm(x)
-        assert y.abs().max() < 1
-        assert torch.equal(norm(-x), -y)
-        assert torch.equal(norm(x[:1, 1:2, 3:4].expand(1, 1, 16))[..., 0], y[:1, 1:2, 3])
 
 
 # the same functions in other libraries ---------------------------------------------------------------
@@ -220,6 +161,9 @@ def test_every_norm_keeps_shape_and_dtype_and_gives_finite_gradients(name):
         assert (y.shape, y.dtype) == ((2, 3, 12), dtype)
         y.float().square().sum().backward()
         assert all(p.grad.isfinite().all() for p in norm.parameters())
+        y = norm.eval()(drawn((2, 3, 12), dtype=dtype))
+        assert (y.shape, y.dtype) == ((2, 3, 12), dtype)
+        norm.train()
 
 
 VARIED = {

@@ -16,7 +16,7 @@ from model.mlp import MLP, swiglu
 from model.norms import RMSNorm
 from model.scales import LearnedScale
 from tests.conftest import configured
-from tests.helpers.model import SMALL_KEYS, drawn, random_tokens, small
+from tests.helpers.model import SMALL_KEYS, drawn, small
 from training.build import build_model, resolved_auto
 
 NO_POSITIONS = {"embedding": partial(Embedding, positions=nn.Identity)}
@@ -28,18 +28,6 @@ def built(*overrides: str) -> GPT:
 
 
 # positions --------------------------------------------------------------------------------------------
-
-
-def test_rotated_products_depend_on_the_distance_alone_and_lengths_are_kept():
-    q, k = drawn((1, 2, 1, 8), 1).expand(1, 2, 20, 8), drawn((1, 2, 1, 8), 2).expand(1, 2, 20, 8)
-    a, b = Rotary(8)(q), Rotary(8)(k)
-    products = (a @ b.transpose(-2, -1))[0, 0]  # of query t and key s
-    for distance in range(-19, 20):
-        diagonal = products.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
-    assert products[0].std() > 0.01
-    torch.testing.assert_close(a.norm(dim=-1), q.norm(dim=-1))
-    assert torch.equal(a[:, :, 0], q[:, :, 0])
 
 
 def test_rotary_positions_are_those_of_hugging_faces_gpt_neox():
@@ -238,17 +226,6 @@ def test_the_learned_scale_is_initialised_to_the_root_of_the_width():
     x = torch.tensor([[1, 2, 3]])
     expected = 4 * (model.embed.tokens.weight[[1, 2, 3]] + model.embed.positions.weight[:3])
     torch.testing.assert_close(model.embed(x)[0], expected)
-
-
-def test_the_modern_model_has_all_options_and_takes_another_norm():
-    config = configured("model=modern")
-    options = config.model
-    assert (config.norm.name, options.qk_norm.name) == ("rmsnorm", "rmsnorm")
-    assert (options.positions, options.activation) == ("rotary", "relu2")
-    assert configured("model=modern", "norm=layernorm").norm.name == "layernorm"
-    model = build_model(config, 11)
-    F.cross_entropy(model(random_tokens()).flatten(0, 1), random_tokens(seed=1).flatten()).backward()
-    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_vectors_and_scalars_take_no_weight_decay():

@@ -1,4 +1,4 @@
-"""A placement is its equation, and the variance of the residual stream is that of its paper."""
+"""A placement is its equation. (The variance of the stream in each: tests/findings/test_independent.py.)"""
 
 from functools import partial
 
@@ -6,17 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from model import GPT
-from model.embeddings import Embedding
-from model.init import XAVIER
-from model.norms import LayerNorm
 from model.placements import (
     DeepNorm,
     Keel,
     LayerNormScaling,
     Mix,
-    Output,
-    Peri,
     Post,
     Pre,
     Residual,
@@ -115,68 +109,3 @@ def test_final_norm_and_initialization_of_each_placement():
 def test_no_two_slots_share_a_norm(placement, count):
     model = small(norm=nn.LayerNorm, placement=placement)
     assert len({id(m) for m in model.modules() if isinstance(m, nn.LayerNorm)}) == count
-
-
-# the initial variance of the residual stream ----------------------------------------------------------
-
-
-def variances(placement, n_layer: int) -> torch.Tensor:
-    """Return the variance of the stream after the embedding and after each block, the mean over two seeds:
-    (n_layer + 1,).
-
-    As in the papers' analyses: Xavier's initialization, an untied head, embeddings of norm 1, with a norm if
-    the stream is normed, so that the first block gets what every block gets.
-    """
-    normed = not placement(n_layer).final_norm
-    by_seed = []
-    for seed in range(2):
-        model = GPT(
-            vocab_size=65,
-            block_size=64,
-            n_layer=n_layer,
-            n_head=4,
-            n_embd=128,
-            norm=LayerNorm,
-            placement=placement,
-            embedding=partial(Embedding, norm=LayerNorm if normed else nn.Identity),
-            init=XAVIER,
-            tie=False,
-            seed=seed,
-        )
-        stream = []
-        for module in (model.embed, *model.blocks):
-            module.register_forward_hook(lambda _, args, x, stream=stream: stream.append(x.var()))
-        with torch.no_grad():
-            model(torch.randint(65, (2, 64), generator=torch.Generator().manual_seed(seed)))
-        by_seed.append(torch.stack(stream))
-    return torch.stack(by_seed).mean(0)
-
-
-@pytest.mark.parametrize("placement", [Peri, Output])
-def test_with_a_norm_after_each_branch_the_variance_grows_by_1_per_branch(placement):
-    """Kim et al. 2025: each branch adds a variance of 1 to a stream that it is uncorrelated with."""
-    stream = variances(placement, 16)
-    growth = stream[[4, 8, 16]] - stream[0]
-    torch.testing.assert_close(growth, torch.tensor([8.0, 16.0, 32.0]), rtol=0.1, atol=0)
-
-
-@pytest.mark.parametrize("placement", [Post, DeepNorm, Keel])
-def test_with_a_norm_on_the_stream_its_variance_is_1_at_every_depth(placement):
-    torch.testing.assert_close(variances(placement, 8), torch.ones(9), rtol=0, atol=0.01)
-
-
-def test_in_pre_norm_the_variance_grows_linearly_and_with_layernorm_scaling_logarithmically():
-    """From 4 to 8, to 16, to 32 blocks: Xiong et al. 2020 (linear) and Sun et al. 2025, whose 1/√ℓ makes it
-    the harmonic series (logarithmic)."""
-
-    def growth(placement) -> torch.Tensor:
-        return variances(placement, 32)[[4, 8, 16, 32]].diff()  # of each doubling
-
-    linear, logarithmic = growth(Pre), growth(LayerNormScaling)
-    torch.testing.assert_close(linear[1:] / linear[:-1], torch.full((2,), 2.0), rtol=0.3, atol=0)
-    torch.testing.assert_close(logarithmic / logarithmic.mean(), torch.ones(3), rtol=0.3, atol=0)
-
-
-def test_with_branches_initialised_to_0_the_variance_is_constant():
-    stream = variances(ReZero, 8)
-    assert torch.equal(stream, stream[:1].expand(9))

@@ -1,0 +1,152 @@
+"""Text files -> batches of rows -> token ids, for corpora larger than memory. Hugging Face `datasets` streams
+the rows, and several processes tokenize them, so no more than a few batches are in memory.
+"""
+
+import glob
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import tokenizers
+from data.token_files import token_type
+from system.errors import DataError
+
+END = "<|endoftext|>"
+TEXT, LINES, TABLE = (".txt", ".md", ".text"), (".jsonl", ".ndjson", ".json"), (".parquet",)
+ROWS = 1000  # read at once
+Tokens = NDArray[np.unsignedinteger]
+
+
+def kind_of(file: Path) -> str:
+    """Return the file's extension, without that of its compression. Raises DataError if it is unknown."""
+    kind = Path(file.stem).suffix if file.suffix in (".gz", ".zst") else file.suffix
+    if kind not in (*TEXT, *LINES, *TABLE):
+        raise DataError(f"{file}: unknown extension; expected one of {' '.join((*TEXT, *LINES, *TABLE))}")
+    return kind
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows of a file: lines of text, JSON objects or documents."""
+
+    file: Path
+    field: str
+    start: int  # rows of the file before it
+    rows: list[str]
+
+    def texts(self) -> list[str]:
+        """Return its documents; plain text is joined into one. Raises DataError at a row without text."""
+        if kind_of(self.file) in TEXT:
+            return ["".join(self.rows)]
+        if kind_of(self.file) in TABLE:
+            return self.rows
+        return [self.document(line) for line in self.rows if not line.isspace()]
+
+    def document(self, line: str) -> str:
+        try:
+            text: str = json.loads(line)[self.field]
+            text.encode()  # refuses lone surrogates
+            return text
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise DataError(
+                f"{self.file}: not a JSON object with a text {self.field!r}: {line[:60].rstrip()}…; "
+                "correct the line, or choose another --field"
+            ) from None
+
+
+def batches_of(file: Path, field: str, size: int) -> Iterator[Batch]:
+    """Yield the rows of a file in batches of at least ``size`` characters, but for the last."""
+    start, length, rows = 0, 0, list[str]()
+    for row in rows_of(file, field):
+        rows.append(row)
+        length += len(row)
+        if length >= size:
+            yield Batch(file, field, start, rows)
+            start, length, rows = start + len(rows), 0, []
+    if rows:
+        yield Batch(file, field, start, rows)
+
+
+def rows_of(file: Path, field: str) -> Iterator[str]:
+    """Yield the lines of a file, or the texts in a Parquet file. Raises DataError if it cannot be read."""
+    import pyarrow
+    from datasets import load_dataset, logging
+
+    logging.set_verbosity(logging.CRITICAL)
+    options: dict[str, Any]
+    format_, options = "text", {"keep_linebreaks": True}
+    if kind_of(file) in TABLE:
+        format_, options = "parquet", {"columns": [field]}
+    try:
+        if file.suffix == ".zst":  # `datasets` does not notice that one is truncated
+            with pyarrow.input_stream(str(file)) as stream:
+                while stream.read(2**20):
+                    pass
+        name = glob.escape(str(file))
+        rows: Any = load_dataset(format_, data_files=name, split="train", streaming=True, **options)
+        for table in rows.with_format("arrow").iter(ROWS):
+            for text in table.column(0).to_pylist():
+                if not isinstance(text, str | None):
+                    raise ValueError(f"column {field!r} is not text")
+                yield text or ""
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        message = str(error).partition("\n")[0]
+        raise DataError(f"{file}: {message}; check the file and --field") from None
+
+
+# --------------------------------------------------------------------------------------------------
+# Tokens of batches
+
+tokenizer: tokenizers.Tokenizer  # in a worker
+
+
+def start_worker(spec: dict[str, Any]) -> None:
+    """Initialise a worker, which ends when its parent does."""
+    global tokenizer
+
+    parent: Any = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    tokenizer = tokenizers.from_spec(spec)
+
+
+def encode(batch: Batch) -> Tokens:
+    """Return the token ids of a batch, 1-D. Documents end with <|endoftext|>, or a line break in its
+    absence."""
+    is_document = kind_of(batch.file) not in TEXT
+    has_end = END in getattr(tokenizer, "special", ())
+    end = [tokenizer.vocab_size - 1] if is_document and has_end else []  # GPT-2's only special token
+    line_break = "\n" if is_document and not has_end else ""
+    try:
+        ids = [part for text in batch.texts() for part in (tokenizer.encode(text + line_break), end)]
+    except DataError as error:
+        raise DataError(f"{batch.file}: after row {batch.start:,}: {error}") from None
+    return np.concatenate([[], *ids], dtype=token_type(tokenizer.vocab_size), casting="unsafe")
+
+
+def encoded(batches: Iterable[Batch], processes: int, spec: dict[str, Any]) -> Iterator[Tokens]:
+    """Yield the token ids of each batch, computed by several processes; Ctrl-C reaches this process alone."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=start_worker, initargs=(spec,))
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by processes started now
+    for _ in range(processes):
+        pool.submit(os.getpid)
+    signal.signal(signal.SIGINT, handler)
+    pending: deque[Future[Tokens]] = deque()
+    with pool:
+        for batch in batches:
+            pending.append(pool.submit(encode, batch))
+            if len(pending) > 2 * processes:
+                yield pending.popleft().result()
+        yield from (future.result() for future in pending)
