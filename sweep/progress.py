@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -41,8 +42,18 @@ class ProgressWatcher:
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.poll, daemon=True)
         self.width = max((len(job.name) for job in jobs), default=0)
+        self.bar = None
+        if self.stdout.isatty():
+            console = Console(file=self.stdout, highlight=False)
+            columns = (BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn())
+            self.bar = Progress(
+                *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self.task = self.bar.add_task("", total=self.work or 1)
 
     def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
         self.update()
         self.thread.start()
         return self
@@ -51,6 +62,8 @@ class ProgressWatcher:
         self.stop.set()
         self.thread.join()
         self.update()
+        if self.bar:
+            self.bar.stop()
 
     def poll(self) -> None:
         while not self.stop.wait(INTERVAL):
@@ -66,14 +79,22 @@ class ProgressWatcher:
             count = f"{self.ended:>{digits}}/{len(self.jobs)}"
             self.print(f"{count}  {job.name:<{self.width}}  {outcome_line(job)}{left}")
         now = time.monotonic()
-        if now - self.last_print > max(30, 0.05 * (now - self.start)) and self.unprinted:
-            jobs = [job for job in self.unprinted if job_record.read(job.folder).get("state") == "running"]
-            running = ", ".join(f"{job.name} {job.fraction_done():.0%}" for job in jobs)
-            self.print(f"{' ' * (2 * digits + 3)}running: {running}; {self.time_left()}")
+        if self.bar:
+            self.bar.update(self.task, completed=self.work_done(), description=self.running())
+        elif now - self.last_print > max(30, 0.05 * (now - self.start)) and self.unprinted:
+            self.print(f"{' ' * (2 * digits + 3)}{self.running()}; {self.time_left()}")
 
     def print(self, line: str) -> None:
         self.last_print = time.monotonic()
-        print(line, file=self.stdout, flush=True)
+        if self.bar:
+            self.bar.console.print(line, markup=False, soft_wrap=True)
+        else:
+            print(line, file=self.stdout, flush=True)
+
+    def running(self) -> str:
+        """Return the names of the running jobs, each with its fraction done."""
+        jobs = [job for job in self.unprinted if job_record.read(job.folder).get("state") == "running"]
+        return "running: " + ", ".join(f"{job.name} {job.fraction_done():.0%}" for job in jobs)
 
     def work_done(self) -> float:
         return sum(job.work * job.fraction_done() for job in self.todo)
