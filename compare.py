@@ -53,14 +53,12 @@ def report_of(args: argparse.Namespace) -> Report:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
         raise ComparisonError(f"{' '.join(args.runs)}: no run in it has ended{why}{more}; train some first")
-    baseline = dict(part.split("=", 1) for part in args.baseline.split(",")) if args.baseline else None
-    report = build_report(runs, args.metric, baseline, args.over, args.mixed)
+    report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed)
     report.passed_over = [*map(escaped, passed_over)]
     return report
 
 
 def compare(args: argparse.Namespace, console: Console) -> None:
-    """Print the table and write the report."""
     report = report_of(args)
     console.print(table.render(report))
     from comparison.write import write_report  # Jinja2 and the drawing library, after the table is printed
@@ -83,19 +81,17 @@ def compare_two(args: argparse.Namespace, console: Console) -> None:
 
 def watch(args: argparse.Namespace, console: Console) -> None:
     """Print the table again whenever it changes, until Ctrl-C."""
-    before = ""
+    shown = ""
     while True:
-        try:
-            rendered = table.render(report_of(args))
-        except ComparisonError as error:  # for example, no run has ended yet
-            rendered = Text(escaped(str(error)))
         with console.capture() as printed:
-            console.print(rendered)
-        if printed.get() != before:
-            before = printed.get()
+            try:
+                console.print(table.render(report_of(args)))
+            except ComparisonError as error:  # for example, no run has ended yet
+                console.print(Text(escaped(str(error))))
+        if printed.get() != shown:
+            shown = printed.get()
             console.clear()
-            console.print(rendered)
-            sys.stdout.flush()
+            print(shown, end="", flush=True)
         time.sleep(max(0.1, args.every))
 
 
@@ -116,7 +112,8 @@ def main() -> None:
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch; default: 5")
     args = parser.parse_args()
-    if args.baseline and not all("=" in part for part in args.baseline.split(",")):
+    args.baseline = [part.split("=", 1) for part in args.baseline.split(",")] if args.baseline else []
+    if any(len(pair) != 2 for pair in args.baseline):
         parser.error("--baseline: write KEY=VALUE, as norm=layernorm,placement=pre")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)

@@ -1,6 +1,7 @@
 """Caveats of a comparison: how rates were chosen, the data regime, what else differs, and what it costs."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,11 +27,10 @@ def rates(families: Sequence[Family], chosen_elsewhere: bool) -> str:
             "(confounded)."
         )
     alone = [title(family.keys) for family in families if len(family.rates) == 1]
+    exception = f" At one rate only, and so confounded: {grouping.join(alone)}." if alone else ""
     return (
         f"Each at its own best learning rate of {tried}, by the mean over seeds. The runs that are compared "
-        "chose it, which the verdicts account for (Bonferroni)."
-        + f" At one rate only, and so confounded: {grouping.join(alone)}."
-        * bool(alone)
+        f"chose it, which the verdicts account for (Bonferroni).{exception}"
     )
 
 
@@ -56,22 +56,19 @@ def span(values: Sequence[float], form: str) -> str:
 
 def couplings(runs: Sequence[Run]) -> list[str]:
     """Return a sentence on the settings that norm and placement decided, as a final norm; nothing if none."""
-    deciding = [
-        key
-        for key in ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
-        if key in runs[0].config and len({run.config.get(key) for run in runs}) > 1
-    ]
+    keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
+    deciding = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
     settled = [run.environment.get("settled", {}) for run in runs]
-    titles: dict[str, dict[str, dict[str, None]]] = {}  # key -> value -> titles of the runs with it, in order
+    titles: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # by key and value
     for run, values in zip(runs, settled, strict=True):
         for key, value in values.items():
-            decided_by = title({part: run.config.get(part) for part in deciding})
-            titles.setdefault(key, {}).setdefault(as_text(value), {})[decided_by] = None
+            titles[key][as_text(value)].append(title({part: run.config.get(part) for part in deciding}))
     sentences = []
     for key, by_value in titles.items():
         everywhere = all(key in values for values in settled)
-        usual = max(by_value, key=lambda value: len(by_value[value])) if everywhere else None
-        words = [f"{value} for {grouping.join(who)}" for value, who in by_value.items() if value != usual]
+        usual = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
+        others = {value: dict.fromkeys(who) for value, who in by_value.items() if value != usual}
+        words = [f"{value} for {grouping.join(who)}" for value, who in others.items()]
         words += [f"{'else ' * bool(words)}{usual}"] if usual is not None else []
         sentences.append(f"{key}={', '.join(words)}")
     return [f"Settled by norm and placement: {'; '.join(sentences)}."] if sentences else []
@@ -92,10 +89,10 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
 def differences(runs: Sequence[Run]) -> list[str]:
     """Return what else may explain a difference: other code, versions or machines."""
     environments = [run.environment for run in runs]
-    conditions = {
-        "torch": [e["packages"]["torch"] for e in environments],
-        "processor or GPU": [(e["processor"], e["device"].partition(":")[0]) for e in environments],
-    } | {key: [e[key] for e in environments] for key in ("precision", "threads", "compile")}
+    conditions = {key: [e[key] for e in environments] for key in ("precision", "threads", "compile")}
+    machines = [(e["processor"], e["device"].partition(":")[0]) for e in environments]
+    torches = [e["packages"]["torch"] for e in environments]
+    conditions = {"torch": torches, "processor or GPU": machines} | conditions
     warnings = []
     for name, values in conditions.items():
         if len(different := sorted({*map(repr, values)})) > 1:
@@ -111,11 +108,11 @@ def differences(runs: Sequence[Run]) -> list[str]:
 def cost(group: Group) -> dict[str, Any]:
     """Return the median over runs of each one's median tokens/s, the largest memory, and the parameters."""
     speeds = [float(np.median(v[1])) for run in group.runs if (v := run.metrics.get("train/tokens_per_s"))]
-    memory = [m for run in group.runs if (m := run.status.get("peak_memory"))]
+    memory = [run.status.get("peak_memory") or math.nan for run in group.runs]
     gaps = finite_gaps(group.runs)
     return {
         "tokens/s": float(np.median(speeds)) if speeds else math.nan,
-        "memory": max(memory, default=math.nan),
+        "memory": float(np.fmax.reduce(memory)),
         "parameters": max(run.environment.get("parameters", 0) for run in group.runs),
         "leaks": any(run.leaks for run in group.runs),
         "gap": float(np.mean(gaps)) if gaps else math.nan,

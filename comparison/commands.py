@@ -16,9 +16,8 @@ def rerun(run: Run) -> str:
 
 
 def more_seeds(groups: Sequence[Group], needed: tuple[int, int] | None) -> str:
-    """Return the command that brings groups to the same seeds: the fewest that may settle the question, at
-    least three, at most MAX_SEEDS. Empty for averages over a key, and if the runs do not say how they were
-    made."""
+    """Return the command that brings groups to the same seeds: the fewest that may settle the question, 3 to
+    MAX_SEEDS. Empty for averages over a key, and if the runs do not say how they were made."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
     target = min(max(needed[0] if needed else 0, 3), MAX_SEEDS)
     first = max(seeds, default=-1) + 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from comparison.groups import Group
@@ -27,8 +28,7 @@ CURVES = (
 
 @dataclass
 class Band:
-    """A metric of a group against step, tokens and seconds: arrays of one length. The ends of the interval,
-    low and high, are NaN below three seeds."""
+    """A metric of a group. The ends of the interval, low and high, are NaN below three seeds."""
 
     step: Floats
     tokens: Floats
@@ -39,14 +39,15 @@ class Band:
 
 
 def band(group: Group, metric: str) -> Band | None:
-    """Return the mean over the runs that have the metric at a step; None if no run has it."""
+    """Return the mean over the runs that have the metric at a step; None if no run has it. In the means of
+    tokens and seconds a run that ended earlier counts with its last ones."""
     runs = [run for run in group.runs if metric in run.metrics]
     steps = thinned_steps(runs, metric, POINTS)
     if not len(steps):
         return None
     values = np.stack([values_at(steps, *run.curve(metric)) for run in runs])  # (runs, steps)
     tokens, seconds = (
-        mean(np.stack([values_at(steps, run.axes["step"], run.axes[axis]) for run in runs]))
+        np.mean([run.axes[axis][last_rows(run.axes["step"], steps)] for run in runs], axis=0)
         for axis in ("tokens", "seconds")
     )
     middle, n = mean(values), np.isfinite(values).sum(axis=0)
@@ -59,19 +60,12 @@ def band(group: Group, metric: str) -> Band | None:
 
 @dataclass
 class Map:
-    """A statistic of each block against the step, for several groups.
+    """A statistic of each block, for several groups."""
 
-    Attributes:
-        name: as ``act.rms/*.mlp``.
-        steps: (columns,)
-        blocks: the numbers of the blocks, as 03.
-        values: for each group, the mean over its seeds, (blocks, columns); NaN where no seed has a value.
-    """
-
-    name: str
-    steps: Floats
-    blocks: list[str]
-    values: list[Floats]
+    name: str  # as act.rms/*.mlp
+    steps: Floats  # (columns,)
+    blocks: list[str]  # their numbers, as 03
+    values: list[Floats]  # for each group (blocks, columns); NaN where no seed has a value
 
 
 def maps(groups: Sequence[Group]) -> list[Map]:
@@ -102,12 +96,17 @@ def thinned_steps(runs: Sequence[Run], metric: str, limit: int) -> Floats:
     return steps[np.unique(np.linspace(0, len(steps) - 1, min(limit, len(steps))).round().astype(int))]
 
 
+def last_rows(logged: Floats, steps: Floats) -> NDArray[np.intp]:
+    """Return the index of the last logged step that is not after each of ``steps``; at least 0."""
+    return np.maximum(np.searchsorted(logged, steps, side="right") - 1, 0)
+
+
 def values_at(steps: Floats, logged: Floats, values: Floats) -> Floats:
-    """Return the values that were logged at ``steps``, which are sorted; NaN where none was."""
-    result = np.full(len(steps), np.nan)
-    _, target, source = np.intersect1d(steps, logged, return_indices=True)
-    result[target] = values[source]
-    return result
+    """Return the values that were logged at ``steps``; NaN where none was."""
+    if not len(logged):
+        return np.full(len(steps), np.nan)
+    index = last_rows(logged, steps)
+    return np.where(logged[index] == steps, values[index], np.nan)
 
 
 def mean(values: Floats) -> Floats:

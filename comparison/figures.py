@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from comparison.curves import Band, Map
 from comparison.rates import Sensitivity
 
 Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
 FORMATS = (".svg", ".png", ".pdf")  # in which a figure can be saved
-COLORS = (  # Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed
-    *("#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#ff9da7", "#9c755f"),
-    "#bab0ac",
-)
+# Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed.
+COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # groups above which a figure has lines without points, and there are no maps
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
@@ -44,24 +44,21 @@ def number(field: str, title: str, **options: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}} | options
 
 
-def category(field: str, title: str, **options: Any) -> Spec:
-    return {"field": field, "type": "ordinal", "title": title} | options
+def category(name: str, **options: Any) -> Spec:
+    return {"field": name, "type": "ordinal", "title": name} | options
 
 
 def tooltip(*fields: str, **formats: str) -> Spec:
     """Return a tooltip with these fields, and with those that have a format."""
-    return {
-        "tooltip": [{"field": f} for f in fields] + [{"field": f, "format": s} for f, s in formats.items()]
-    }
+    formatted = [{"field": field, "format": form} for field, form in formats.items()]
+    return {"tooltip": [{"field": field} for field in fields] + formatted}
 
 
 def by_group(titles: Sequence[str]) -> Spec:
     """Return the channels of the colour and dash of each group, which are the same in every figure."""
-    colors = {"domain": list(titles), "range": [color_of(i) for i in range(len(titles))]}
-    dashes = {
-        "domain": list(titles),
-        "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in range(len(titles))],
-    }
+    domain, numbers = list(titles), range(len(titles))
+    colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
+    dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
     return {
         "color": {"field": "group", "title": None, "scale": colors},
         "strokeDash": {"field": "group", "legend": None, "scale": dashes},
@@ -89,34 +86,29 @@ def curves(titles: Sequence[str], metric: str, axis: str = "step") -> Spec:
 
 
 def curve_rows(titles: Sequence[str], bands: Sequence[Band | None]) -> Rows:
-    rows: Rows = []
-    for title, band in zip(titles, bands, strict=True):
-        if band:
-            points = zip(*vars(band).values(), strict=True)
-            rows += [
-                {"group": title} | dict(zip(vars(band), map(rounded, point), strict=True)) for point in points
-            ]
-    return rows
+    return [
+        {"group": title} | dict(zip(vars(band), map(rounded, point), strict=True))
+        for title, band in zip(titles, bands, strict=True)
+        if band
+        for point in zip(*vars(band).values(), strict=True)
+    ]
 
 
 def heat(statistic: Map, columns: int = 4) -> Spec:
     """A map per group: steps from left to right, the last block on top. Rows: group, step, block, value."""
-    scale = {"type": "log"} if spans_decades(statistic) else {"zero": False}
+    values = np.concatenate([array.ravel() for array in statistic.values])
+    values = values[np.isfinite(values)]
+    wide = len(values) and values.min() > 0 and values.max() > 30 * values.min()
+    scale = {"type": "log"} if wide else {"zero": False}
     encoding = {
-        "x": category("step", "step", axis={"labelOverlap": True, "labelAngle": 0}),
-        "y": category("block", "block", sort="descending"),
+        "x": category("step", axis={"labelOverlap": True, "labelAngle": 0}),
+        "y": category("block", sort="descending"),
         "color": number("value", statistic.name, scale={"scheme": "viridis"} | scale),
     }
     height = max(60, min(220, 18 * len(statistic.blocks)))
     encoding |= tooltip("group", "step", "block", value=".4g")
     inner = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
     return spec(facet={"field": "group", "title": None, "sort": None}, columns=columns, spec=inner)
-
-
-def spans_decades(statistic: Map) -> bool:
-    """Return whether the values span more than a linear scale can show."""
-    values = [float(v) for array in statistic.values for v in array.ravel() if math.isfinite(v)]
-    return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
 
 
 def heat_rows(titles: Sequence[str], statistic: Map) -> Rows:
@@ -129,9 +121,9 @@ def heat_rows(titles: Sequence[str], statistic: Map) -> Rows:
     ]
 
 
-def profile(titles: Sequence[str], name: str) -> Spec:
+def profile(titles: Sequence[str]) -> Spec:
     """A statistic through the depth at one step. Rows: group, block, value."""
-    encoding = {"x": category("block", "block", axis={"labelAngle": 0}), "y": number("value", name)}
+    encoding = {"x": category("block", axis={"labelAngle": 0}), "y": number("value", "")}
     encoding |= tooltip("group", "block", value=".4g") | by_group(titles)
     return spec(width=640, height=260, mark=LINE, encoding=encoding)
 

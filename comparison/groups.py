@@ -5,7 +5,7 @@ import fnmatch
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
@@ -24,18 +24,12 @@ class ComparisonError(UserError):
 
 @dataclass
 class Group:
-    """Runs that differ only in their seed, or in keys that are averaged over.
+    """Runs that differ only in their seed, or in keys that are averaged over."""
 
-    Attributes:
-        keys: the values that distinguish the group from the others.
-        values: the metric by seed, of runs that finished.
-        diverged: the seeds of runs that diverged.
-    """
-
-    keys: Keys
-    runs: list[Run] = field(default_factory=list)
-    values: dict[int, float] = field(default_factory=dict)
-    diverged: set[int] = field(default_factory=set)
+    keys: Keys  # that distinguish the group from the others
+    runs: list[Run]
+    values: dict[int, float]  # the metric by seed, of runs that finished
+    diverged: set[int]  # the seeds of runs that diverged
 
     @property
     def seeds(self) -> list[int]:
@@ -50,10 +44,9 @@ class Group:
 def title(keys: Mapping[str, Any]) -> str:
     """Return ``layernorm pre n_layer=4``: norm and placement without their keys, as in a run's name."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
-    others = {key: value for key, value in keys.items() if key not in ("norm", "placement")}
-    short = [key.split(".")[-1] for key in others]
-    for (key, value), last in zip(others.items(), short, strict=True):
-        words.append(f"{last if short.count(last) == 1 else key}={as_text(value)}")
+    others = {key: key.split(".")[-1] for key in keys if key not in ("norm", "placement")}
+    short = [*others.values()]
+    words += [f"{s if short.count(s) == 1 else key}={as_text(keys[key])}" for key, s in others.items()]
     return " ".join(words) or "all runs"
 
 
@@ -79,11 +72,9 @@ def differing(runs: Sequence[Run]) -> list[str]:
     names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not is_watching(key))
     keys = []
     for key in names:
-        owner = component(key)
-        values = defaultdict(set)
-        for run in runs:
-            values[run.config.get(owner) if owner else None].add(repr(run.config.get(key, MISSING)))
-        if any(len(different) > 1 for different in values.values()):
+        owner = component(key) or ""
+        pairs = {(run.config.get(owner), repr(run.config.get(key, MISSING))) for run in runs}
+        if len(pairs) > len({name for name, _ in pairs}):
             keys.append(key)
     keys = [key for key in keys if not follows(key, keys, runs)]
     return sorted(keys, key=lambda key: key not in ("norm", "placement"))  # these two come first
@@ -106,10 +97,9 @@ def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
         return False
     having = [run for run in runs if key in run.config]
     for other in others:
-        if other in COMPONENTS or component(other):
-            continue
         pairs = {(run.config[part], repr(run.config.get(other)), repr(run.config[key])) for run in having}
-        if len(pairs) == len({pair[:2] for pair in pairs}) == len({(pair[0], pair[2]) for pair in pairs}):
+        same = len(pairs) == len({pair[:2] for pair in pairs}) == len({(pair[0], pair[2]) for pair in pairs})
+        if same and other not in COMPONENTS and not component(other):
             return True
     return False
 
@@ -120,53 +110,51 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     members = defaultdict(list)
     for run in runs:
         members[run.group].append(run)
-    groups = [
-        Group({key: same[0].config.get(key, MISSING) for key in keys}, same) for same in members.values()
-    ]
+    groups = []
+    for same in members.values():
+        finished = {run.seed: run.last(metric) for run in same if not run.diverged}
+        values = {seed: value for seed, value in finished.items() if math.isfinite(value)}
+        diverged = {run.seed for run in same if run.diverged}
+        groups.append(Group({key: same[0].config.get(key, MISSING) for key in keys}, same, values, diverged))
     all_keys = [group.keys for group in groups]
     for name, group in zip(members, groups, strict=True):
         if all_keys.count(group.keys) > 1:
             group.keys = group.keys | {"code": name.rpartition("-")[2]}
-        group.diverged = {run.seed for run in group.runs if run.diverged}
-        values = {run.seed: run.last(metric) for run in group.runs if not run.diverged}
-        group.values = {seed: value for seed, value in values.items() if math.isfinite(value)}
-    return sorted(groups, key=lambda group: [sort_key(group.keys.get(key)) for key in keys])
 
+    def position(group: Group) -> list[tuple[bool, float, str]]:  # numbers first
+        values = [group.keys.get(key) for key in keys]
+        return [(False, float(v), "") if isinstance(v, int | float) else (True, 0.0, str(v)) for v in values]
 
-def sort_key(value: Any) -> tuple[int, float, str]:
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+    return sorted(groups, key=position)
 
 
 def average(groups: Sequence[Group], key: str) -> list[Group]:
     """Merge groups that differ only in ``key``. The value of a seed is the mean over the values of the key
-    that all groups have; seeds that lack one of them are left out.
-
-    Raises:
-        ComparisonError: the groups do not differ in the key, or have no value of it in common.
-    """
+    that all groups have; seeds that lack one of them are left out. Raises ComparisonError."""
     if not any(key in group.keys for group in groups):
-        raise ComparisonError(
-            f"--over: the runs do not differ in {key}; they differ in {join(keys_of(groups))}"
-        )
-    families = defaultdict(list)
-    for group in groups:
-        families[repr({k: v for k, v in group.keys.items() if k != key})].append(group)
-    common = set.intersection(*({repr(part.keys[key]) for part in parts} for parts in families.values()))
+        names = join(keys_of(groups))
+        raise ComparisonError(f"--over: the runs do not differ in {key}; they differ in {names}")
+    families = without(groups, key)
+    common = set.intersection(*({repr(part.keys[key]) for part in parts} for _, parts in families))
     if not common:
         raise ComparisonError(f"--over: no value of {key} is common to all groups; choose some with --where")
     merged = []
-    for family in families.values():
+    for keys, family in families:
         parts = [part for part in family if repr(part.keys[key]) in common]
         seeds = sorted(set.intersection(*(set(part.values) for part in parts)))
-        merged.append(
-            Group(
-                keys={k: v for k, v in parts[0].keys.items() if k != key},
-                runs=[run for part in parts for run in part.runs],
-                values={seed: sum(part.values[seed] for part in parts) / len(parts) for seed in seeds},
-                diverged={seed for part in parts for seed in part.diverged},
-            )
-        )
+        values = {seed: sum(part.values[seed] for part in parts) / len(parts) for seed in seeds}
+        diverged = set().union(*(part.diverged for part in parts))
+        merged.append(Group(keys, [run for part in parts for run in part.runs], values, diverged))
     return merged
+
+
+def without(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:
+    """Return the groups that differ only in ``key``, together, each time with the keys that they share."""
+    families: dict[str, tuple[Keys, list[Group]]] = {}
+    for group in groups:
+        keys = {k: v for k, v in group.keys.items() if k != key}
+        families.setdefault(repr(keys), (keys, []))[1].append(group)
+    return [*families.values()]
 
 
 def keys_of(groups: Iterable[Group]) -> list[str]:
@@ -174,28 +162,24 @@ def keys_of(groups: Iterable[Group]) -> list[str]:
 
 
 def select(runs: Sequence[Run], condition: str) -> list[Run]:
-    """Return the runs that fulfil ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
-
-    Raises:
-        ComparisonError: the condition is malformed, or no run fulfils it.
-    """
+    """Return the runs that fulfil ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``. Raises
+    ComparisonError if none does."""
     key, equals, patterns = condition.partition("=")
     if not equals:
         raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, as model.n_layer=4")
     values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
     if runs and not values:
         near = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
-        raise ComparisonError(
-            f"--where: no run has the key {key}" + f"; did you mean {near[0]}?" * bool(near)
-        )
-    selected = [
-        run
-        for run in runs
-        if any(matches(run.config.get(key, MISSING), pattern) for pattern in patterns.split(","))
-    ]
+        advice = f"; did you mean {near[0]}?" if near else ""
+        raise ComparisonError(f"--where: no run has the key {key}{advice}")
+    selected = [run for run in runs if any(has(run.config, {key: p}) for p in patterns.split(","))]
     if runs and not selected:
         raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
     return selected
+
+
+def has(keys: Keys, wanted: Mapping[str, str]) -> bool:
+    return all(matches(keys.get(key, MISSING), text) for key, text in wanted.items())
 
 
 def matches(value: Any, text: str) -> bool:
@@ -209,11 +193,7 @@ def matches(value: Any, text: str) -> bool:
 
 
 def check_comparable(runs: Sequence[Run], metric: str) -> None:
-    """Check that the losses are comparable: same tokens, same context and windows, same length of training.
-
-    Raises:
-        ComparisonError: they are not; the message names the first difference.
-    """
+    """Raise ComparisonError unless runs have the same tokens, context, windows and length of training."""
     properties: dict[str, Callable[[Run], Any]] = {
         "data (the fingerprint of the tokens)": lambda run: run.environment["data"]["fingerprint"][:12],
         "model.block_size (the context that is evaluated)": lambda run: run.config["model.block_size"],
@@ -241,10 +221,9 @@ def trained_tokens(run: Run) -> int:
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
     """Return a condition that only the largest part fulfils; if there is none, the advice to name folders."""
-    largest = max(parts, key=len)
-    others = [run for part in parts if part is not largest for run in part]
+    largest, *others = sorted(parts, key=len, reverse=True)
     for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):
         values = {run.config.get(key) for run in largest}
-        if len(values) == 1 and not any(run.config.get(key) in values for run in others):
+        if len(values) == 1 and not any(run.config.get(key) in values for part in others for run in part):
             return f"--where {key}={values.pop()}"
     return "the folders that you name"

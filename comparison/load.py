@@ -5,6 +5,7 @@ An unreadable folder is reported and passed over, so that it does not hide the o
 
 import glob
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +24,7 @@ from system.errors import UserError
 from system.files import first_error, harmless, lines, small_text
 from system.terminal import escaped
 
-try:
-    from yaml import CSafeLoader as Loader
-except ImportError:  # libyaml, which is ten times as fast, is not installed everywhere
-    from yaml import SafeLoader as Loader  # type: ignore[assignment]
-
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 FINDINGS = "findings"  # the folder of python -m findings in runs/: not compared unless it is named
 # Keys that say where and how a run was watched, not what it is.
 NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
@@ -106,11 +103,7 @@ class Run:
 
 def find_runs(paths: Iterable[str]) -> list[Path]:
     """Return the run folders that paths or globs name: runs, or folders that contain runs. A folder without
-    runs is returned too, so that ``load`` reports it.
-
-    Raises:
-        UnreadableError: a path does not exist.
-    """
+    runs is returned too, so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
     folders: list[Path] = []
     for path in paths:
         matches = sorted(glob.glob(path)) or [path]
@@ -123,9 +116,8 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
 def runs_below(folder: Path, depth: int = 3) -> list[Path]:
     """Return the runs in a folder; the folder itself if it is a run or contains none."""
     try:
-        if depth == 0 or any(
-            (folder / name).exists() for name in ("metrics.jsonl", "status.json", "config.yaml")
-        ):
+        marks = ("metrics.jsonl", "status.json", "config.yaml")
+        if depth == 0 or any((folder / name).exists() for name in marks):
             return [folder]
         children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     except PermissionError:  # ``load`` reports it
@@ -135,19 +127,14 @@ def runs_below(folder: Path, depth: int = 3) -> list[Path]:
 
 
 def load(folder: Path) -> tuple[Run, list[str]]:
-    """Return a run that has ended, and remarks on it.
-
-    Raises:
-        UnreadableError: the folder is not a run, has not ended, or lacks what other versions did not write.
-    """
+    """Return a run that has ended, and remarks on it. Raises UnreadableError."""
     try:
         if not (folder / "metrics.jsonl").exists():
             raise UnreadableError("not a run: it has no metrics.jsonl")
         config: dict[str, Any] = VALUES.validate_python(flatten(harmless(read_yaml(folder / "config.yaml"))))
         config |= REQUIRED.validate_python(config)
-        status, environment = (
-            run_files.parsed(folder / name) for name in ("status.json", "environment.json")
-        )
+        status = run_files.parsed(folder / "status.json")
+        environment = run_files.parsed(folder / "environment.json")
         state = status["state"]
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
@@ -187,15 +174,10 @@ def read_yaml(file: Path) -> Any:
 
 
 def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
-    """Return the axes and metrics of a run, which may still be running, and remarks on invalid lines.
-
-    Raises:
-        OSError: the file is missing or unreadable.
-        ValueError: a metric is not a number.
-    """
+    """Return the axes and metrics of a run, which may still be running, and remarks on invalid lines. Raises
+    OSError, and ValueError if a metric is not a number."""
     axes: dict[str, list[float]] = {"step": [], "tokens": [], "seconds": []}
-    # Rows with the same metrics form one table, which is much faster than one number at a time.
-    tables: dict[tuple[str, ...], tuple[list[int], list[list[Any]]]] = {}
+    columns: dict[str, tuple[list[int], list[Any]]] = defaultdict(lambda: ([], []))
     invalid = []
     for number, line in enumerate(lines(file), 1):
         try:
@@ -206,34 +188,28 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             invalid.append(number)
             continue
+        index = len(axes["step"])
         for axis, value in zip(axes, position, strict=True):
             axes[axis].append(value)
-        if dict in map(type, row.values()):  # histograms
-            row = {name: value for name, value in row.items() if not isinstance(value, dict)}
-        rows, values = tables.setdefault(tuple(row), ([], []))
-        rows.append(len(axes["step"]) - 1)
-        values.append(list(row.values()))
+        for name, value in row.items():
+            if type(value) is not dict:  # a histogram
+                rows, values = columns[name]
+                rows.append(index)
+                values.append(value)
     remarks = [f"{file.name}: line {number} is not a row and is passed over" for number in invalid[:3]]
     if len(invalid) > 3:
         remarks.append(f"{file.name}: {len(invalid) - 3:,} more lines are not rows")
-    columns: dict[str, list[tuple[list[int], Floats]]] = {}
-    for names, (rows, values) in tables.items():
-        table = np.array(values, np.float64)  # also parses the strings NaN and Infinity
-        if table.ndim != 2:
-            raise ValueError(f"{file.name}: a value of {', '.join(names)} is not a number")
-        for column, name in enumerate(names):
-            columns.setdefault(escaped(name), []).append((rows, table[:, column]))
     metrics = {}
-    for name, parts in columns.items():
-        index = np.concatenate([np.array(rows, np.int32) for rows, _ in parts])
-        order = index.argsort(kind="stable")
-        metrics[name] = index[order], np.concatenate([values for _, values in parts])[order]
+    for name, (rows, values) in columns.items():
+        numbers = np.array(values, np.float64)  # also parses the strings NaN and Infinity
+        if numbers.ndim != 1:
+            raise ValueError(f"{file.name}: a value of {name} is not a number")
+        metrics[escaped(name)] = np.array(rows, np.int32), numbers
     return {axis: np.array(values) for axis, values in axes.items()}, metrics, remarks
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys joined by dots. The name of a norm or placement is the value of its group:
-    ``norm``."""
+    """Return nested keys joined by dots. A norm's or placement's name is the value of its group."""
     keys: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "_name_":

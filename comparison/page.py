@@ -35,11 +35,11 @@ TEMPLATES = Environment(
 
 def page(report: Report) -> str:
     """Return the whole page."""
-    shared = caveats.shared_settings(report.runs)
+    keys = [re.sub("^(optim|model|train)[.]", "", key) for key in report.keys]
     return TEMPLATES.get_template("page.html").render(
         css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
-        title=heading(report),
+        title=f"{report.metric} by {', '.join(keys) or 'seed'}: {len(report.runs)} runs",
         report=report,
         table_rows=cells(report),
         notes=notes(report),
@@ -48,16 +48,11 @@ def page(report: Report) -> str:
         more_seeds=[f"# {row.title}\n{row.command}" for row in report.rows if row.command],
         reruns=[commands.rerun(run) for run in report.runs],
         machines=machines(report),
-        shared=[f"{key}: {as_text(value)}" for key, value in shared.items()],
+        shared=[f"{key}: {as_text(v)}" for key, v in caveats.shared_settings(report.runs).items()],
         sort_value=sort_value,
         payload=compress(json.dumps(payload(report), allow_nan=False, separators=(",", ":"))),
         library=compress(library()),
     )
-
-
-def heading(report: Report) -> str:
-    names = [key.removeprefix("optim.").removeprefix("model.").removeprefix("train.") for key in report.keys]
-    return f"{report.metric} by {', '.join(names) or 'seed'}: {len(report.runs)} runs"
 
 
 def sort_value(text: str) -> str:
@@ -88,9 +83,8 @@ def machines(report: Report) -> list[str]:
         packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
         git = environment.get("git") or {}
         commit = git.get("commit", "no commit")[:12] + "+changes" * bool(git.get("diff"))
-        machine = f"{environment['processor']}, {environment['device']} in {environment['precision']}"
-        machine += f", {environment['threads']} threads"
-        lines.append(f"Python {environment['python']}, {packages}; normgpt {commit}; {machine}")
+        where = "{processor}, {device} in {precision}, {threads} threads".format(**environment)
+        lines.append(f"Python {environment['python']}, {packages}; normgpt {commit}; {where}")
     return list(dict.fromkeys(lines))
 
 
@@ -106,7 +100,7 @@ def payload(report: Report) -> dict[str, Any]:
         "style": figures.STYLE | {"background": "transparent"},
         "specs": {
             "curves": figures.curves(every, ""),
-            "profile": figures.profile(every, ""),
+            "profile": figures.profile(every),
             "rates": figures.rates(every, report.metric),
         },
         "curves": {metric: [*map(as_lists, lines)] for metric, lines in bands.items() if any(lines)},

@@ -1,39 +1,31 @@
 """Learning rates: each group at its own best one, and the cost of a wrong one."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from comparison.groups import RATE, Group, Keys
+from comparison.groups import RATE, Group, Keys, without
 from comparison.verdicts import Interval, Losses, interval
 
 
 @dataclass
 class Family:
-    """Groups that differ only in their learning rate.
+    """Groups that differ only in their learning rate."""
 
-    Attributes:
-        keys: the values that distinguish the family from the others.
-        rates: learning rate -> group, from the lowest rate.
-        best: the rate with the lowest mean loss among those at which no seed diverged, if any.
-    """
-
-    keys: Keys
-    rates: dict[float, Group]
-    best: float | None
+    keys: Keys  # that distinguish the family from the others
+    rates: dict[float, Group]  # from the lowest rate
+    best: float | None  # the rate with the lowest mean loss among those at which no seed diverged, if any
 
     @property
     def chosen(self) -> Group:
         """The group at the best rate; at the lowest rate if a seed diverged at every rate."""
         return self.rates[min(self.rates) if self.best is None else self.best]
 
-    @property
-    def at_edge(self) -> bool:
-        """True if the best is the lowest or highest of several rates: a better one may lie beyond."""
-        return len(self.rates) > 1 and self.best in (min(self.rates), max(self.rates))
+    def has_edge(self, rate: float | None) -> bool:
+        """Return whether a rate is the lowest or highest of several: a better one may lie beyond."""
+        return len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
 
     @property
     def losses(self) -> dict[float, Losses]:
@@ -42,12 +34,8 @@ class Family:
 
 
 def families(groups: Sequence[Group]) -> list[Family]:
-    by_keys = defaultdict(list)
-    for group in groups:
-        by_keys[repr({key: value for key, value in group.keys.items() if key != RATE})].append(group)
     result = []
-    for members in by_keys.values():
-        keys = {key: value for key, value in members[0].keys.items() if key != RATE}
+    for keys, members in without(groups, RATE):
         rates = {float(group.runs[0].config[RATE]): group for group in members}
         result.append(Family(keys, dict(sorted(rates.items())), best_rate(rates)))
     return result
@@ -73,37 +61,27 @@ def best_rate(rates: Mapping[float, Group]) -> float | None:
 
 @dataclass
 class Sensitivity:
-    """The loss that a family loses, averaged over the rates, by not being trained at its best one.
-
-    Attributes:
-        rates: the rates that every family has.
-        losses: the mean loss at each; a run that diverged or got worse counts as the initial loss.
-        initial: the loss before training.
-        value: E_η [min(ℓ(η), ℓ0)] − ℓ* (Wortsman et al. 2023, arXiv 2309.14322, section 2.2) of each seed,
-            over the seeds that have all rates.
-    """
+    """The loss that a family loses, averaged over the rates, by not being trained at its best one."""
 
     family: Family
-    rates: list[float]
-    losses: list[float]
-    initial: float
+    rates: list[float]  # that every family has
+    losses: list[float]  # the mean at each rate
     value: Interval
 
 
 def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> tuple[list[float], Interval]:
-    """Return the mean capped loss at each rate, and the learning rate sensitivity.
+    """Return the mean capped loss at each rate, and the learning rate sensitivity E_η [min(ℓ(η), ℓ0)] − ℓ*
+    (Wortsman et al. 2023, arXiv 2309.14322, section 2.2) over the seeds that have all rates.
 
     Args:
         losses: rate -> seed -> loss; infinite or NaN if the run diverged. Rates are log-spaced.
-        initial: ℓ0, which caps the losses.
+        initial: ℓ0, the loss before training, which caps the losses.
     """
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in losses.values())))
     if not seeds:
         return [math.nan] * len(losses), interval([])
-    rows = [
-        [loss if (loss := by_seed[s]) < initial else initial for s in seeds] for by_seed in losses.values()
-    ]
-    table = np.array(rows, np.float64)  # (rates, seeds)
+    table = np.array([[by_seed[seed] for seed in seeds] for by_seed in losses.values()], np.float64)
+    table = np.fmin(table, initial)  # (rates, seeds)
     means = table.mean(axis=1)
     lowest = table[int(means.argmin())]
     return means.tolist(), interval((table.mean(axis=0) - lowest).tolist())
@@ -117,15 +95,12 @@ def sensitivities(tried: Sequence[Family]) -> list[Sensitivity]:
         return []
     result = []
     for family in tried:
-        groups = {rate: family.rates[rate] for rate in common}
-        curves = [run.curve("val/loss") for group in groups.values() for run in group.runs]
+        groups = [family.rates[rate] for rate in common]
+        curves = [run.curve("val/loss") for group in groups for run in group.runs]
         starts = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
         if not starts:
             return []
-        initial = float(np.mean(starts))
-        losses = {
-            rate: dict.fromkeys(group.diverged, math.inf) | group.values for rate, group in groups.items()
-        }
-        means, value = sensitivity(losses, initial)
-        result.append(Sensitivity(family, common, means, initial, value))
+        by_seed = [dict.fromkeys(group.diverged, math.inf) | group.values for group in groups]
+        means, value = sensitivity(dict(zip(common, by_seed, strict=True)), float(np.mean(starts)))
+        result.append(Sensitivity(family, common, means, value))
     return result

@@ -50,17 +50,15 @@ class Row:
 
 @dataclass
 class Report:
-    """Everything that is printed or written. ``rows`` are sorted by their keys, the baseline first;
-    ``summary`` are the sentences above the table, ``warnings`` those that a reader must know before believing
-    it."""
+    """Everything that is printed or written."""
 
     metric: str
-    rows: list[Row]
+    rows: list[Row]  # sorted by their keys, the baseline first
     runs: list[Run]
-    summary: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    summary: list[str]  # the sentences above the table
+    warnings: list[str]  # what a reader must know before believing it
+    sensitivities: list[Sensitivity]
     passed_over: list[str] = field(default_factory=list)
-    sensitivities: list[Sensitivity] = field(default_factory=list)
 
     @property
     def keys(self) -> list[str]:
@@ -74,10 +72,9 @@ def build_report(
     over: Sequence[str] = (),
     mixed: bool = False,
 ) -> Report:
-    """Compare runs that have ended.
+    """Compare the last value of a metric of runs that have ended.
 
     Args:
-        metric: the quantity: its last value in a run.
         baseline: values of keys; a group is compared with the one that has these and otherwise the same keys.
         over: keys to average over.
         mixed: also compare runs with other data, lengths or evaluations.
@@ -98,29 +95,20 @@ def build_report(
             group.keys.pop(RATE, None)
     for key in over:
         if key == RATE:
-            raise ComparisonError(
-                f"--over: each group is compared at its own best rate; --where {RATE}=… selects one"
-            )
+            advice = f"--where {RATE}=… selects one"
+            raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
         groups = grouping.average(groups, key)
     arms = families(groups)
     rows = [Row(family, interval([*family.chosen.losses.values()])) for family in arms]
-    judge(rows, dict(baseline or {}), metric, compared)
+    judge(rows, baseline or {}, metric, compared)
     rows.sort(key=lambda row: row.verdict != "baseline")
     tried = families(grouping.group_runs(tuning, LOSS)) if tuning else []
-    report = Report(metric, rows, compared)
-    report.sensitivities = sensitivities(tried or (arms if metric == LOSS else []))
-    report.summary = [
-        caveats.regime(compared),
-        caveats.rates(arms, bool(tuning)),
-        *caveats.couplings(compared),
-    ]
+    summary = [caveats.regime(compared), caveats.rates(arms, bool(tuning)), *caveats.couplings(compared)]
     if tuning:
-        report.summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
-    report.warnings = [
-        *caveats.differences(compared),
-        *(line for row in rows for line in warnings(row, tried)),
-    ]
-    return report
+        summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
+    remarks = [*caveats.differences(compared), *(line for row in rows for line in warnings(row, tried))]
+    slopes = sensitivities(tried or (arms if metric == LOSS else []))
+    return Report(metric, rows, compared, summary, remarks, slopes)
 
 
 def tuning_runs(runs: Sequence[Run]) -> list[Run]:
@@ -136,7 +124,7 @@ def likeness(run: Run) -> str:
     return repr([(k, v) for k, v in run.config.items() if k not in free and not grouping.is_watching(k)])
 
 
-def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str, runs: Sequence[Run]) -> None:
+def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
     """Compare each row with its baseline. The verdicts hold together (Holm)."""
     wanted = baseline_values(rows, baseline, runs)
     pairs: list[tuple[Row, Family, list[float]]] = []
@@ -145,8 +133,8 @@ def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str, runs: Sequ
         if all(keys.get(key) == value for key, value in wanted.items()):
             row.verdict = "baseline"
             continue
-        row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
         row.verdict = "no baseline has its other settings"
+        row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
         if row.baseline:
             differences = paired(row.group.losses, row.baseline.chosen.losses)
             row.difference = interval(differences)
@@ -164,8 +152,7 @@ def judge(rows: Sequence[Row], baseline: dict[str, str], metric: str, runs: Sequ
 
 
 def verdict(group: Group, baseline: Group, differences: Sequence[float], p: float, metric: str) -> str:
-    """Return the verdict on a group, given its paired differences and their p, adjusted for all
-    comparisons."""
+    """Return the verdict on a group; ``p`` is adjusted for all comparisons."""
     if group.diverged:
         return f"diverged {len(group.diverged)} of {len(group.seeds)}"
     if baseline.diverged:
@@ -193,43 +180,31 @@ def p_of(family: Family, baseline: Family) -> float:
 
 def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:
     """Return the values that make a group a baseline: those requested, or USUAL, or the first value of the
-    first key; and the options of the baseline's norm and placement.
-
-    Raises:
-        ComparisonError: no group has what is requested.
-    """
+    first key; and the options of the baseline's norm and placement. Raises ComparisonError if no group has
+    what is requested."""
     keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
     for key, text in requested.items():
         if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
-            raise ComparisonError(
-                f"--baseline: no group has {key}={text}; they differ in {grouping.join(keys)}"
-            )
+            names = grouping.join(keys)
+            raise ComparisonError(f"--baseline: no group has {key}={text}; they differ in {names}")
     requested = {key: text for key, text in requested.items() if key in keys}
     wanted = requested or {key: word for key, word in USUAL.items() if key in keys}
-    row = next((row for row in rows if has(row, wanted)), None)
+    row = next((row for row in rows if grouping.has(row.family.keys, wanted)), None)
     if row is None and requested:
         words = " ".join(f"{key}={text}" for key, text in requested.items())
-        raise ComparisonError(
-            f"--baseline: no group has {words}; available: {grouping.join(row.title for row in rows)}"
-        )
-    row = row or rows[0]
-    chosen = list(wanted) or keys[:1]
+        names = grouping.join(row.title for row in rows)
+        raise ComparisonError(f"--baseline: no group has {words}; available: {names}")
     options = [key for key in keys if grouping.component(key)]
-    return {key: row.family.keys.get(key) for key in dict.fromkeys([*chosen, *options])}
-
-
-def has(row: Row, wanted: Mapping[str, str]) -> bool:
-    keys = row.family.keys
-    return all(grouping.matches(keys.get(key, grouping.MISSING), text) for key, text in wanted.items())
+    chosen = dict.fromkeys([*(wanted or keys[:1]), *options])
+    return {key: (row or rows[0]).family.keys.get(key) for key in chosen}
 
 
 def warnings(row: Row, tried: Sequence[Family]) -> list[str]:
-    """Return what a reader must know before believing a row. ``tried``: families of the runs that chose
+    """Return what a reader must know before believing a row; ``tried`` are families of runs that chose
     rates."""
     lines = []
     tuning = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
-    edges = [f for f in tuning if len(f.rates) > 1 and row.family.best in (min(f.rates), max(f.rates))]
-    if row.family.at_edge or edges:
+    if any(family.has_edge(row.family.best) for family in [row.family, *tuning]):
         lines.append(
             f"its best learning rate, {row.family.best:g}, is the edge of what was tried: "
             "a better one may lie beyond"
@@ -239,8 +214,7 @@ def warnings(row: Row, tried: Sequence[Family]) -> list[str]:
             "it LEAKS: in training its logits depend on later tokens or other rows, so its training loss is "
             "not a language model's; compare it on validation only"
         )
-    if row.difference and not row.group.diverged and row.difference.n < len(row.group.values):
-        lines.append(
-            f"only {row.difference.n} of its {len(row.group.values)} seeds are shared with the baseline"
-        )
+    total = len(row.group.values)
+    if row.difference and not row.group.diverged and row.difference.n < total:
+        lines.append(f"only {row.difference.n} of its {total} seeds are shared with the baseline")
     return [f"{row.title}: {line}" for line in lines]

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ def number(value: float, form: str) -> str:
 
 
 def with_interval(interval: Interval | None, form: str = ".4f") -> str:
-    """Return mean ± half of its 95 % interval."""
     if interval is None or not math.isfinite(interval.mean):
         return "—"
     half = f" ± {format(interval.half, form.lstrip('+'))}" if math.isfinite(interval.half) else ""
@@ -46,10 +46,8 @@ def cells(report: Report) -> list[Cells]:
     rows = []
     for row in report.rows:
         cost, group = caveats.cost(row.group), row.group
-        cell = {
-            key.removeprefix("model.").removeprefix("train."): as_text(value)
-            for key, value in row.family.keys.items()
-        }
+        keys = row.family.keys
+        cell = {re.sub("^(model|train)[.]", "", key): as_text(value) for key, value in keys.items()}
         if with_rates or RATE in group.keys:
             rate = "—" if row.family.best is None else f"{row.family.best:g}"
             cell["best rate" if with_rates else "rate"] = rate
@@ -118,7 +116,6 @@ def rich_table(rows: Sequence[Cells], words: set[str]) -> Table:
 
 
 def sensitivity(report: Report) -> list[Cells]:
-    """Return a dict for each family: its mean loss at each learning rate, and its sensitivity to it."""
     return [
         {"": title(each.family.keys)}
         | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(each.rates, each.losses, strict=True)}

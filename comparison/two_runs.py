@@ -1,7 +1,6 @@
 """Two runs side by side: their settings, where their statistics part, how they end."""
 
 import math
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Group as Lines
@@ -15,22 +14,9 @@ from comparison.load import Run
 APART = 0.01  # relative difference above which values are reported as apart; below, it may be rounding
 
 
-@dataclass(frozen=True)
-class Parting:
-    """The first step, and the first site of the network at that step, at which a metric of two runs
-    differs."""
-
-    step: int
-    metric: str
-    values: tuple[float, float]
-
-    def __str__(self) -> str:
-        return f"from step {self.step:,}, first {self.metric}: {self.values[0]:.6g} and {self.values[1]:.6g}"
-
-
-def parting(a: Run, b: Run, tolerance: float) -> Parting | None:
-    """Return where the statistics of two runs first differ by more than ``tolerance``, relative to the larger
-    value; None if they do not at any step that both have logged."""
+def parting(a: Run, b: Run, tolerance: float) -> str:
+    """Return the first step, and the first site at that step, at which statistics of two runs differ by more
+    than ``tolerance``, relative to the larger value."""
     partings = []
     for metric in a.metrics.keys() & b.metrics.keys():
         if "/" not in metric or metric.startswith(("train/", "val/", "stats/", "leak.")):
@@ -39,9 +25,12 @@ def parting(a: Run, b: Run, tolerance: float) -> Parting | None:
         for step in sorted(of_a.keys() & of_b.keys()):
             x, y = of_a[step], of_b[step]
             if abs(x - y) > tolerance * max(abs(x), abs(y)):
-                partings.append(Parting(int(step), metric, (x, y)))
+                partings.append((step, place(metric), f"{metric}: {x:.6g} and {y:.6g}"))
                 break
-    return min(partings, key=lambda parting: (parting.step, place(parting.metric)), default=None)
+    if not partings:
+        return "nowhere"
+    step, _, values = min(partings)
+    return f"from step {step:,.0f}, first {values}"
 
 
 def place(metric: str) -> tuple[int, int, int, str]:
@@ -57,16 +46,15 @@ def place(metric: str) -> tuple[int, int, int, str]:
 def render(a: Run, b: Run) -> RenderableType:
     table = Table("", Column(Text(a.name)), Column(Text(b.name)), box=box.SIMPLE_HEAD, pad_edge=False)
     for key in dict.fromkeys([*a.config, *b.config]):
-        x, y = (as_text(run.config.get(key, MISSING)) for run in (a, b))
-        if x != y:
-            table.add_row(Text(key), Text(x), Text(y), style="dim" if is_watching(key) else "")
+        of_a, of_b = (as_text(run.config.get(key, MISSING)) for run in (a, b))
+        if of_a != of_b:
+            table.add_row(Text(key), Text(of_a), Text(of_b), style="dim" if is_watching(key) else "")
     parts: list[RenderableType] = [table]
     for words, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-        parts.append(Text(f"statistics {words}: {parting(a, b, tolerance) or 'nowhere'}"))
-    first, second = (run.last("val/full_loss") for run in (a, b))
-    if math.isfinite(second - first):
-        words = f"{first:.4f} and {second:.4f}, differing by {second - first:+.4f}"
-        parts.append(Text(f"val/full_loss: {words}"))
+        parts.append(Text(f"statistics {words}: {parting(a, b, tolerance)}"))
+    x, y = (run.last("val/full_loss") for run in (a, b))
+    if math.isfinite(y - x):
+        parts.append(Text(f"val/full_loss: {x:.4f} and {y:.4f}, differing by {y - x:+.4f}"))
     for run in (a, b):
         if run.diverged:
             parts.append(Text(f"{run.name} diverged by step {run.status['step']}: {run.status['reason']}"))

@@ -22,23 +22,15 @@ from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
-NUMBERS = (
-    1_000_000  # in metrics.csv, as many as a spreadsheet holds; of more, evenly spread steps are written
-)
+NUMBERS = 1_000_000  # in metrics.csv, as many as a spreadsheet holds; of more, evenly spread steps
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
-    """Write all files into ``out``, and yield a line about each when it is done.
-
-    Raises:
-        ComparisonError: the folder has files that are not of a report.
-        OSError: it cannot be written.
-    """
-    others = [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []
-    if others:
-        raise ComparisonError(
-            f"--out: {out} has other files, as {others[0]}; name a folder for the report alone"
-        )
+    """Write all files into ``out``, and yield a line about each when it is done. Raises ComparisonError if
+    the folder has other files, and OSError."""
+    if others := [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []:
+        advice = "name a folder for the report alone"
+        raise ComparisonError(f"--out: {out} has other files, as {others[0]}; {advice}")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     (out / "index.html").write_text(page(report), encoding="utf-8")
     yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"

@@ -12,8 +12,8 @@ finding is a YAML in conf/finding; yours can be in the folder finding of a --con
 """
 
 import argparse
+import math
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -40,11 +40,11 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
         raise ConfigError("no finding is named; name one, or give --under MINUTES")
     if args.seeds is not None and args.seeds < MIN_SEEDS:
         raise ConfigError(f"--seeds: {args.seeds} are too few for a verdict; give {MIN_SEEDS} or more")
-    selected = {name: find(name, findings) for name in names} or findings
-    if args.under is not None:
-        selected = {name: finding for name, finding in selected.items() if finding.minutes <= args.under}
+    limit = math.inf if args.under is None else args.under
+    named = {name: find(name, findings) for name in names} or findings
+    selected = {name: finding for name, finding in named.items() if finding.minutes <= limit}
     if not selected:
-        raise ConfigError(f"--under: none of them takes {args.under:g} minutes or less; give more")
+        raise ConfigError(f"--under: none of them takes {limit:g} minutes or less; give more")
     seeds = list(range(args.seeds)) if args.seeds else None
     return {name: finding.under(overrides, seeds) for name, finding in selected.items()}
 
@@ -70,14 +70,6 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
     return complete
 
 
-def collect(findings: dict[str, Finding], folder: Path) -> None:
-    """Copy the results in ``folder`` into results/findings."""
-    for name, finding in findings.items():
-        for key, conditions in ((name, finding), (f"{name}-control", finding.as_control())):
-            if file := running.newest(key, conditions, folder):
-                shutil.copyfile(file, RESULTS / f"{key}.json")
-
-
 def work(args: argparse.Namespace, console: Console) -> bool:
     """Measure, list or write. Return whether everything could be measured."""
     findings, results = load_findings(args.config_dir), args.out / "results"
@@ -93,7 +85,10 @@ def work(args: argparse.Namespace, console: Console) -> bool:
         print("Verdicts of findings that were not measured on this machine are from results/findings.md.")
     if args.docs:
         published = load_findings()
-        collect(published, results)
+        for entry in render.entries(published, [results]):
+            for key, result in ((entry.name, entry.result), (f"{entry.name}-control", entry.control)):
+                if result:
+                    (RESULTS / f"{key}.json").write_text(result.model_dump_json(), encoding="utf-8")
         render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
         print(RESULTS.with_suffix(".md"))
     return complete
@@ -120,12 +115,10 @@ def main() -> None:
     try:
         with signals.ending():
             complete = work(args, console)
-    except BrokenPipeError:
-        messages.exit_quietly()
     except Exception as error:
         messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
-    sys.exit(0 if complete else 1)
+    sys.exit(not complete)
 
 
 if __name__ == "__main__":

@@ -29,66 +29,51 @@ def override(key: str, value: Scalar) -> str:
 
 
 class Expected(Checked):
-    """The range in which the mean of a quantity should lie; an end that is not given is open.
+    """The range in which the mean of a quantity should lie; an end that is not given is open. A single end is
+    excluded, since a tie confirms no direction; two are included, so that a quantity that must be 0 is
+    expected from 0 to 0."""
 
-    Attributes:
-        above, below: the ends. A single end is excluded, since a tie confirms no direction; two are included,
-            so that a quantity that must be 0 is expected from 0 to 0.
-        why: the source of these numbers, or, for a condition, what it means if it is not fulfilled.
-    """
-
-    above: float | None = None
-    below: float | None = None
-    why: str
+    above: float = -math.inf
+    below: float = math.inf
+    why: str  # the source of these numbers; for a condition, what it means if it is not fulfilled
 
     @model_validator(mode="after")
     def has_a_range(self) -> Self:
-        if self.above is None and self.below is None:
+        if self.above == -math.inf and self.below == math.inf:
             raise ValueError("above: neither this nor below is given, so nothing could contradict it")
-        if self.low > self.high:
+        if self.above > self.below:
             raise ValueError(f"above: {self.above} is above below={self.below}")
         return self
 
     @property
-    def low(self) -> float:
-        return -math.inf if self.above is None else self.above
-
-    @property
-    def high(self) -> float:
-        return math.inf if self.below is None else self.below
-
-    @property
     def closed(self) -> bool:
-        return self.above is not None and self.below is not None
+        return math.isfinite(self.above) and math.isfinite(self.below)
 
     def holds(self, interval: Interval) -> bool:
         """Return whether the whole interval lies in the range."""
-        inside = self.low < interval.low and interval.high < self.high
-        return inside or (self.closed and self.low <= interval.low and interval.high <= self.high)
+        if self.closed:
+            return self.above <= interval.low and interval.high <= self.below
+        return self.above < interval.low and interval.high < self.below
 
     def excludes(self, interval: Interval) -> bool:
         """Return whether no part of the interval lies in the range."""
-        outside = interval.high < self.low or self.high < interval.low
-        return outside or (not self.closed and (interval.high == self.low or self.high == interval.low))
+        if self.closed:
+            return interval.high < self.above or self.below < interval.low
+        return interval.high <= self.above or self.below <= interval.low
 
 
 class Control(Checked):
-    """The same measurement under conditions in which the claim should fail: another norm, placement or init.
+    """The same measurement under conditions in which the claim should fail. Its keys replace the finding's;
+    arms that are not named stay."""
 
-    Attributes:
-        what: what is wrong in it, in words.
-        all, arms, options: replacements for the finding's; arms that are not named stay.
-    """
-
-    what: str
+    what: str  # is wrong in it, in words
     all: Overrides = Field(default_factory=dict)
     arms: dict[str, Overrides] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Picture(Checked):
-    """Titles and scales of the picture's axes. Its points are the rows that are measured, a colour per
-    arm."""
+    """Titles and scales of the picture's axes."""
 
     x: str
     y: str
@@ -98,42 +83,29 @@ class Picture(Checked):
 
 
 class Finding(Checked):
-    """Attributes:
-    claim: one sentence.
-    source: paper, arXiv number, section.
-    numbers: those of the source, and how well the source was checked.
-    read: the basis of ``numbers``: ``here`` (the paper or its code was read for this project), ``second
-        hand``, ``memory``, or ``ours``: not a published claim, but derived from a formula or first measured
-    here. size: model, text and length, in words.
-    minutes: the time it takes on two cores.
-    trains: whether its models are trained; otherwise they are measured as initialised.
-    all, arms, over: overrides of train.py: for every model; for each arm, by its name; and one key with
-        several values, each of which every arm has.
-    seeds: of the models; arms are paired by seed.
-    measure: the function that measures it, with ``options`` as keyword arguments.
-    expected: the quantities that it returns, and their ranges. All must hold.
-    inconclusive: quantities that must lie in their ranges for the verdict to mean anything.
-    because: what the most likely reason predicts if the result is not the claimed one; it is measured, too,
-        and is no part of the verdict.
-    remark: further remarks on the result.
-    """
+    """A claim, and how it is measured."""
 
-    claim: str
-    source: str
-    numbers: str
-    read: Literal["here", "second hand", "memory", "ours"]
-    size: str
-    minutes: Annotated[float, Field(gt=0, le=20)]
-    trains: bool
+    claim: str  # one sentence
+    source: str  # paper, arXiv number, section
+    numbers: str  # of the source, and how well the source was checked
+    read: Literal[
+        "here", "second hand", "memory", "ours"
+    ]  # how ``numbers`` were obtained; ours: not published
+    size: str  # model, text and length, in words
+    minutes: Annotated[float, Field(gt=0, le=20)]  # that it takes on two cores
+    trains: bool  # otherwise models are measured as initialised
+    # Overrides of train.py: of every model; of each arm; and one key with several values for every arm.
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
-    seeds: Seeds
-    measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-    options: dict[str, Any] = Field(default_factory=dict)
-    expected: Annotated[dict[str, Expected], Field(min_length=1)]
-    inconclusive: dict[str, Expected] = Field(default_factory=dict)
-    because: dict[str, Expected] = Field(default_factory=dict)
+    seeds: Seeds  # of the models; arms are paired by seed
+    measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the function, and its
+    options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments
+    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; all must hold
+    inconclusive: dict[str, Expected] = Field(default_factory=dict)  # conditions for a verdict
+    because: dict[str, Expected] = Field(
+        default_factory=dict
+    )  # what the likely reason predicts: no part of it
     control: Control
     picture: Picture
     remark: str
@@ -141,9 +113,8 @@ class Finding(Checked):
     @model_validator(mode="after")
     def control_has_its_arms(self) -> Self:
         if other := self.control.arms.keys() - self.arms.keys():
-            raise ValueError(
-                f"control.arms: no arm is called {min(other)!r}; choose from {', '.join(self.arms)}"
-            )
+            names = ", ".join(self.arms)
+            raise ValueError(f"control.arms: no arm is called {min(other)!r}; choose from {names}")
         return self
 
     def as_control(self) -> "Finding":
@@ -165,8 +136,7 @@ class Finding(Checked):
         return [*self.expected, *self.inconclusive, *self.because]
 
     def under(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
-        """Return the finding under other conditions. Raises ConfigError if its arms differ in one of the
-        keys."""
+        """Return the finding under other conditions. Raises ConfigError if its models differ in a key."""
         varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
         if taken := overrides.keys() & varied:
             raise ConfigError(f"{min(taken)}: its models differ in this key; change another one, or --seeds")
@@ -175,17 +145,11 @@ class Finding(Checked):
 
 def load_findings(config_dir: str | None = None) -> dict[str, Finding]:
     """Return all findings by name: those of conf/finding and of the folder ``finding`` of config_dir, which
-    takes precedence.
-
-    Raises:
-        ConfigError: a finding is invalid.
-        OSError: the folder does not exist.
-    """
+    takes precedence. Raises ConfigError, and OSError if the folder does not exist."""
     folders = [CONF / "finding", *([Path(config_dir) / "finding"] if config_dir else [])]
-    files = {
-        file.stem: file for folder in folders for file in sorted(folder.iterdir()) if file.suffix == ".yaml"
-    }
-    return {name: load_finding(file) for name, file in files.items()}
+    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix == ".yaml"]
+    by_name = {file.stem: file for file in files}
+    return {name: load_finding(file) for name, file in by_name.items()}
 
 
 def load_finding(file: Path) -> Finding:

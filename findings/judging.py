@@ -32,8 +32,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A quantity with its interval and verdict."""
-
     quantity: str
     expected: Expected
     interval: Interval
@@ -69,10 +67,11 @@ def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judge
     """Judge a finding by the numbers of each seed."""
 
     def judge_all(expectations: Mapping[str, Expected]) -> list[Judged]:
-        values = {
-            name: [measured.get(name, math.nan) for measured in by_seed.values()] for name in expectations
-        }
-        return [judge_quantity(name, e, values[name], len(expectations)) for name, e in expectations.items()]
+        judged = []
+        for name, expected in expectations.items():
+            values = [measured.get(name, math.nan) for measured in by_seed.values()]
+            judged.append(judge_quantity(name, expected, values, len(expectations)))
+        return judged
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)
     quantities, conditions, _ = parts

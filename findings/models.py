@@ -35,24 +35,14 @@ EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of
 
 @dataclass
 class Case:
-    """One model.
-
-    Attributes:
-        arm, value: its arm, and its value of the key that is varied, if any.
-        arguments: of train.py, that make it.
-        folder: of its run; None if it is not trained, and measured as initialised.
-    """
+    """One model."""
 
     arm: str
-    value: Scalar
-    arguments: list[str]
+    value: Scalar  # of the key that is varied, if any
+    arguments: list[str]  # of train.py, that make it
     config: RunConfig
-    data: Prepared = field(repr=False)
-    folder: Path | None
-
-    @property
-    def seed(self) -> int:
-        return self.config.seed
+    data: Prepared
+    folder: Path | None  # of its run; None if it is not trained, and measured as initialised
 
     @property
     def precision(self) -> str:
@@ -60,8 +50,7 @@ class Case:
         return device.choose(self.config.device, self.config.precision).precision if self.folder else "fp32"
 
     def model(self) -> "GPT":
-        """Return a new copy of it in fp32 on the CPU, in training mode: with its last weights, or those that
-        it is initialised to."""
+        """Return a new copy of it in fp32 on the CPU, in training mode, with its last or initial weights."""
         from training.build import OURS, initial_model
         from training.load_model import load_model
 
@@ -84,7 +73,7 @@ class Case:
         from model.seeds import seed_for
 
         rows = rows or self.config.train.batch_size
-        seed = seed_for(self.seed, "data", step)
+        seed = seed_for(self.config.seed, "data", step)
         x, y = windows.training_batch(self.data.train, self.config.model.block_size, rows, seed)
         return torch.from_numpy(x), torch.from_numpy(y)
 
@@ -105,20 +94,20 @@ class Case:
             raise ConfigError(f"{self.folder}: {error}; delete the folder, and run it again") from None
 
     def loss(self) -> float:
-        """Return the last val/full_loss, in nats per token. A run that diverged counts as its first val/loss,
-        and that caps the others, as Wortsman et al. 2023 (arXiv 2309.14322, §2.2) count."""
+        """Return the last val/full_loss, in nats per token, at most the first val/loss, as which a run that
+        diverged counts (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
         first = float(self.run.curve("val/loss")[1][0])
         return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
 
 
 @dataclass
 class Cases:
-    """All models of one seed. ``cases["pre"]`` is that of an arm without varied key, ``cases.over("pre")``
-    are those of an arm by their value."""
+    """All models of one seed. ``cases["pre"]`` is an arm's model if no key is varied, ``cases.over("pre")``
+    are its models by their value."""
 
     seed: int
-    every: list[Case]
-    others: list["Cases"] = field(default_factory=list, repr=False)  # of the other seeds
+    every: list[Case] = field(default_factory=list)
+    others: list["Cases"] = field(default_factory=list)  # of the other seeds
 
     @property
     def arms(self) -> list[str]:
@@ -151,13 +140,6 @@ def excerpt(characters: int, folder: Path) -> Path:
     return file.resolve()
 
 
-def watching_hash(config: RunConfig) -> str:
-    """Return a name for how a run is watched, which is no part of its identity: findings share a run only if
-    it was watched as each of them needs."""
-    how = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-    return short_hash(how)
-
-
 def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
     """Return the models of a finding, seed by seed. Raises ConfigError, and DataError if the text is
     missing."""
@@ -171,12 +153,14 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     searching = app.search_path(config_dir)
     configs = app.composed_all("config", RunConfig, [[*arguments, *searching] for *_, arguments in models])
     texts: dict[str, Prepared] = {}
-    by_seed = {seed: Cases(seed, []) for seed in finding.seeds}
+    by_seed = {seed: Cases(seed) for seed in finding.seeds}
     for (arm, value, arguments), config in zip(models, configs, strict=True):
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, tokens_of(config))
         data.check_length(config.model.block_size)
-        runs_dir = str(out / "runs" / watching_hash(config))
+        # How a run is watched is no part of its identity; findings share it if they watch it in the same way.
+        how = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
+        runs_dir = str(out / "runs" / short_hash(how))
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None

@@ -1,13 +1,13 @@
 """Results in words: in the terminal, and as results/findings.md."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from comparison.figures import save
@@ -32,54 +32,34 @@ Written by `python -m findings --docs`. How to read it: [docs/findings.md](../do
 """
 
 
-@dataclass(frozen=True)
 class Entry:
-    """A finding with the results that are kept of it and of its control."""
+    """A finding with the results of it and of its control in the first of the folders that has them."""
 
-    name: str
-    finding: Finding
-    result: Result | None
-    control: Result | None
+    def __init__(self, name: str, finding: Finding, folders: Sequence[Path]) -> None:
+        def first(key: str, conditions: Finding) -> Result | None:
+            return next((result for folder in folders if (result := kept(key, conditions, folder))), None)
 
-    @property
-    def judgement(self) -> Judgement | None:
-        return judge(self.finding, self.result.by_seed) if self.result else None
-
-    @property
-    def of_control(self) -> Judgement | None:
-        return judge(self.finding.as_control(), self.control.by_seed) if self.control else None
+        control = finding.as_control()
+        self.name, self.finding = name, finding
+        self.result, self.control = first(name, finding), first(f"{name}-control", control)
+        self.judgement = judge(finding, self.result.by_seed) if self.result else None
+        self.of_control = judge(control, self.control.by_seed) if self.control else None
 
 
 def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
-    """Return every finding with its results in the first of the folders that has them."""
-
-    def first(name: str, finding: Finding) -> Result | None:
-        return next((result for folder in folders if (result := kept(name, finding, folder))), None)
-
-    return [
-        Entry(name, finding, first(name, finding), first(f"{name}-control", finding.as_control()))
-        for name, finding in findings.items()
-    ]
-
-
-# words
+    return [Entry(name, finding, folders) for name, finding in findings.items()]
 
 
 def expectation(expected: Expected) -> str:
-    """Return the range of a quantity in words."""
-    if expected.above is None:
-        return f"below {expected.below:g}"
-    if expected.below is None:
-        return f"above {expected.above:g}"
-    if expected.above == expected.below:
-        return f"{expected.above:g}"
-    return f"{expected.above:g} to {expected.below:g}"
+    above, below = expected.above, expected.below
+    if not expected.closed:
+        return f"above {above:g}" if math.isfinite(above) else f"below {below:g}"
+    return f"{above:g}" if above == below else f"{above:g} to {below:g}"
 
 
 def interval(judged: Judged) -> str:
-    numbers = (judged.interval.mean, judged.interval.low, judged.interval.high)
-    mean, low, high = (number(value, ".3g") for value in numbers)
-    return f"{mean} ({low} to {high})"
+    numbers = judged.interval.mean, judged.interval.low, judged.interval.high
+    return "{} ({} to {})".format(*(number(value, ".3g") for value in numbers))
 
 
 def settings(overrides: Overrides) -> str:
@@ -90,18 +70,12 @@ def verdict_of(judgement: Judgement | None) -> str:
     return str(judgement.verdict) if judgement else "—"
 
 
-# in the terminal
-
-
 def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> RenderableType:
     """Return the verdict, and each quantity with its interval."""
-    lines = [Text.assemble((f"{judgement.verdict}", COLORS[judgement.verdict]), f"  {name}: {finding.claim}")]
-    parts = {
-        "": judgement.quantities,
-        "condition: ": judgement.conditions,
-        "and, if the reason is right: ": judgement.because,
-    }
-    for kind, quantities in parts.items():
+    lines = [Text.assemble((str(judgement.verdict), COLORS[judgement.verdict]), f"  {name}: {finding.claim}")]
+    parts = judgement.quantities, judgement.conditions, judgement.because
+    kinds = "", "condition: ", "and, if the reason is right: "
+    for kind, quantities in zip(kinds, parts, strict=True):
         for judged in quantities:
             words = f"  {kind}{judged.quantity}: {interval(judged)} at {judged.interval.n} seeds; "
             words += f"expected {expectation(judged.expected)}: "
@@ -113,19 +87,14 @@ def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> Renderab
 
 def listing(findings: Sequence[Entry]) -> RenderableType:
     """Return a table of all findings with their verdicts."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("finding", no_wrap=True)
-    table.add_column("claim")
-    table.add_column("minutes", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    minutes = Column("minutes", justify="right", no_wrap=True)
+    columns = Column("finding", no_wrap=True), "claim", minutes, Column("verdict", no_wrap=True)
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for entry in findings:
         judgement = entry.judgement
         verdict = Text(verdict_of(judgement), COLORS[judgement.verdict] if judgement else "")
         table.add_row(entry.name, Text(entry.finding.claim), f"{entry.finding.minutes:g}", verdict)
     return table
-
-
-# as Markdown
 
 
 def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> None:

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import track
 
@@ -31,14 +31,11 @@ from system import signals
 from system.errors import ConfigError
 from system.files import small_text, write_atomically
 
-Measure = Callable[..., Measured]
 LARGEST = 2**24  # bytes of a result
 PARTS = ("model", "data", "diagnostics", "findings")  # the folders whose code makes and measures models
 
 
 class Where(BaseModel):
-    """The machine of a result, as in environment.json, and the number of its runs."""
-
     processor: str
     precision: str
     packages: dict[str, str]
@@ -46,27 +43,18 @@ class Where(BaseModel):
 
 
 class Seconds(BaseModel):
-    """The time of a result: its runs, one after another, and measuring them."""
-
-    training: float
+    training: float  # of its runs, one after another
     measuring: float
 
 
-class Result(BaseModel):
-    """A measurement, as it is kept.
+class Result(BaseModel, ser_json_inf_nan="strings"):
+    """A measurement, as it is kept."""
 
-    Attributes:
-        conditions: everything that it depends on, except the code.
-        by_seed: seed -> quantity -> value.
-        rows: the picture's points: (arm, x, y), of all seeds.
-    """
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-    conditions: dict[str, Any]
-    by_seed: dict[int, dict[str, float]]
-    rows: list[tuple[str, float | str, float]]
+    conditions: dict[str, Any]  # everything that it depends on, except the code
+    by_seed: dict[int, dict[str, float]]  # seed -> quantity -> value
+    rows: list[tuple[str, float | str, float]]  # the picture's points of all seeds: (arm, x, y)
     seconds: Seconds
-    where: Where
+    where: Where  # the machine, as in environment.json, and the number of runs
 
 
 def read(file: Path) -> Result | None:
@@ -78,12 +66,8 @@ def read(file: Path) -> Result | None:
 
 
 def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
-    """Return the result of a finding: the one that is kept, or a new measurement.
-
-    Raises:
-        ConfigError: conditions are invalid, or a run failed.
-        DataError: as data.token_files.prepare.
-    """
+    """Return the result of a finding: the one that is kept, or a new measurement. Raises ConfigError and
+    DataError."""
     out = out.resolve()
     cases = all_cases(finding, out, config_dir)
     file = out / "results" / f"{name}-{content_hash(finding, cases)}.json"
@@ -97,25 +81,16 @@ def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None
     return result
 
 
-def newest(name: str, finding: Finding, folder: Path) -> Path | None:
-    """Return the file with the newest result of a finding under its conditions, whatever code measured it."""
-    files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
-    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):
-        if (result := read(file)) and result.conditions == finding.conditions():
-            return file
-    return None
-
-
 def kept(name: str, finding: Finding, folder: Path) -> Result | None:
-    """Return the result in ``newest``."""
-    file = newest(name, finding, folder)
-    return read(file) if file else None
+    """Return the newest result of a finding under its conditions, whatever code measured it."""
+    files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
+    results = map(read, sorted(files, key=lambda file: file.stat().st_mtime, reverse=True))
+    return next((r for r in results if r and r.conditions == finding.conditions()), None)
 
 
 def content_hash(finding: Finding, cases: list[Cases]) -> str:
-    """Return eight digits that stand for everything a result depends on: the models, their texts, and the
-    code that makes and measures them; the names of runs stand for how they are trained. Expectations do not
-    count."""
+    """Return eight digits that stand for the models, their texts, and the code that makes and measures them.
+    Expectations do not count."""
     models = [
         [case.arm, case.value, identity.identity(case.config, case.precision, case.data.fingerprint)]
         for case in each_case(cases)
@@ -128,12 +103,8 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
 
 
 def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:
-    """Train the models whose runs have not ended, by one sweep.
-
-    Raises:
-        ConfigError: a run failed.
-        Interrupted: a signal arrived; the sweep received it, too, and saved its runs.
-    """
+    """Train the models whose runs have not ended, by one sweep. Raises ConfigError if a run failed, and
+    Interrupted at a signal, which the sweep received, too."""
     pending = {case.folder: case for case in each_case(cases) if case.folder and not has_ended(case.folder)}
     if not pending:
         return
@@ -157,54 +128,38 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
 
 
 def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
-    """Measure the models of each seed.
-
-    Raises:
-        ConfigError: the function does not exist or lacks an expected quantity, or a model cannot be measured.
-    """
+    """Measure the models of each seed. Raises ConfigError."""
     import torch
 
     function = import_function(finding.measure)
     torch.use_deterministic_algorithms(True)
     by_seed: dict[int, Measured] = {}
-    console = Console(stderr=True)
-    began = time.perf_counter()
-    hidden = not console.is_terminal
-    for of_seed in track(cases, f"measuring {name}", console=console, disable=hidden, transient=True):
-        values = function(of_seed, **finding.options)
-        by_seed[of_seed.seed] = values
-        if missing := [quantity for quantity in finding.quantities() if quantity not in values.values]:
-            available = ", ".join(map(repr, values.values))
+    console, began = Console(stderr=True), time.perf_counter()
+    shown: dict[str, Any] = {"console": console, "disable": not console.is_terminal, "transient": True}
+    for of_seed in track(cases, f"measuring {name}", **shown):
+        measured = by_seed[of_seed.seed] = function(of_seed, **finding.options)
+        if missing := [quantity for quantity in finding.quantities() if quantity not in measured.values]:
+            available = ", ".join(map(repr, measured.values))
             raise ConfigError(f"{finding.measure} returns no {missing[0]!r}; it returns {available}")
-    seconds = Seconds(training=training_seconds(cases), measuring=time.perf_counter() - began)
+    runs = [*{case.folder: case.run for case in each_case(cases) if case.folder}.values()]
+    training = sum(float(run.axes["seconds"][-1]) for run in runs)
+    packages = {name: version(name) for name in PACKAGES}
+    machine: dict[str, Any] = {"processor": processor(), "precision": "fp32", "packages": packages}
+    if runs:
+        machine = {key: runs[-1].environment[key] for key in machine}
     return Result(
         conditions=finding.conditions(),
         by_seed={seed: dict(measured.values) for seed, measured in by_seed.items()},
         rows=[row for measured in by_seed.values() for row in measured.rows],
-        seconds=seconds,
-        where=machine(cases),
+        seconds=Seconds(training=training, measuring=time.perf_counter() - began),
+        where=Where(**machine, runs=len(runs)),
     )
 
 
-def import_function(target: str) -> Measure:
+def import_function(target: str) -> Callable[..., Measured]:
     """Return the function of that name. Raises ConfigError if it cannot be imported."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"measure: {target} cannot be imported ({error}); check its name") from None
-
-
-def training_seconds(cases: list[Cases]) -> float:
-    """Return the seconds of all runs, one after another, each counted once."""
-    by_folder = {case.folder: case for case in each_case(cases) if case.folder}
-    return sum(float(case.run.axes["seconds"][-1]) for case in by_folder.values())
-
-
-def machine(cases: list[Cases]) -> Where:
-    environments = {case.folder: case.run.environment for case in each_case(cases) if case.folder}
-    packages = {name: version(name) for name in PACKAGES}
-    values = {"processor": processor(), "precision": "fp32", "packages": packages}
-    for environment in environments.values():
-        values = {key: environment[key] for key in values}
-    return Where(**values, runs=len(environments))

@@ -23,7 +23,6 @@ from rich.table import Table
 
 from cli import messages
 from cli.sample_schema import ModelSource
-from cli.schema import DataConfig
 from comparison.figures import FORMATS, Spec, number, save, spec
 from comparison.table import rich_table
 from data.token_cache import prepare
@@ -53,10 +52,8 @@ Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its
 
 @dataclass
 class Look:
-    """The results: a headline, a row of numbers per block with the embedding first, and the certificate."""
-
     headline: str
-    rows: list[dict[str, float]]
+    rows: list[dict[str, float]]  # the embedding's, then a block's each
     maps: Maps
     certificate: str
 
@@ -73,26 +70,19 @@ def load(name: str) -> Checkpoint:
 def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     """Return the text that a checkpoint was trained on, or, for weights of others, any text. The checkpoint
     may be untrusted: it chooses neither the file that is read nor the folder in which tokens are kept.
-
-    Raises:
-        ConfigError: the text must be named, or is not the one that the run was trained on.
-        DataError: the text is missing.
-    """
-    foreign = not loaded.meta.fingerprint
-    config: DataConfig = loaded.meta.config.data
-    if foreign:
-        corpus = "text" if path else "shakespeare"
-        config = config.model_copy(update={"corpus": corpus, "tokenizer": "init_from"})
+    Raises ConfigError and DataError."""
+    meta = loaded.meta
+    changed = {"path": path, "cache": CACHE}
+    if not meta.fingerprint:
+        changed |= {"corpus": "text" if path else "shakespeare", "tokenizer": "init_from"}
+    config = meta.config.data.model_copy(update=changed)
     if config.corpus != "shakespeare" and path is None:
-        text = f"{config.corpus} {config.path or ''}".strip()
+        text = f"{config.corpus} {meta.config.data.path or ''}".strip()
         raise ConfigError(f"--data: it was trained on data={text}; if you trust that, give --data PATH")
-    config = config.model_copy(update={"path": path, "cache": CACHE})
-    data = prepare(
-        **config.model_dump(), spec=loaded.meta.tokenizer if config.tokenizer == "init_from" else None
-    )
-    if not foreign and data.fingerprint != loaded.meta.fingerprint:
+    data = prepare(**config.model_dump(), spec=meta.tokenizer if config.tokenizer == "init_from" else None)
+    if meta.fingerprint not in ("", data.fingerprint):
         raise ConfigError(f"{name}: its text is not the one it was trained on; restore that text")
-    data.check_length(loaded.meta.config.model.block_size)
+    data.check_length(meta.config.model.block_size)
     return data
 
 
@@ -103,12 +93,8 @@ def look(
     trust: str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Look:
-    """Measure a model. ``progress`` is called with what is being done.
-
-    Raises:
-        CheckpointError, ConfigError: as training.load_model.load_model.
-        DataError: the run's text is missing.
-    """
+    """Measure a model. ``progress`` is called with what is being done. Raises CheckpointError, ConfigError
+    and DataError."""
     import torch
 
     from diagnostics import block_effects, causality, norm_maps
@@ -152,32 +138,22 @@ def table(rows: list[dict[str, float]]) -> Table:
     return rich_table(cells, {""})
 
 
-def picture(maps: Maps, columns: int = 4) -> Spec:
-    """Return a panel for each norm, with a point for some of its numbers."""
+def picture(maps: Maps) -> Spec:
+    """Return a panel for each norm, with a point for about POINTS of its numbers, evenly spread."""
     rows = [
         {"norm": site, "x": a, "y": b}
-        for site, (x, y) in maps.items()
-        for a, b in zip(thinned(x), thinned(y), strict=True)
+        for site, pair in maps.items()
+        for a, b in zip(*(x.flatten()[:: max(1, x.numel() // POINTS)].tolist() for x in pair), strict=True)
     ]
-    panel = {
-        "width": 130,
-        "height": 110,
-        "mark": {"type": "point", "filled": True, "size": 5, "opacity": 0.5},
-        "encoding": {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})},
-    }
+    mark = {"type": "point", "filled": True, "size": 5, "opacity": 0.5}
+    encoding = {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})}
     return spec(
         data={"values": rows},
         facet={"field": "norm", "title": None, "sort": list(maps)},
-        columns=columns,
+        columns=4,
         resolve={"scale": {"x": "independent"}},
-        spec=panel,
+        spec={"width": 130, "height": 110, "mark": mark, "encoding": encoding},
     )
-
-
-def thinned(x: "Tensor") -> list[float]:
-    """Return about POINTS evenly spread numbers, at the same places in every tensor of this size."""
-    flat = x.flatten()
-    return flat[:: max(1, flat.numel() // POINTS)].tolist()
 
 
 def main() -> None:

@@ -70,8 +70,7 @@ def table(columns: Columns) -> Table:
     order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
     sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))
     cells = [
-        {"": site}
-        | {name: f"{column[site]:.3g}" if site in column else "" for name, column in columns.items()}
+        {"": site} | {name: f"{c[site]:.3g}" if site in c else "" for name, c in columns.items()}
         for site in sites
     ]
     return rich_table(cells, {""})

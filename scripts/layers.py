@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import filter as matching
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def curves(folder: Path) -> Curves:
 
 
 def block(metric: str) -> str:
-    """Return the block of a metric, as 03; some other word if it belongs to none."""
+    """Return the block of a metric, as 03; another word if it belongs to none."""
     return metric.partition("/")[2].partition(".")[0]
 
 
@@ -50,14 +51,10 @@ def picture(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
     """Return a figure of the metrics that match each pattern, of each run."""
     names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
-    rows = [
-        {
-            "hconcat": [panel(title, run, pattern, blocks) for title, run in runs.items()],
-            "resolve": {"scale": {"y": "shared", "x": "shared"}},
-        }
-        for pattern in patterns
-    ]
-    return spec(vconcat=rows, resolve={"scale": {"color": "shared"}})
+    resolve = {"scale": {"y": "shared", "x": "shared"}}
+    rows = [[panel(title, run, pattern, blocks) for title, run in runs.items()] for pattern in patterns]
+    parts = [{"hconcat": panels, "resolve": resolve} for panels in rows]
+    return spec(vconcat=parts, resolve={"scale": {"color": "shared"}})
 
 
 def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
@@ -65,13 +62,13 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
     the values span more than a factor of ten."""
     metrics = sorted(matching(run, pattern))
     kind, _, site = pattern.partition("/")
-    values = [value for metric in metrics for _, value in run[metric]]
-    log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"metric": metric, "block": block(metric), "step": step, "value": value}
         for metric in metrics
         for step, value in run[metric]
     ]
+    values = [row["value"] for row in rows]
+    log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     powers = [0, *(10**i for i in range(9))]
     x = number("step", "step", scale={"type": "symlog"}, axis={"values": powers, "format": "~s"})
     y = number(

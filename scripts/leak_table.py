@@ -8,7 +8,6 @@ the logits, when later tokens change and when other rows of the batch change, th
 0 means exactly 0, also of the gradients.
 """
 
-import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +23,8 @@ COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "ro
 HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens | other rows |"
 
 
-def leaks(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
-    """Yield each norm's name and its four numbers. Raises as cli.app.choices."""
+def leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each norm's name and its four cells."""
     from diagnostics.causality import certificate
     from training.build import build_model
 
@@ -40,20 +39,17 @@ def leaks(arguments: list[str]) -> Iterator[tuple[str, list[float]]]:
         yield name, [largest(certificates, *column) for column in COLUMNS]
 
 
-def largest(certificates: list[dict[str, Any]], mode: str, kind: str) -> float:
-    """Return the largest leak; NaN if a model raised an error or was not finite."""
+def largest(certificates: list[dict[str, Any]], mode: str, kind: str) -> str:
+    """Return the largest leak; "unknown" if a model raised an error or was not finite."""
     if any(certificate["causal"] is None for certificate in certificates):
-        return math.nan
-    return max(each[mode][kind] or each[mode][f"{kind}_gradient"] for each in certificates)
-
-
-def cell(leak: float) -> str:
-    return "unknown" if math.isnan(leak) else f"**{leak:.1g}**" if leak else "0"
+        return "unknown"
+    leak = max(each[mode][kind] or each[mode][f"{kind}_gradient"] for each in certificates)
+    return f"**{leak:.1g}**" if leak else "0"
 
 
 def table(arguments: list[str]) -> str:
     """Return the table in Markdown."""
-    lines = [f"| `{norm}` | {' | '.join(map(cell, numbers))} |" for norm, numbers in leaks(arguments)]
+    lines = [f"| `{norm}` | {' | '.join(cells)} |" for norm, cells in leaks(arguments)]
     return "\n".join([HEAD, "|---" * 5 + "|", *lines])
 
 

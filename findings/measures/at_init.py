@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from diagnostics import block_effects
 from findings.models import Case, Cases, Measured
@@ -72,17 +73,17 @@ def gradient_profile(cases: Cases) -> Measured:
     return Measured(values, as_points({arm: by_depth(norms, 1) for arm, norms in gradients.items()}))
 
 
-def stream_variances(case: Case) -> list[float]:
+def stream_variances(case: Case, idx: Tensor) -> list[float]:
     """Return the variance of the stream, over all its numbers, after the embedding and after each block."""
-    model = case.model().eval()
-    return [float(x.double().var(correction=0)) for x in block_effects.stream(model, case.batch()[0])]
+    streams = block_effects.stream(case.model().eval(), idx)
+    return [float(x.double().var(correction=0)) for x in streams]
 
 
 def variance_at_init(cases: Cases) -> Measured:
     """The growth of the stream's variance. What the second half of the blocks adds over what the quarter
     before adds is 2 if it grows linearly, as in pre-norm, and 1 if it grows as ln ℓ, as with
     LayerNorm-Scaling. In peri a branch adds 1; in post the variance is 1."""
-    variances = {arm: stream_variances(cases[arm]) for arm in cases.arms}
+    variances = {arm: stream_variances(cases[arm], cases[arm].batch()[0]) for arm in cases.arms}
 
     def doubling(arm: str) -> float:
         y, L = variances[arm], len(variances[arm]) - 1

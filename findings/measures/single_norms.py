@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,36 +94,28 @@ def cancellation(cases: Cases, offsets: list[float]) -> Measured:
     return Measured(values, as_points(errors))
 
 
-class Spread:
-    """The fluctuation of the batch means of a norm's inputs; ``look`` is a hook for the norm."""
-
-    def __init__(self) -> None:
-        self.means: list[Tensor] = []  # of each batch, (C,)
-        self.squares: list[Tensor] = []
-
-    def look(self, norm: Any, args: tuple[Tensor], output: Tensor) -> None:
-        x = args[0].flatten(0, -2)  # (B·T, C)
-        self.means.append(x.mean(0))
-        self.squares.append(x.square().mean(0))
-
-    def fluctuation(self) -> float:
-        """Return the standard deviation of a channel's batch mean over batches, in standard deviations of the
-        channel; the root mean square over channels. For n independent values per batch it is 1/√n."""
-        means = torch.stack(self.means)
-        variances = torch.stack(self.squares).mean(0) - means.mean(0).square()
-        return float((means.var(0) / variances).mean().sqrt())
-
-
 @torch.no_grad()
 def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
-    """Return the fluctuation of each norm, by its site, over batches of tokens (B, T), in training mode."""
+    """Return, by site, how the batch means of a norm's inputs fluctuate over batches of tokens (B, T) in
+    training mode: the standard deviation of a channel's batch mean, in standard deviations of the channel;
+    the root mean square over channels. For n independent values per batch it is 1/√n."""
     model = case.model()
-    spreads = {site: Spread() for site in norm_maps.norms(model)}
+    moments: dict[str, list[Tensor]] = {site: [] for site in norm_maps.norms(model)}  # (2, C) of each batch
+
+    def record(site: str, norm: Any, args: tuple[Tensor], output: Tensor) -> None:
+        x = args[0].flatten(0, -2)  # (B·T, C)
+        moments[site].append(torch.stack([x.mean(0), x.square().mean(0)]))
+
     for site, norm in norm_maps.norms(model).items():
-        norm.register_forward_hook(spreads[site].look)
+        norm.register_forward_hook(partial(record, site))
     for idx in batches:
         model(idx)
-    return {site: spread.fluctuation() for site, spread in spreads.items()}
+    result = {}
+    for site, of_batches in moments.items():
+        means, squares = torch.stack(of_batches, dim=1)  # (batches, C) both
+        variances = squares.mean(0) - means.mean(0).square()
+        result[site] = float((means.var(0) / variances).mean().sqrt())
+    return result
 
 
 def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) -> Measured:
@@ -146,7 +139,7 @@ def text_batches(case: Case, way: str) -> Iterator[Tensor]:
     """Yield tokens (B, T) of the training split: windows from ``anywhere``, as in training; ``one by one``,
     each token from anywhere; or ``in a row``, windows that follow one another from anywhere."""
     B, T = case.config.train.batch_size, case.config.model.block_size
-    random = torch.Generator().manual_seed(case.seed)
+    random = torch.Generator().manual_seed(case.config.seed)
     for step in range(BATCHES):
         idx, _ = case.batch(UNSEEN + step)
         if way == "one by one":

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from diagnostics import block_effects, norm_maps
 from diagnostics.activations import without_effects
-from findings.measures.at_init import as_points, by_depth, slope
+from findings.measures.at_init import as_points, by_depth, slope, stream_variances
 from findings.models import UNSEEN, Case, Cases, Measured
 from training.loss import cross_entropy
 
@@ -17,17 +17,11 @@ Numbers = NDArray[Any]
 WINDOWS = 64  # of the validation split on which a model is measured
 
 
-def variances(case: Case) -> list[float]:
-    """Return the variance of the stream, over all its numbers, after the embedding and after each block."""
-    streams = block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0])
-    return [float(x.double().var(correction=0)) for x in streams]
-
-
 def variance_trained(cases: Cases) -> Measured:
     """The growth of the stream's variance: what the second half of the blocks adds over what the first half
     adds, 1 if it grows linearly and more if exponentially; and its largest over its smallest after a
     block."""
-    variance = {arm: variances(cases[arm]) for arm in cases.arms}
+    variance = {arm: stream_variances(cases[arm], cases[arm].windows(WINDOWS)[0]) for arm in cases.arms}
     values = {}
     for arm, y in variance.items():
         half = len(y) // 2

@@ -68,11 +68,6 @@ def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
     assert len(select(runs, condition)) == count
 
 
-def test_a_condition_without_a_value_is_refused():
-    with pytest.raises(ComparisonError, match="--where: 'norm' has no value; write KEY=VALUE"):
-        select([], "norm")
-
-
 def test_other_data_lengths_and_contexts_are_not_compared_and_the_difference_is_named(tmp_path):
     runs = several(tmp_path, {"train.steps=10": [2.0], "train.steps=20": [2.0, 2.0]})
     with pytest.raises(

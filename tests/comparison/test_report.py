@@ -107,17 +107,6 @@ def test_the_baseline_is_one_group_and_never_itself(tmp_path):
     assert verdicts(shared)["layernorm"].startswith("not distinguishable")
 
 
-def test_over_a_key_pairs_stay_pairs(tmp_path):
-    losses = {
-        f"norm={n} model.n_layer={d}": [2.0 + d + b, 2.3 + d + b, 1.9 + d + b]
-        for n, b in (("layernorm", 0.0), ("none", 0.1))
-        for d in (2, 4)
-    }
-    report = report_of(tmp_path, losses, over=["model.n_layer"])
-    assert [row.title for row in report.rows] == ["layernorm", "none"]
-    assert report.rows[1].difference.mean == pytest.approx(0.1)
-
-
 def test_over_a_key_only_common_values_are_averaged(tmp_path):
     deep, shallow = {"norm=none model.n_layer=4": PAIR}, {"norm=layernorm model.n_layer=2": [3.0, 3.1]}
     losses = {"norm=layernorm model.n_layer=4": PAIR} | deep | shallow

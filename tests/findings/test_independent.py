@@ -66,7 +66,7 @@ def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
         model = Transformer(arm, 16, vocabulary(models), seed=models.seed)
         with torch.no_grad():
             streams = model.streams(models[arm].batch()[0])
-        ours.append(at_init.stream_variances(models[arm]))
+        ours.append(at_init.stream_variances(models[arm], models[arm].batch()[0]))
         reference.append([float(x.var(correction=0)) for x in streams])
     for block in (1, 4, 16):
         mine, others = ([values[block] for values in side] for side in (ours, reference))

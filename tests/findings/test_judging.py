@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,8 @@ ENDS = st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted)
 
 
 def expected(low: float | None = None, high: float | None = None) -> Expected:
-    return Expected(above=low, below=high, why="because")
+    ends = {"above": low, "below": high}
+    return Expected(why="because", **{key: end for key, end in ends.items() if end is not None})
 
 
 def finding(**parts: dict[str, Expected]) -> Finding:
@@ -63,11 +63,6 @@ def test_of_a_direction_what_is_above_passes_and_what_is_not_below_fails_it(valu
         assert above == opposite.get(below, Verdict.INCONCLUSIVE)
 
 
-def test_a_tie_confirms_no_direction():
-    assert judge_quantity("x", expected(low=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
-    assert judge_quantity("x", expected(high=1), [1.0, 1.0, 1.0], 1).verdict == Verdict.FAIL
-
-
 @given(NUMBERS, ENDS, st.integers(2, 6))
 def test_among_several_it_fails_only_where_a_wider_interval_lies_outside(values, ends, among):
     low, high = ends
@@ -76,15 +71,19 @@ def test_among_several_it_fails_only_where_a_wider_interval_lies_outside(values,
     assert of_several != Verdict.FAIL or alone == Verdict.FAIL
 
 
-@given(st.lists(st.floats(1, 2), min_size=1, max_size=2))
-def test_with_fewer_than_three_seeds_there_is_no_verdict_whatever_the_numbers(values):
-    assert judge_quantity("x", expected(0, 3), values, 1).verdict == Verdict.INCONCLUSIVE
-    assert judge_quantity("x", expected(5, 6), values, 1).verdict == Verdict.INCONCLUSIVE
-
-
-@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_decides_nothing(odd):
-    assert judge_quantity("x", expected(low=0), [1.0, 1.0, odd], 1).verdict == Verdict.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.0, 1.0], Verdict.FAIL),  # a tie confirms no direction
+        ([1.5, 1.5, 1.5], Verdict.PASS),
+        ([1.5, 1.5], Verdict.INCONCLUSIVE),  # fewer than three seeds
+        ([0.5], Verdict.INCONCLUSIVE),
+        ([1.5, 1.5, math.nan], Verdict.INCONCLUSIVE),
+        ([1.5, 1.5, math.inf], Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_tie_too_few_seeds_and_a_number_that_is_not_finite_confirm_nothing(values, verdict):
+    assert judge_quantity("x", expected(low=1), values, 1).verdict == verdict
 
 
 def test_a_quantity_that_was_not_measured_decides_nothing():
@@ -119,16 +118,6 @@ def test_what_is_exactly_0_can_be_expected():
     zero = {"expected": {"x": expected(0, 0)}}
     assert verdict({"x": [0, 0, 0]}, **zero) == Verdict.PASS
     assert verdict({"x": [1e-9, 1e-9, 1e-9]}, **zero) == Verdict.FAIL
-
-
-def test_where_nothing_is_to_be_found_a_pass_comes_in_one_of_forty():
-    """The mean is on the end of what is expected: half of the time the interval should lie beside it, but by
-    chance alone it lies inside in 2.5 %, and outside in as many."""
-    random = np.random.default_rng(0)
-    samples = random.standard_normal((4000, 4)).tolist()
-    verdicts = [judge_quantity("x", expected(low=0), sample, 1).verdict for sample in samples]
-    assert verdicts.count(Verdict.PASS) / 4000 == pytest.approx(0.025, abs=0.008)
-    assert verdicts.count(Verdict.FAIL) / 4000 == pytest.approx(0.025, abs=0.008)
 
 
 @pytest.mark.parametrize("ends", [{}, {"above": 1.0, "below": 0.0}])

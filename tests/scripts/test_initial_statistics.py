@@ -43,17 +43,7 @@ def test_choices_stand_side_by_side(command, tmp_path, text_file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argument", "error"), [("norm=nope", "'nope'"), ("model.n_embd=13", "not divisible")]
-)
-def test_an_error_is_one_line(command, argument, error):
-    done = command(PROGRAM, argument)
+def test_an_error_is_one_line(command):
+    done = command(PROGRAM, "norm=nope")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-    assert done.stderr.startswith("error: ")
-    assert error in done.stderr
-
-
-def test_help_is_the_text_of_the_program(command):
-    done = command(PROGRAM, "--help")
-    assert done.returncode == 0
-    assert "python -m scripts.initial_statistics norm=layernorm,batchnorm" in done.stdout
+    assert done.stderr.startswith("error: norm: there is no 'nope'")

@@ -48,10 +48,3 @@ def test_a_norm_that_cannot_be_certified_has_no_number(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     row = table(["--config-dir", str(tmp_path), "norm=pairs", "placement=pre", *TINY]).splitlines()[2]
     assert row == "| `pairs` |" + " unknown |" * 4
-
-
-@pytest.mark.slow
-def test_an_error_is_one_line(command):
-    done = command("scripts/leak_table.py", "norm=nope")
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-    assert "nope" in done.stderr
