@@ -1,7 +1,6 @@
 """Memory over a long run, and beside a large corpus. nanoGPT takes no part: --peer is not used.
 
     python -m bench.memory --data tinyshakespeare.txt
-    python -m bench.memory --data tinyshakespeare.txt --steps 2000 --gigabytes 0.5
 
 A run of nanoGPT's CPU recipe, evaluations and checkpoints included, against one of a tenth of its steps; and
 a made-up corpus against one of 2 MB. `own` is the largest anonymous memory of the process (RssAnon; Linux

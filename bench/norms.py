@@ -1,6 +1,5 @@
 """The cost of each norm: of a training step with it, and of its forward and backward alone.
 
-    python -m bench.norms                          every norm of conf/norm
     python -m bench.norms --norm layernorm --norm torch_layernorm
 
 In this process, in turn, eager and compiled, by torch.utils.benchmark. A step is forward, backward, clipping

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ class Run:
     """A finished run of train.py, or a sweep."""
 
     child: Child
+    start: float  # of the process, as time.time()
     folders: list[Path] = field(repr=False)  # one for each run
 
     def rows(self, number: int = 0) -> list[dict[str, Any]]:
@@ -46,7 +48,8 @@ class Run:
 
     def first_step(self) -> float:
         """Return the seconds from the start of the process to the end of step 0."""
-        return self.child.find("^(step 0/)")[0][0]
+        rows, written = self.rows(), (self.folders[0] / "metrics.jsonl").stat().st_mtime
+        return written - self.start - (rows[-1]["seconds"] - rows[0]["seconds"])  # back from the last row
 
     def final_loss(self) -> float:
         """Return val/full_loss in nats per token; infinity for a run that diverged."""
@@ -74,13 +77,14 @@ def train(
     places = [f"runs_dir={runs_dir}", f"data.cache={bench.work / 'cache'}", "wandb.mode=disabled"]
     command = [sys.executable, str(ROOT / "train.py"), *data, *places, *overrides]
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or bench.work / "compiled")}
+    start = time.time()
     finished = child.run(command, bench.work, cache, watch)
     folders = sorted(file.parent for file in runs_dir.glob("[!.]*/status.json"))
     if part:
         bench.settings.setdefault(part, [data[0], "data.path=PATH", "wandb.mode=disabled", *overrides])
         environment = read_json(folders[0] / "environment.json")
         bench.note(f"{part}: precision {environment['precision']}, compile {environment['compile']}")
-    return Run(finished, folders)
+    return Run(finished, start, folders)
 
 
 def warm_up(bench: Bench) -> None:

@@ -1,7 +1,4 @@
-"""results/performance.md, the page of all results in bench/results: ``python -m bench.page``.
-
-Run it after a benchmark: a test checks that the page shows these results.
-"""
+"""results/performance.md, the page of all results in bench/results: ``python -m bench.page``."""
 
 import argparse
 import json

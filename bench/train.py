@@ -1,7 +1,6 @@
 """Training tokens a second, ours and nanoGPT's, at the sizes of nanoGPT's recipes.
 
-    python -m bench.train --peer NANOGPT --data tinyshakespeare.txt                cpu, mid and baby
-    python -m bench.train --peer NANOGPT --data tinyshakespeare.txt --size cpu     one size
+    python -m bench.train --peer NANOGPT --data tinyshakespeare.txt
 
 Ours is train.py with nanoGPT's recipe (experiment=nanogpt_cpu) at that size and its default statistics, in
 precision auto and fp32, compiled or not. nanoGPT's is its train.py, eager, as its README has it for a CPU, or

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,9 +75,15 @@ def test_the_rate_of_a_run_leaves_out_its_first_steps():
         ours.tokens_per_s(rows[:1])
 
 
+def test_the_first_step_is_dated_back_from_the_last_row(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 0, "seconds": 2.0}\n{"step": 9, "seconds": 7.0}\n')
+    os.utime(file, (1020.0, 1020.0))
+    assert ours.Run(Child(30.0, 1, []), 1000.0, [tmp_path]).first_step() == 15.0
+
+
 def test_what_nanogpt_prints_is_read():
-    lines = [(float(number), line) for number, line in enumerate(NANOGPT_PRINTS.splitlines())]
-    run = Child(9.0, 1, lines)
+    run = Child(9.0, 1, [(float(n), line) for n, line in enumerate(NANOGPT_PRINTS.splitlines())])
     assert run.find(nanogpt.LOSS)[0] == (2.0, "4.1805")
     assert run.numbers(nanogpt.LOSS)[:2] == [4.1805, 4.1573]
     assert run.numbers(nanogpt.MILLISECONDS) == [1500.0, 30.0, 10.0]
@@ -84,16 +91,13 @@ def test_what_nanogpt_prints_is_read():
 
 
 def test_nanogpts_sampling_rate_is_that_of_the_median_time_between_texts(bench):
-    class Peer:
-        def __init__(self) -> None:
-            self.bench = bench()
+    def drawn(flags: list[str]) -> Child:
+        count = int(flags[-1].removeprefix("--num_samples="))
+        ends = [2.0, 3.0, 3.5, *(12.5 + 9 * i for i in range(8))][:count]
+        return Child(2.5, 1, [(end, line) for end in ends for line in ("a text", "-" * 15)])
 
-        def sample(self, flags: list[str]) -> Child:
-            count = int(flags[-1].removeprefix("--num_samples="))
-            ends = [2.0, 3.0, 3.5, *(12.5 + 9 * i for i in range(8))][:count]
-            return Child(2.5, 1, [(end, line) for end in ends for line in ("a text", "-" * 15)])
-
-    assert sample.take_peer(Peer(), "nanoGPT", [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
+    peer = SimpleNamespace(bench=bench(), sample=drawn)
+    assert sample.take_peer(peer, "nanoGPT", [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
 
 
 def test_a_curve_is_the_mean_over_each_eighth():
