@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
 from data.token_files import file_digest
@@ -27,16 +28,30 @@ from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, first_pickle, pickled
-from system.errors import ConfigError, DataError
+from system.errors import ConfigError, UserError
 from system.files import first_error, header_length, small_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model; the last number is how many
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # in old files: constants, no weights
 LARGEST = 2**20  # bytes of a config.json
 LARGE = 10**8  # bytes of weights; reading them takes so long that it is announced
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Context manager: raise ConfigError for whatever is wrong with an untrusted file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{error.filename or file}: {error.strerror}; check the file") from None
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
+    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError):
+        raise ConfigError(f"{file}: damaged; name another folder") from None
 
 
 @dataclass(frozen=True)
@@ -50,36 +65,17 @@ class Pretrained:
     config: GPT2
 
     @cached_property
-    def files(self) -> list[Path]:
-        """The files with the weights."""
-        folder = folder_of(self.name, WEIGHTS)
-        files = [folder / WEIGHTS]
-        if not files[0].is_file():
-            files = sorted(file for file in folder.iterdir() if PARTS.fullmatch(file.name))
-        if not files:
-            raise missing(folder, WEIGHTS)
-        if files[0].name != WEIGHTS and {int(file.name[15:20]) for file in files} != {len(files)}:
-            raise ConfigError(
-                f"{folder}: parts of the weights are missing, or there are too many; download them again"
-            )
-        return files
+    def file(self) -> Path:
+        """The file with the weights."""
+        return file_of(self.name, WEIGHTS)
 
     @cached_property
-    def digests(self) -> list[str]:
-        """SHA-256 of each file."""
-        self.check()
-        return [file_digest(file) for file in self.files]
-
-    def verify(self) -> None:
-        """Verify the hashes of files from the hub."""
-        for file, digest in zip(self.files, self.digests, strict=True):
-            hub.check(file, digest)
-
-    @property
     def digest(self) -> str:
-        """The weights' part of a run's identity."""
-        self.verify()
-        return hashlib.sha256(" ".join([self.config.model_dump_json(), *self.digests]).encode()).hexdigest()
+        """The weights' part of a run's identity. A file from the hub is compared with the hub's hash."""
+        self.check()
+        digest = file_digest(self.file)
+        hub.check(self.file, digest)
+        return hashlib.sha256(f"{self.config.model_dump_json()} {digest}".encode()).hexdigest()
 
     def check(self) -> None:
         """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
@@ -89,42 +85,32 @@ class Pretrained:
                 shapes["lm_head.weight"] = shapes["wte.weight"]
             for name in sorted(slices.keys() ^ shapes.keys()):
                 problem = "is missing" if name in shapes else "is unknown to config.json"
-                raise ConfigError(f"{self.files[0]}: tensor {name[:100]} {problem}; name another folder")
+                raise ConfigError(f"{self.file}: tensor {name[:100]} {problem}; name another folder")
             for name, shape in shapes.items():
                 actual, dtype = slices[name].get_shape(), slices[name].get_dtype()
                 if tuple(actual) != shape or dtype not in ("F64", "F32", "F16", "BF16"):
                     raise ConfigError(
-                        f"{self.files[0]}: tensor {name} is {dtype} of shape {actual}, but config.json says "
+                        f"{self.file}: tensor {name} is {dtype} of shape {actual}, but config.json says "
                         f"floating point of shape {[*shape]}; name another folder"
                     )
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Any]]:
-        """Context manager: the tensors of all files by name, without ``transformer.``, not read yet."""
-        from safetensors import SafetensorError, safe_open
-
-        files = self.files
-        try:
-            size, memory = sum(file.stat().st_size for file in files), psutil.virtual_memory().total
+        """Context manager: the tensors by name, without ``transformer.``, not read yet."""
+        with reading(self.file):
+            size, memory = self.file.stat().st_size, psutil.virtual_memory().total
             if size > memory:
                 raise ConfigError(
-                    f"{files[0]}: has {size:,} bytes, but this machine has {memory:,} of memory; name another"
+                    f"{self.file}: has {size:,} bytes, but this machine {memory:,} of memory; name another"
                 )
-            slices = {}
-            for file in files:
-                header_length(file)  # raises if it is too long
-                content = safe_open(file, framework="pt")  # checks the header against the file's size
-                for name in content.keys():  # noqa: SIM118 it is no dict
-                    short = name.removeprefix("transformer.")
-                    if not MASKS.fullmatch(short):
-                        slices[short] = content.get_slice(name)
-            yield slices
-        except OSError as error:
-            raise ConfigError(f"{error.filename or files[0]}: {error.strerror}; check the file") from None
-        except (SafetensorError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{files[0]}: damaged or no safetensors file; name another folder") from None
+            header_length(self.file)  # raises if it is too long
+            content = safe_open(self.file, framework="pt")  # checks the header against the file's size
+            short_names = {name.removeprefix("transformer."): name for name in content.keys()}  # noqa: SIM118
+            yield {
+                short: content.get_slice(name)
+                for short, name in short_names.items()
+                if not MASKS.fullmatch(short)
+            }
 
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
         """Return the weights by their names in our model, fp32: those of the first ``block_size`` positions,
@@ -133,8 +119,8 @@ class Pretrained:
 
         self.check()
         if self.name in HUB:
-            self.verify()
-        if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
+            hub.check(self.file, file_digest(self.file))
+        if (size := self.file.stat().st_size) > LARGE:
             print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         self.check_vocabulary(vocab_size)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
@@ -143,7 +129,7 @@ class Pretrained:
             redundant = "lm_head.weight" in slices and self.config.tie_word_embeddings
             if redundant and not torch.equal(slices["lm_head.weight"][:], slices["wte.weight"][:]):
                 raise ConfigError(
-                    f"{self.files[0]}: the head differs from the embedding, but config.json ties them; "
+                    f"{self.file}: the head differs from the embedding, but config.json ties them; "
                     "name another one"
                 )
             tensors = {
@@ -166,65 +152,46 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
         """The spec of the model's tokenizer (data/tokenizers.py); None if it has none."""
-        try:
-            folder = folder_of(self.name, "config.json")
-            if (file := folder / "tokenizer.json").exists():
+        config = file_of(self.name, "config.json")
+        if (file := config.with_name("tokenizer.json")).exists():
+            with reading(file):
                 return tokenizer_json.read(file)
-            if (file := folder / "meta.json").exists():  # from nanoGPT's data: docs/ecosystem.md
-                spec = json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"]
+        if (file := config.with_name("meta.json")).exists():  # from nanoGPT's data: docs/ecosystem.md
+            with reading(file):
+                spec = dict(json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"])
                 tokenizers.from_spec(spec)
-                return dict(spec)
-            if self.config.has_gpt2s_vocabulary:
-                return tokenizers.gpt2("", "", 0).spec
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise ConfigError(f"{file}: cannot be read ({type(error).__name__}); correct it") from None
-        return None
+                return spec
+        return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
 
 
 @cache
 def pretrained(name: str) -> Pretrained:
     """Return the weights that ``init_from`` names. Raises ConfigError if they are no GPT-2, or missing."""
-    file = folder_of(name, "config.json") / "config.json"
-    if not file.is_file():
-        raise missing(file.parent, "config.json")
-    try:
+    file = file_of(name, "config.json")
+    with reading(file):
         config = json.loads(small_text(file, LARGEST))
         hub.check(file, file_digest(file))
         return Pretrained(name, GPT2.model_validate(config))
-    except ConfigError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; check the file") from None
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{file}: damaged; name another folder") from None
 
 
-def missing(folder: Path, file: str) -> ConfigError:
-    """Return the error for a folder without this file."""
-    if pickle := first_pickle(folder):
-        return ConfigError(pickled(pickle))
-    if (folder / "checkpoints").is_dir():
-        return ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
-    return ConfigError(f"init_from: {folder}: {file} is missing; name a folder that has it")
-
-
-def folder_of(name: str, file: str) -> Path:
-    """Return the folder of ``init_from``. For a name on the hub, ``file`` is downloaded if it is not cached.
+def file_of(name: str, part: str) -> Path:
+    """Return a file of the folder that ``init_from`` names; of a name on the hub, download it if need be.
 
     Raises:
-        ConfigError: the folder does not exist, or the hub cannot be reached.
+        ConfigError: the file or its folder is missing, or the hub cannot be reached.
     """
-    path = Path(name)
-    if name not in HUB or path.is_dir():
-        if path.is_file() and path.suffix in SUFFIXES:
-            raise ConfigError(pickled(path))
-        if path.is_file():
-            raise ConfigError(f"init_from: {name}: is a file; name its folder")
-        if not path.is_dir():
-            raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
-        return path
-    return hub.from_hub(name, file).parent
+    folder = Path(name)
+    if name in HUB and not folder.is_dir():
+        return hub.from_hub(name, part)
+    if folder.is_file():
+        advice = f"init_from: {name}: is a file; name its folder"
+        raise ConfigError(pickled(folder) if folder.suffix in SUFFIXES else advice)
+    if not folder.is_dir():
+        raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
+    if (folder / part).is_file():
+        return folder / part
+    if pickle := first_pickle(folder):
+        raise ConfigError(pickled(pickle))
+    if (folder / "checkpoints").is_dir():
+        raise ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
+    raise ConfigError(f"init_from: {folder}: {part} is missing; name a folder that has it")
