@@ -40,6 +40,14 @@ def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
         raise ValueError(f"{file.name}: nested too deeply") from None
 
 
+def read_or_empty(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the validated content of a small JSON file; empty if it is missing or invalid."""
+    try:
+        return read_typed(file, kind)
+    except (OSError, ValueError):
+        return {}
+
+
 def small_text(file: Path, largest: int) -> str:
     """Return the text of a file of at most ``largest`` bytes.
 

@@ -180,7 +180,7 @@ def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_pa
         (["run=nowhere"], "nowhere: has no checkpoint"),
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
         (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
-        (["prompt_file=nowhere"], "prompt_file: nowhere: No such file"),
+        (["prompt_file=nowhere"], "nowhere: No such file"),
         (["temperature=-1"], "temperature: invalid value -1; expected a value greater than or equal to 0"),
         (["top_p=0"], "top_p: invalid value 0; expected a value greater than 0"),
         (["top_k=0"], "top_k: invalid value 0; expected a value greater than or equal to 1"),
