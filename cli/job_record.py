@@ -38,8 +38,12 @@ class Job(TypedDict, total=False):
     error: str
 
 
+class ClusterJob(TypedDict):
+    job: str
+
+
 JOB = TypeAdapter(Job)
-CLUSTER_JOB = TypeAdapter(TypedDict("ClusterJob", {"job": str}))
+CLUSTER_JOB = TypeAdapter(ClusterJob)
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:

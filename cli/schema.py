@@ -209,11 +209,8 @@ class RunConfig(Checked):
             if not metric_names.matches_any(pattern, n_layer):
                 names = [*metric_names.STATISTICS, *metric_names.all_names(min(n_layer, 100))]
                 near = difflib.get_close_matches(pattern, names, n=1)
-                advice = (
-                    f"did you mean {near[0]}?"
-                    if near
-                    else f"choose from {', '.join(metric_names.STATISTICS)}"
-                )
+                choices = f"choose from {', '.join(metric_names.STATISTICS)}"
+                advice = f"did you mean {near[0]}?" if near else choices
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
             if not metric_names.matches_any(f"*/{pattern}", n_layer):

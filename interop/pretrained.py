@@ -176,10 +176,7 @@ def pretrained(name: str) -> Pretrained:
 
 def file_of(name: str, part: str) -> Path:
     """Return a file of the folder that ``init_from`` names; of a name on the hub, download it if need be.
-
-    Raises:
-        ConfigError: the file or its folder is missing, or the hub cannot be reached.
-    """
+    Raises ConfigError if it is missing."""
     folder = Path(name)
     if name in HUB and not folder.is_dir():
         return hub.from_hub(name, part)

@@ -126,23 +126,21 @@ def load(path: Path) -> Checkpoint:
         )
     if path.suffix in SUFFIXES:
         raise CheckpointError(pickled(path))
+    size, memory = path.stat().st_size, psutil.virtual_memory().total
+    if size > memory:
+        raise CheckpointError(
+            f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
+        )
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
     try:
-        size, memory = path.stat().st_size, psutil.virtual_memory().total
-        if size > memory:
-            raise CheckpointError(
-                f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
-            )
         with path.open("rb") as file:
             header = file.read(header_length(path))
         at = digest_offset(header)
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             if header[at : at + 64].decode() != digest(path, at):
-                raise damaged
+                raise ValueError("another SHA-256")
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except CheckpointError:
-        raise
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
     except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):

@@ -31,11 +31,8 @@ MODES = ("auto", "online", "offline", "disabled")
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled.
-
-    Raises:
-        ConfigError: WANDB_MODE is invalid, or another mode needs the package.
-    """
+    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled. Raises
+    ConfigError if WANDB_MODE is invalid, or another mode needs the package."""
     configured = mode = str(config.wandb.mode)
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()

@@ -15,11 +15,8 @@ class DownloadError(Exception):
 
 
 def within(seconds: float, fetch: Callable[[], T]) -> T:
-    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit.
-
-    Raises:
-        DownloadError: ``fetch`` failed, or took longer.
-    """
+    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit. Raises
+    DownloadError if it fails or takes longer."""
     results: list[T] = []
     errors: list[Exception] = []
 

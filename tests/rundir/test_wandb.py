@@ -140,10 +140,7 @@ def test_the_longest_wait_grows_with_the_checkpoint(tiny):
     size = (folder / "checkpoints" / "step-00000006.safetensors").stat().st_size
     seconds = wandb_sink.FINISH_SECONDS + math.ceil(size / wandb_sink.UPLOAD_RATE)
     assert wandb_sink.job_at_end(tiny("wandb.artifact=true"), folder)["finish_seconds"] == seconds
-    assert wandb_sink.job_at_end(tiny(), folder) == {
-        "finish_seconds": wandb_sink.FINISH_SECONDS,
-        "artifact": None,
-    }
+    assert wandb_sink.job_at_end(tiny(), folder)["finish_seconds"] == wandb_sink.FINISH_SECONDS
 
 
 def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
@@ -244,7 +241,6 @@ def test_a_histogram_of_non_finite_numbers_is_their_count():
         ("offline", KEY, "auto", "wandb: offline; watch"),
         ("online", "", "online", "wandb: offline (no key; run wandb login); watch"),
         pytest.param("online", "abc", "auto", "wandb: offline (", marks=pytest.mark.faults),
-        pytest.param("online", "abc", "online", "wandb: offline (", marks=pytest.mark.faults),
     ],
 )
 def test_wandbs_own_settings_and_key_decide(watched, tmp_path, monkeypatch, capsys, setting, key, mode, line):
@@ -268,12 +264,7 @@ def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
 
 
 def test_wandb_mode_of_the_environment(tiny, monkeypatch):
-    for value, mode in (
-        ("dryrun", "offline"),
-        ("OFFLINE", "offline"),
-        ("disabled", "disabled"),
-        ("", "auto"),
-    ):
+    for value, mode in (("dryrun", "offline"), ("OFFLINE", "offline"), ("", "auto")):
         monkeypatch.setenv("WANDB_MODE", value)
         assert wandb_sink.wandb_mode(tiny()) == mode
         assert wandb_sink.wandb_mode(tiny("wandb.mode=online")) == "online"
