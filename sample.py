@@ -75,10 +75,8 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
         can_cache = agrees(model, vocab_size)
     if can_cache:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
-    print(
-        "this norm cannot use the KV cache: every token recomputes the whole context (slower)",
-        file=sys.stderr,
-    )
+    slower = "every token recomputes the whole context (slower)"
+    print(f"this norm cannot use the KV cache: {slower}", file=sys.stderr)
     last_logits = uncached(model)
 
     def autocast(window: "Tensor") -> "Tensor":

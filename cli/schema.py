@@ -49,9 +49,8 @@ class ModelConfig(Checked):
     @model_validator(mode="after")
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
-            raise ValueError(
-                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; choose a multiple of it"
-            )
+            advice = "choose a multiple of it"
+            raise ValueError(f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; {advice}")
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
                 f"positions: rotary rotates pairs of channels, but n_embd={self.n_embd} over "
@@ -122,10 +121,8 @@ class TrainConfig(Checked):
     @model_validator(mode="after")
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
         if self.batch_size % self.grad_accum:
-            raise ValueError(
-                f"batch_size: {self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
-                "choose a multiple of it"
-            )
+            why = f"{self.batch_size} is not divisible by grad_accum={self.grad_accum}"
+            raise ValueError(f"batch_size: {why}; choose a multiple of it")
         return self
 
 

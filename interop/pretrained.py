@@ -129,16 +129,13 @@ class Pretrained:
             redundant = "lm_head.weight" in slices and self.config.tie_word_embeddings
             if redundant and not torch.equal(slices["lm_head.weight"][:], slices["wte.weight"][:]):
                 raise ConfigError(
-                    f"{self.file}: the head differs from the embedding, but config.json ties them; "
-                    "name another one"
+                    f"{self.file}: the head is not the embedding, as config.json says; name another"
                 )
-            tensors = {
-                entry.our_name: slices[entry.gpt2_name][:].T
-                if entry.transposed
-                else slices[entry.gpt2_name][:]
-                for entry in entries(self.config)
-            }
-            return {name: tensor[: rows.get(name)].float().contiguous() for name, tensor in tensors.items()}
+            tensors = {}
+            for entry in entries(self.config):
+                tensor = slices[entry.gpt2_name][: rows.get(entry.our_name)]
+                tensors[entry.our_name] = (tensor.T if entry.transposed else tensor).float().contiguous()
+            return tensors
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ConfigError unless the model has this many tokens, not counting rows that pad."""

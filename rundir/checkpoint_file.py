@@ -69,11 +69,16 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
-    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and step
-    ``best``. Raises CheckpointError if it cannot be written."""
+    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and ``best``.
+    Raises CheckpointError if it cannot be written; a file that cannot be removed is a warning."""
     path = path_of(folder, meta.step)
     write(path, meta, tensors)
-    prune(folder, best)
+    for step in saved_steps(folder)[:-KEEP]:
+        if step != best:
+            try:
+                path_of(folder, step).unlink(missing_ok=True)
+            except OSError as error:
+                print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
     return path
 
 
@@ -104,16 +109,6 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
             f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
             "make room or name another runs_dir"
         ) from None
-
-
-def prune(folder: Path, best: int | None) -> None:
-    """Remove all but the newest KEEP and step ``best``; warn about a file that cannot be removed."""
-    for step in saved_steps(folder)[:-KEEP]:
-        if step != best:
-            try:
-                path_of(folder, step).unlink(missing_ok=True)
-            except OSError as error:
-                print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
 
 
 def load(path: Path) -> Checkpoint:
@@ -169,19 +164,16 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
         path = path_of(folder, step)
         try:
             checkpoint = load(path)
+            if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
+                break
+            unusable[path] = "of another run or step"
         except CheckpointError as error:
             unusable[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
-            continue
-        if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
-            break
-        unusable[path] = "of another run or step"
     else:
-        if unusable:
-            path, why = next(iter(unusable.items()))
-            raise CheckpointError(
-                f"{path}: {why}, and no older one is usable; fresh=true starts the run over"
-            )
-        return None
+        if not unusable:
+            return None
+        path, why = next(iter(unusable.items()))
+        raise CheckpointError(f"{path}: {why}, and no older one is usable; fresh=true starts the run over")
     for path in unusable:
         names = (path.with_name(f"{path.name}.unusable{n}") for n in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))

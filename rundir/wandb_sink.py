@@ -139,11 +139,8 @@ def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict
 
 
 def job_at_end(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Return the artifact to upload, or None, and the seconds that wandb may take to finish.
-
-    The artifact is the last step's checkpoint, so only a finished run has one: an interrupted run resumes,
-    and the checkpoints of a diverged one are of earlier steps.
-    """
+    """Return the artifact to upload, the last step's checkpoint of a finished run, and the seconds that wandb
+    may take to finish."""
     status = read_status(folder)
     if not config.wandb.artifact or status.get("state") != "finished":
         return {"finish_seconds": FINISH_SECONDS, "artifact": None}

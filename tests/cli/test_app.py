@@ -112,13 +112,3 @@ def test_a_bug_shows_its_place_and_the_status_is_not_0(command, tmp_path):
     assert done.returncode == 1
     assert "broken.py" in done.stderr
     assert "NameError" in done.stderr
-
-
-def test_a_sweep_goes_on_after_a_wrong_job_and_its_status_is_not_0(command, text_file):
-    done = command(
-        "train.py", "-m", "model.n_embd=129,128", "train.steps=1", "data=text", f"data.path={text_file}"
-    )
-    assert done.returncode == 1
-    assert "error: model.n_embd=129: model.n_embd: 129 is not divisible by n_head=4" in done.stderr
-    assert "2/2  layernorm-pre-s0-" in done.stdout
-    assert len(done.stderr.splitlines()) == 1

@@ -51,10 +51,13 @@ def test_a_config_cannot_be_changed():
         configured().seed = 3
 
 
-def test_norms_bias_follows_the_models_unless_it_is_said():
-    assert configured("model.bias=true").norm.options["bias"] is True
-    assert configured("model.bias=false").norm.options["bias"] is False
-    assert configured("model.bias=false", "norm.bias=true").norm.options["bias"] is True
+def test_norms_bias_follows_the_models_unless_it_is_given():
+    for overrides, bias in (
+        (["model.bias=true"], True),
+        (["model.bias=false", "norm.bias=true"], True),
+        ([], False),
+    ):
+        assert configured(*overrides).norm.options["bias"] is bias
 
 
 @pytest.mark.parametrize(
