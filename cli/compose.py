@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from interop.pretrained import pretrained
 from system.errors import ConfigError
 
+load_yaml = cache(OmegaConf.load)  # the jobs of a sweep read a file once
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* that name a norm
 
 
@@ -74,7 +75,7 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
     if name not in files:
         names = [*["auto"] * (site == "final_norm"), "same", *sorted(files)]
         raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
-    options = options_of(files[name])
+    options = load_yaml(files[name])
     if "defaults" in options:
         raise ConfigError(
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
@@ -93,9 +94,3 @@ def norm_files(folders: tuple[Path, ...]) -> dict[str, Path]:
         for folder in reversed(folders)
         for file in sorted((folder / "norm").rglob("*.yaml"))
     }
-
-
-@cache
-def options_of(file: Path) -> DictConfig | ListConfig:
-    """Return the content of a YAML file; the jobs of a sweep read it once."""
-    return OmegaConf.load(file)

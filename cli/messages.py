@@ -46,7 +46,7 @@ def error_line(error: Exception, known: list[str]) -> str:
     do>``."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
         where = f"{error.filename}: " * (error.filename is not None)
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"
     text = " ".join(str(error).split())

@@ -16,9 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
 FLUSH = 2.0  # seconds of rows that are lost if wandb is killed
@@ -86,7 +85,10 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             if time.monotonic() - marked > 2 * FLUSH:  # wandb has flushed what was copied before the mark
                 remember(job, mark)
                 marked, mark = time.monotonic(), file.tell()
-            for line in complete_lines(file):
+            unread = file.read()
+            complete = unread[: unread.rfind(b"\n") + 1]  # of a last line only a part may have been written
+            file.seek(len(complete) - len(unread), os.SEEK_CUR)
+            for line in complete.splitlines():
                 row = json.loads(line)
                 run.log(wandb_row(row), step=row["step"], commit=True)
         status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
@@ -97,15 +99,6 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             upload(run, **job["artifact"])
         run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
         remember(job, file.tell())
-
-
-def complete_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines from here on, but not a last one of which only a part has been written."""
-    for line in iter(file.readline, b""):
-        if not line.endswith(b"\n"):
-            file.seek(-len(line), os.SEEK_CUR)
-            return
-        yield line
 
 
 def upload(run: Any, file: str, name: str, metadata: dict[str, Any]) -> None:
