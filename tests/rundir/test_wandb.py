@@ -187,7 +187,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
     assert done.returncode == 1
     folders = [next((tmp_path / "runs").glob(f"{norm}-*")) for norm in ("fails", "none")]
     first, second = offline(tmp_path)
-    assert [history(first), history(second)] == [rows(folder) for folder in folders]
+    assert [history(first), history(second)] == [metric_rows(folder) for folder in folders]
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
 
 
@@ -195,7 +195,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
     wild = ("norm=none", "optim.learning_rate=10", "train.grad_clip=0", "train.steps=20")
     watching = ("train.eval_every=1", "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true")
-    folder = go(watched(*wild, *watching))
+    folder = train_or_resume(watched(*wild, *watching))
     assert read_status(folder)["state"] == "diverged"
     [file] = offline(tmp_path)
     assert not records("artifact", file)
