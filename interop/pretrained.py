@@ -65,17 +65,25 @@ class Pretrained:
     config: GPT2
 
     @cached_property
-    def file(self) -> Path:
-        """The file with the weights."""
-        return file_of(self.name, WEIGHTS)
+    def files(self) -> list[Path]:
+        """The file with the weights, or the files with their parts."""
+        folder = Path(self.name)
+        parts = [] if (folder / WEIGHTS).is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+        return parts or [file_of(self.name, WEIGHTS)]
+
+    def verified_digests(self) -> list[str]:
+        """Return the SHA-256 of each file; those of files from the hub are compared with the hub's."""
+        digests = [file_digest(file) for file in self.files]
+        for file, digest in zip(self.files, digests, strict=True):
+            hub.check(file, digest)
+        return digests
 
     @cached_property
     def digest(self) -> str:
-        """The weights' part of a run's identity. A file from the hub is compared with the hub's hash."""
+        """The weights' part of a run's identity."""
         self.check()
-        digest = file_digest(self.file)
-        hub.check(self.file, digest)
-        return hashlib.sha256(f"{self.config.model_dump_json()} {digest}".encode()).hexdigest()
+        words = [self.config.model_dump_json(), *self.verified_digests()]
+        return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
@@ -85,32 +93,31 @@ class Pretrained:
                 shapes["lm_head.weight"] = shapes["wte.weight"]
             for name in sorted(slices.keys() ^ shapes.keys()):
                 problem = "is missing" if name in shapes else "is unknown to config.json"
-                raise ConfigError(f"{self.file}: tensor {name[:100]} {problem}; name another folder")
+                raise ConfigError(f"{self.files[0]}: tensor {name[:100]} {problem}; name another folder")
             for name, shape in shapes.items():
                 actual, dtype = slices[name].get_shape(), slices[name].get_dtype()
                 if tuple(actual) != shape or dtype not in ("F64", "F32", "F16", "BF16"):
                     raise ConfigError(
-                        f"{self.file}: tensor {name} is {dtype} of shape {actual}, but config.json says "
+                        f"{self.files[0]}: tensor {name} is {dtype} of shape {actual}, but config.json says "
                         f"floating point of shape {[*shape]}; name another folder"
                     )
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Any]]:
         """Context manager: the tensors by name, without ``transformer.``, not read yet."""
-        with reading(self.file):
-            size, memory = self.file.stat().st_size, psutil.virtual_memory().total
-            if size > memory:
+        with reading(self.files[0]):
+            size = sum(file.stat().st_size for file in self.files)
+            if size > (memory := psutil.virtual_memory().total):
                 raise ConfigError(
-                    f"{self.file}: has {size:,} bytes, but this machine {memory:,} of memory; name another"
+                    f"{self.files[0]}: has {size:,} bytes, but this machine {memory:,} of memory; name another"
                 )
-            header_length(self.file)  # raises if it is too long
-            content = safe_open(self.file, framework="pt")  # checks the header against the file's size
-            short_names = {name.removeprefix("transformer."): name for name in content.keys()}  # noqa: SIM118
-            yield {
-                short: content.get_slice(name)
-                for short, name in short_names.items()
-                if not MASKS.fullmatch(short)
-            }
+            slices = {}
+            for file in self.files:
+                header_length(file)  # raises if it is too long
+                content = safe_open(file, framework="pt")  # checks the header against the file's size
+                for name in content.keys():  # noqa: SIM118 it is no dict
+                    slices[name.removeprefix("transformer.")] = content.get_slice(name)
+            yield {name: tensor for name, tensor in slices.items() if not MASKS.fullmatch(name)}
 
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
         """Return the weights by their names in our model, fp32: those of the first ``block_size`` positions,
@@ -119,8 +126,8 @@ class Pretrained:
 
         self.check()
         if self.name in HUB:
-            hub.check(self.file, file_digest(self.file))
-        if (size := self.file.stat().st_size) > LARGE:
+            self.verified_digests()
+        if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
             print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         self.check_vocabulary(vocab_size)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
@@ -129,7 +136,7 @@ class Pretrained:
             redundant = "lm_head.weight" in slices and self.config.tie_word_embeddings
             if redundant and not torch.equal(slices["lm_head.weight"][:], slices["wte.weight"][:]):
                 raise ConfigError(
-                    f"{self.file}: the head is not the embedding, as config.json says; name another"
+                    f"{self.files[0]}: the head is not the embedding, as config.json says; name another"
                 )
             tensors = {}
             for entry in entries(self.config):

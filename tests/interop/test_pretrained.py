@@ -141,6 +141,21 @@ def test_weights_in_half_precision_are_their_numbers(tmp_path):
     assert torch.equal(read, read.bfloat16().float())
 
 
+def test_weights_in_several_files(tmp_path):
+    model = gpt2_models.saved(tmp_path)
+    before = weights(ours(tmp_path)[0])
+    (tmp_path / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path, max_shard_size="20kB")
+    first, *others = sorted(tmp_path.glob("model-*.safetensors"))
+    assert others
+    pretrained.cache_clear()
+    assert all(torch.equal(before[name], t) for name, t in weights(ours(tmp_path)[0]).items())
+    first.unlink()
+    pretrained.cache_clear()
+    with pytest.raises(ConfigError, match="is missing"):
+        pretrained(str(tmp_path)).check()
+
+
 def test_a_vocabulary_that_was_filled_up_is_cut(tmp_path):
     gpt2_models.saved(tmp_path, chars=CHARS)
     filled = -len(CHARS) % 64
