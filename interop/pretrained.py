@@ -109,7 +109,7 @@ class Pretrained:
             size = sum(file.stat().st_size for file in self.files)
             if size > (memory := psutil.virtual_memory().total):
                 raise ConfigError(
-                    f"{self.files[0]}: has {size:,} bytes, but this machine {memory:,} of memory; name another"
+                    f"{self.files[0]}: {size:,} bytes, but this machine has {memory:,}; name another"
                 )
             slices = {}
             for file in self.files:
