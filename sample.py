@@ -1,9 +1,9 @@
 """Sample text from a checkpoint, token by token.
 
-    python sample.py                                          from the newest run's best checkpoint python
-    sample.py run=runs/NAME which=last prompt=ROMEO:   from another, with a prompt python sample.py
-    init_from=gpt2                           from OpenAI's, or a folder of Hugging Face's python sample.py
-    num_samples=3 temperature=0.5            several; tamer (0: the likeliest token), or wilder
+    python sample.py                                          from the newest run's best checkpoint
+    python sample.py run=runs/NAME which=last prompt=ROMEO:   from another, with a prompt
+    python sample.py init_from=gpt2                           from OpenAI's, or a folder of Hugging Face's
+    python sample.py num_samples=3 temperature=0.5            several, tamer (0: the likeliest token)
 
 The checkpoint is enough: it holds the tokenizer and the config. Samples are drawn side by side; the first is
 printed while it grows.
@@ -23,7 +23,7 @@ from cli.sample_schema import SampleConfig
 from data import tokenizers
 from rundir.checkpoint_file import Checkpoint
 from system import terminal
-from system.errors import CheckpointError, DataError
+from system.errors import DataError
 from training import load_model
 from training.build import OURS
 
@@ -41,13 +41,11 @@ SMALL = 3_000_000  # parameters; below, a CPU is not faster in bf16 (two cores, 
 
 
 def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
-    """Return the prompt. Raises DataError if its file cannot be read."""
+    """Return the prompt. Raises OSError, and DataError if its file is not UTF-8."""
     if config.prompt_file is None:
         return config.prompt or tokenizer.start
     try:
         return Path(config.prompt_file).read_bytes().decode("utf-8") or tokenizer.start
-    except OSError as error:
-        raise DataError(f"prompt_file: {config.prompt_file}: {error.strerror}; check the path") from None
     except UnicodeDecodeError as error:
         raise DataError(
             f"prompt_file: {config.prompt_file}: byte at offset {error.start} is not UTF-8; convert it"
@@ -77,10 +75,8 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
         can_cache = agrees(model, vocab_size)
     if can_cache:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
-    print(
-        "this norm cannot use the KV cache: every token recomputes the whole context (slower)",
-        file=sys.stderr,
-    )
+    slower = "every token recomputes the whole context (slower)"
+    print(f"this norm cannot use the KV cache: {slower}", file=sys.stderr)
     last_logits = uncached(model)
 
     def autocast(window: "Tensor") -> "Tensor":
@@ -91,11 +87,7 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
 
 
 def draw(
-    logits: "Tensor",
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    uniform: "Tensor",
+    logits: "Tensor", temperature: float, top_k: int | None, top_p: float | None, uniform: "Tensor"
 ) -> "Tensor":
     """Return one token for each row of logits (B, V): (B,), int64. It is the first token at which the
     cumulative probability exceeds the row's random number, uniform (B, 1) in [0, 1), fp64.
@@ -165,10 +157,7 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
 def main(config: SampleConfig) -> None:
     """Load the chosen model and print its samples."""
     loaded = load_model.load(config)
-    try:
-        tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
-    except DataError as error:
-        raise CheckpointError(f"{loaded.path}: {error}") from None
+    tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
     prompt = read_prompt(config, tokenizer)
     try:
         ids = tokenizer.encode(prompt)

@@ -94,11 +94,8 @@ def command(
 
 def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[str, Config]:
     """Return a config for each combination of the values in a command line, keyed by what differs:
-    ``norm=none,layernorm`` makes two; without alternatives it is one, keyed by "".
-
-    Raises:
-        ConfigError: as ``checked``; Hydra's and OmegaConf's errors, which ``messages.report`` prints.
-    """
+    ``norm=none,layernorm`` makes two; without alternatives it is one, keyed by "". Raises what
+    ``messages.report`` prints."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir")
     options, overrides = parser.parse_known_args([argument for argument in arguments if argument != "-m"])
@@ -124,30 +121,21 @@ def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) ->
     """Return the config that each list of overrides makes, in any program. Raises as ``choices``."""
     in_job = GlobalHydra.instance().is_initialized()
     with nullcontext() if in_job else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return [
-            checked(kind, composed_job(hydra.compose(config_name, job, return_hydra_config=True)))
-            for job in jobs
-        ]
+        composed = [hydra.compose(config_name, job, return_hydra_config=True) for job in jobs]
+    return [checked(kind, composed_job(job)) for job in composed]
 
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
-    """Return the overrides of each key that a job may take, several in a sweep; the last of a key counts.
-
-    Raises:
-        ConfigError: a sweep over an interval, which has no list of values.
-    """
+    """Return the overrides of each key that a job may take, several in a sweep; the last of a key counts."""
     values = {}
     for override in parsed:
         key = override.get_key_element()
-        if override.is_sweep_override() and not override.is_discrete_sweep():
-            raise ConfigError(
-                f"{key}: an interval has no list of values; write {key}=1e-3,1e-2 or range(0,3)"
-            )
-        values[key] = (
-            [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if override.is_sweep_override()
-            else [override.input_line or ""]
-        )
+        values[key] = [override.input_line or ""]
+        if override.is_sweep_override():
+            if not override.is_discrete_sweep():
+                advice = f"write {key}=1e-3,1e-2 or range(0,3)"
+                raise ConfigError(f"{key}: an interval has no list of values; {advice}")
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
     return values
 
 

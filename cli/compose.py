@@ -7,23 +7,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from interop.pretrained import pretrained
 from system.errors import ConfigError
 
+load_yaml = cache(OmegaConf.load)  # the jobs of a sweep read a file once
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* that name a norm
 
 
 def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
-    """Return the composed config as plain data.
-
-    Args:
-        settings: Hydra's own part: the choice of each group, the folders searched, and the command line.
-
-    Raises:
-        ConfigError: a site names an unknown norm; or as ``with_architecture``.
-    """
+    """Return the composed config as plain data. ``settings`` is Hydra's own part: the choice of each group,
+    the folders searched, the command line. Raises ConfigError."""
     if composed.get("model") and composed.get("init_from"):
         typed = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
         composed = with_architecture(composed, typed)
@@ -48,15 +43,8 @@ def composed_job(composed: DictConfig) -> dict[str, Any]:
 
 
 def with_architecture(composed: DictConfig, typed: set[str]) -> DictConfig:
-    """Return the config with the keys that the weights of ``init_from`` determine. They override every
-    default.
-
-    Args:
-        typed: the keys on the command line.
-
-    Raises:
-        ConfigError: a typed key has another value; or as ``pretrained``.
-    """
+    """Return the config with the keys that the weights of ``init_from`` determine, which override every
+    default. Raises ConfigError if a typed key has another value."""
     config = pretrained(str(composed.init_from)).config
     composed = copy.deepcopy(composed)
     for key, value in config.architecture.items():
@@ -85,11 +73,9 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         return name
     files = norm_files(tuple(folders))
     if name not in files:
-        special = "auto, same" if site == "final_norm" else "same"
-        raise ConfigError(
-            f"model.{site}: there is no norm {name!r}; choose one of {special}, {', '.join(sorted(files))}"
-        )
-    options = options_of(files[name])
+        names = [*["auto"] * (site == "final_norm"), "same", *sorted(files)]
+        raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
+    options = load_yaml(files[name])
     if "defaults" in options:
         raise ConfigError(
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
@@ -108,9 +94,3 @@ def norm_files(folders: tuple[Path, ...]) -> dict[str, Path]:
         for folder in reversed(folders)
         for file in sorted((folder / "norm").rglob("*.yaml"))
     }
-
-
-@cache
-def options_of(file: Path) -> DictConfig | ListConfig:
-    """Return the content of a YAML file; the jobs of a sweep read it once."""
-    return OmegaConf.load(file)

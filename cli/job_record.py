@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from system import os_compat, signals
-from system.files import jsonable, read_typed, write_atomically
+from system.files import jsonable, read_or_empty, write_atomically
 
 Process = tuple[int, float]  # number and start time: system/os_compat.py
 
@@ -39,20 +39,11 @@ class Job(TypedDict, total=False):
 
 
 class ClusterJob(TypedDict):
-    """The content of slurm.json."""
-
     job: str
 
 
-KINDS: dict[str, TypeAdapter[Any]] = {"job.json": TypeAdapter(Job), "slurm.json": TypeAdapter(ClusterJob)}
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the file's content; empty if it is missing or damaged."""
-    try:
-        return read_typed(file, KINDS[file.name])
-    except (OSError, ValueError):
-        return {}
+JOB = TypeAdapter(Job)
+CLUSTER_JOB = TypeAdapter(ClusterJob)
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:
@@ -61,7 +52,8 @@ def write(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "job.json")
+    """Return the content of job.json; empty if it is missing or damaged."""
+    return read_or_empty(folder / "job.json", JOB)
 
 
 @contextmanager
@@ -106,7 +98,7 @@ def write_cluster_job(folder: Path, number: str) -> None:
 
 def cluster_job(folder: Path) -> str:
     """Return the number of the job that was last submitted for this record; "" for none."""
-    return str(read_json(folder / "slurm.json").get("job", ""))
+    return str(read_or_empty(folder / "slurm.json", CLUSTER_JOB).get("job", ""))
 
 
 PARENT = os.getppid()  # of a launcher's worker: the launching process

@@ -27,14 +27,10 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
     printed with its traceback."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    if isinstance(error, UserError | OmegaConfBaseException | HydraException):
-        line = error_line(error, known)
-    elif isinstance(error, OSError):
-        where = f"{error.filename}: " * (error.filename is not None)
-        line = f"{where}{error.strerror or error}; check the path, its permissions and free space"
-    else:
+    if not isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
         traceback.print_exception(error)
         return f"{type(error).__name__}: {error}"
+    line = error_line(error, known)
     print_error(f"{prefix}: {line}" if prefix else line)
     return line
 
@@ -50,14 +46,15 @@ def error_line(error: Exception, known: list[str]) -> str:
     do>``."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
+        where = f"{error.filename}: " * (error.filename is not None)
+        return f"{where}{error.strerror or error}; check the path, its permissions and free space"
     text = " ".join(str(error).split())
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == SUBMITIT:
         return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}; check the path and its permissions"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"

@@ -49,9 +49,8 @@ class ModelConfig(Checked):
     @model_validator(mode="after")
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
-            raise ValueError(
-                f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; choose a multiple of it"
-            )
+            advice = "choose a multiple of it"
+            raise ValueError(f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; {advice}")
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
                 f"positions: rotary rotates pairs of channels, but n_embd={self.n_embd} over "
@@ -122,10 +121,8 @@ class TrainConfig(Checked):
     @model_validator(mode="after")
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
         if self.batch_size % self.grad_accum:
-            raise ValueError(
-                f"batch_size: {self.batch_size} is not divisible by grad_accum={self.grad_accum}; "
-                "choose a multiple of it"
-            )
+            why = f"{self.batch_size} is not divisible by grad_accum={self.grad_accum}"
+            raise ValueError(f"batch_size: {why}; choose a multiple of it")
         return self
 
 
@@ -209,11 +206,8 @@ class RunConfig(Checked):
             if not metric_names.matches_any(pattern, n_layer):
                 names = [*metric_names.STATISTICS, *metric_names.all_names(min(n_layer, 100))]
                 near = difflib.get_close_matches(pattern, names, n=1)
-                advice = (
-                    f"did you mean {near[0]}?"
-                    if near
-                    else f"choose from {', '.join(metric_names.STATISTICS)}"
-                )
+                choices = f"choose from {', '.join(metric_names.STATISTICS)}"
+                advice = f"did you mean {near[0]}?" if near else choices
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
             if not metric_names.matches_any(f"*/{pattern}", n_layer):

@@ -22,13 +22,9 @@ from omegaconf import DictConfig
 
 class RunSweeper(Sweeper):
     def __init__(
-        self,
-        params: Mapping[str, Any],
-        arms: Sequence[Sequence[str]],
-        tune: str | None,
-        final: Mapping[str, Any],
+        self, params: Mapping[str, Any], arms: Any, tune: str | None, final: Mapping[str, Any]
     ) -> None:
-        self.params, self.arms, self.tune, self.final = dict(params), arms, tune, dict(final)
+        self.params, self.arms, self.tune, self.final = params, arms, tune, final
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -77,9 +73,7 @@ class SlurmLauncher(Launcher):
             (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        slurm.run_jobs(
-            self.job, self.job.params, arguments, [folder_of(overrides) for overrides in job_overrides]
-        )
+        slurm.run_jobs(self.job, self.job.params, arguments, [*map(folder_of, job_overrides)])
         return []
 
 

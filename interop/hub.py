@@ -25,10 +25,7 @@ INSTEAD = f"or give a folder with its config.json and {WEIGHTS}"
 
 def from_hub(name: str, file: str) -> Path:
     """Return a file of the hub, from its cache on this machine (HF_HOME) or downloaded into that cache.
-
-    Raises:
-        ConfigError: huggingface_hub is not installed, or the hub cannot be reached.
-    """
+    Raises ConfigError without huggingface_hub or a connection."""
     try:
         from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE

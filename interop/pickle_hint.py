@@ -17,11 +17,6 @@ COMMAND = (
 
 def pickled(file: Path) -> str:
     """Return an error line with the command that converts the file, nanoGPT's if it has no config.json."""
-    if "-of-" in file.name:
-        return (
-            f"{file}: a pickle, which is not opened here; save it as safetensors with transformers' "
-            "save_pretrained"
-        )
     more = "" if (file.parent / "config.json").exists() else FROM_NANOGPT
     name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # it is pasted into a shell
     command = COMMAND.format(name=name, more=more)

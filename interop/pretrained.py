@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
 from data.token_files import file_digest
@@ -27,16 +28,30 @@ from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, first_pickle, pickled
-from system.errors import ConfigError, DataError
+from system.errors import ConfigError, UserError
 from system.files import first_error, header_length, small_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PARTS = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")  # of a large model; the last number is how many
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # in old files: constants, no weights
 LARGEST = 2**20  # bytes of a config.json
 LARGE = 10**8  # bytes of weights; reading them takes so long that it is announced
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Context manager: raise ConfigError for whatever is wrong with an untrusted file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{error.filename or file}: {error.strerror}; check the file") from None
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
+    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError):
+        raise ConfigError(f"{file}: damaged; name another folder") from None
 
 
 @dataclass(frozen=True)
@@ -51,35 +66,24 @@ class Pretrained:
 
     @cached_property
     def files(self) -> list[Path]:
-        """The files with the weights."""
-        folder = folder_of(self.name, WEIGHTS)
-        files = [folder / WEIGHTS]
-        if not files[0].is_file():
-            files = sorted(file for file in folder.iterdir() if PARTS.fullmatch(file.name))
-        if not files:
-            raise missing(folder, WEIGHTS)
-        if files[0].name != WEIGHTS and {int(file.name[15:20]) for file in files} != {len(files)}:
-            raise ConfigError(
-                f"{folder}: parts of the weights are missing, or there are too many; download them again"
-            )
-        return files
+        """The file with the weights, or the files with their parts."""
+        folder = Path(self.name)
+        parts = [] if (folder / WEIGHTS).is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+        return parts or [file_of(self.name, WEIGHTS)]
+
+    def verified_digests(self) -> list[str]:
+        """Return the SHA-256 of each file; those of files from the hub are compared with the hub's."""
+        digests = [file_digest(file) for file in self.files]
+        for file, digest in zip(self.files, digests, strict=True):
+            hub.check(file, digest)
+        return digests
 
     @cached_property
-    def digests(self) -> list[str]:
-        """SHA-256 of each file."""
-        self.check()
-        return [file_digest(file) for file in self.files]
-
-    def verify(self) -> None:
-        """Verify the hashes of files from the hub."""
-        for file, digest in zip(self.files, self.digests, strict=True):
-            hub.check(file, digest)
-
-    @property
     def digest(self) -> str:
         """The weights' part of a run's identity."""
-        self.verify()
-        return hashlib.sha256(" ".join([self.config.model_dump_json(), *self.digests]).encode()).hexdigest()
+        self.check()
+        words = [self.config.model_dump_json(), *self.verified_digests()]
+        return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
@@ -100,31 +104,20 @@ class Pretrained:
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Any]]:
-        """Context manager: the tensors of all files by name, without ``transformer.``, not read yet."""
-        from safetensors import SafetensorError, safe_open
-
-        files = self.files
-        try:
-            size, memory = sum(file.stat().st_size for file in files), psutil.virtual_memory().total
-            if size > memory:
+        """Context manager: the tensors by name, without ``transformer.``, not read yet."""
+        with reading(self.files[0]):
+            size = sum(file.stat().st_size for file in self.files)
+            if size > (memory := psutil.virtual_memory().total):
                 raise ConfigError(
-                    f"{files[0]}: has {size:,} bytes, but this machine has {memory:,} of memory; name another"
+                    f"{self.files[0]}: {size:,} bytes, but this machine has {memory:,}; name another"
                 )
             slices = {}
-            for file in files:
+            for file in self.files:
                 header_length(file)  # raises if it is too long
                 content = safe_open(file, framework="pt")  # checks the header against the file's size
                 for name in content.keys():  # noqa: SIM118 it is no dict
-                    short = name.removeprefix("transformer.")
-                    if not MASKS.fullmatch(short):
-                        slices[short] = content.get_slice(name)
-            yield slices
-        except OSError as error:
-            raise ConfigError(f"{error.filename or files[0]}: {error.strerror}; check the file") from None
-        except (SafetensorError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{files[0]}: damaged or no safetensors file; name another folder") from None
+                    slices[name.removeprefix("transformer.")] = content.get_slice(name)
+            yield {name: tensor for name, tensor in slices.items() if not MASKS.fullmatch(name)}
 
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
         """Return the weights by their names in our model, fp32: those of the first ``block_size`` positions,
@@ -133,7 +126,7 @@ class Pretrained:
 
         self.check()
         if self.name in HUB:
-            self.verify()
+            self.verified_digests()
         if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
             print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         self.check_vocabulary(vocab_size)
@@ -143,16 +136,13 @@ class Pretrained:
             redundant = "lm_head.weight" in slices and self.config.tie_word_embeddings
             if redundant and not torch.equal(slices["lm_head.weight"][:], slices["wte.weight"][:]):
                 raise ConfigError(
-                    f"{self.files[0]}: the head differs from the embedding, but config.json ties them; "
-                    "name another one"
+                    f"{self.files[0]}: the head is not the embedding, as config.json says; name another"
                 )
-            tensors = {
-                entry.our_name: slices[entry.gpt2_name][:].T
-                if entry.transposed
-                else slices[entry.gpt2_name][:]
-                for entry in entries(self.config)
-            }
-            return {name: tensor[: rows.get(name)].float().contiguous() for name, tensor in tensors.items()}
+            tensors = {}
+            for entry in entries(self.config):
+                tensor = slices[entry.gpt2_name][: rows.get(entry.our_name)]
+                tensors[entry.our_name] = (tensor.T if entry.transposed else tensor).float().contiguous()
+            return tensors
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ConfigError unless the model has this many tokens, not counting rows that pad."""
@@ -166,65 +156,43 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
         """The spec of the model's tokenizer (data/tokenizers.py); None if it has none."""
-        try:
-            folder = folder_of(self.name, "config.json")
-            if (file := folder / "tokenizer.json").exists():
+        config = file_of(self.name, "config.json")
+        if (file := config.with_name("tokenizer.json")).exists():
+            with reading(file):
                 return tokenizer_json.read(file)
-            if (file := folder / "meta.json").exists():  # from nanoGPT's data: docs/ecosystem.md
-                spec = json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"]
+        if (file := config.with_name("meta.json")).exists():  # from nanoGPT's data: docs/ecosystem.md
+            with reading(file):
+                spec = dict(json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"])
                 tokenizers.from_spec(spec)
-                return dict(spec)
-            if self.config.has_gpt2s_vocabulary:
-                return tokenizers.gpt2("", "", 0).spec
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise ConfigError(f"{file}: cannot be read ({type(error).__name__}); correct it") from None
-        return None
+                return spec
+        return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
 
 
 @cache
 def pretrained(name: str) -> Pretrained:
     """Return the weights that ``init_from`` names. Raises ConfigError if they are no GPT-2, or missing."""
-    file = folder_of(name, "config.json") / "config.json"
-    if not file.is_file():
-        raise missing(file.parent, "config.json")
-    try:
+    file = file_of(name, "config.json")
+    with reading(file):
         config = json.loads(small_text(file, LARGEST))
         hub.check(file, file_digest(file))
         return Pretrained(name, GPT2.model_validate(config))
-    except ConfigError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; check the file") from None
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{file}: damaged; name another folder") from None
 
 
-def missing(folder: Path, file: str) -> ConfigError:
-    """Return the error for a folder without this file."""
+def file_of(name: str, part: str) -> Path:
+    """Return a file of the folder that ``init_from`` names; of a name on the hub, download it if need be.
+    Raises ConfigError if it is missing."""
+    folder = Path(name)
+    if name in HUB and not folder.is_dir():
+        return hub.from_hub(name, part)
+    if folder.is_file():
+        advice = f"init_from: {name}: is a file; name its folder"
+        raise ConfigError(pickled(folder) if folder.suffix in SUFFIXES else advice)
+    if not folder.is_dir():
+        raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
+    if (folder / part).is_file():
+        return folder / part
     if pickle := first_pickle(folder):
-        return ConfigError(pickled(pickle))
+        raise ConfigError(pickled(pickle))
     if (folder / "checkpoints").is_dir():
-        return ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
-    return ConfigError(f"init_from: {folder}: {file} is missing; name a folder that has it")
-
-
-def folder_of(name: str, file: str) -> Path:
-    """Return the folder of ``init_from``. For a name on the hub, ``file`` is downloaded if it is not cached.
-
-    Raises:
-        ConfigError: the folder does not exist, or the hub cannot be reached.
-    """
-    path = Path(name)
-    if name not in HUB or path.is_dir():
-        if path.is_file() and path.suffix in SUFFIXES:
-            raise ConfigError(pickled(path))
-        if path.is_file():
-            raise ConfigError(f"init_from: {name}: is a file; name its folder")
-        if not path.is_dir():
-            raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
-        return path
-    return hub.from_hub(name, file).parent
+        raise ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
+    raise ConfigError(f"init_from: {folder}: {part} is missing; name a folder that has it")

@@ -40,10 +40,7 @@ def split(expression: str) -> dict[str, Any]:
 
 CUTS = {
     "gpt2": BYTE_LEVEL | {"use_regex": True},
-    "gpt4": {
-        "type": "Sequence",
-        "pretokenizers": [split(GPT4), BYTE_LEVEL | {"use_regex": False}],
-    },
+    "gpt4": {"type": "Sequence", "pretokenizers": [split(GPT4), BYTE_LEVEL | {"use_regex": False}]},
 }
 
 
@@ -52,11 +49,8 @@ def spelt(token: bytes) -> str:
 
 
 def from_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the tokenizer of ``spec`` (data/tokenizers.py) as the content of a tokenizer.json.
-
-    Raises:
-        DataError: a token is not the merge of two others.
-    """
+    """Return the tokenizer of ``spec`` (data/tokenizers.py) as the content of a tokenizer.json. Raises
+    DataError if a token is not the merge of two others."""
     common = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None}
     if spec["kind"] == "char":
         vocab = {character: i for i, character in enumerate(spec["chars"])}
@@ -78,12 +72,7 @@ def from_spec(spec: dict[str, Any]) -> dict[str, Any]:
         "pre_tokenizer": copy.deepcopy(CUTS[spec["pattern"]]),
         "post_processor": BYTE_LEVEL | {"trim_offsets": False, "use_regex": True},
         "decoder": BYTE_LEVEL | {"use_regex": True},
-        "model": {
-            "type": "BPE",
-            **dict.fromkeys(OPTIONS),
-            "vocab": vocab | special,
-            "merges": merges,
-        },
+        "model": dict.fromkeys(OPTIONS) | {"type": "BPE", "vocab": vocab | special, "merges": merges},
     }
 
 
@@ -109,12 +98,8 @@ def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the spec of a tokenizer.json that describes a tokenizer of ours.
-
-    Raises:
-        DataError: the file is damaged, too large, or describes another kind.
-        OSError: the file cannot be read.
-    """
+    """Return the spec of a tokenizer.json that describes a tokenizer of ours. Raises DataError if it does
+    not, and OSError."""
     try:
         content = json.loads(small_text(file, LARGEST))
         for spec in candidates(content):

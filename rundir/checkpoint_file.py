@@ -69,11 +69,16 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
-    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and step
-    ``best``. Raises CheckpointError if it cannot be written."""
+    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and ``best``.
+    Raises CheckpointError if it cannot be written; a file that cannot be removed is a warning."""
     path = path_of(folder, meta.step)
     write(path, meta, tensors)
-    prune(folder, best)
+    for step in saved_steps(folder)[:-KEEP]:
+        if step != best:
+            try:
+                path_of(folder, step).unlink(missing_ok=True)
+            except OSError as error:
+                print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
     return path
 
 
@@ -106,16 +111,6 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
         ) from None
 
 
-def prune(folder: Path, best: int | None) -> None:
-    """Remove all but the newest KEEP and step ``best``; warn about a file that cannot be removed."""
-    for step in saved_steps(folder)[:-KEEP]:
-        if step != best:
-            try:
-                path_of(folder, step).unlink(missing_ok=True)
-            except OSError as error:
-                print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
-
-
 def load(path: Path) -> Checkpoint:
     """Read and verify a checkpoint. Raises CheckpointError if it is missing, damaged or of another format."""
     from safetensors import SafetensorError, safe_open
@@ -126,23 +121,21 @@ def load(path: Path) -> Checkpoint:
         )
     if path.suffix in SUFFIXES:
         raise CheckpointError(pickled(path))
+    size, memory = path.stat().st_size, psutil.virtual_memory().total
+    if size > memory:
+        raise CheckpointError(
+            f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
+        )
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
     try:
-        size, memory = path.stat().st_size, psutil.virtual_memory().total
-        if size > memory:
-            raise CheckpointError(
-                f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
-            )
         with path.open("rb") as file:
             header = file.read(header_length(path))
         at = digest_offset(header)
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             if header[at : at + 64].decode() != digest(path, at):
-                raise damaged
+                raise ValueError("another SHA-256")
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except CheckpointError:
-        raise
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
     except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
@@ -171,19 +164,16 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
         path = path_of(folder, step)
         try:
             checkpoint = load(path)
+            if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
+                break
+            unusable[path] = "of another run or step"
         except CheckpointError as error:
             unusable[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
-            continue
-        if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
-            break
-        unusable[path] = "of another run or step"
     else:
-        if unusable:
-            path, why = next(iter(unusable.items()))
-            raise CheckpointError(
-                f"{path}: {why}, and no older one is usable; fresh=true starts the run over"
-            )
-        return None
+        if not unusable:
+            return None
+        path, why = next(iter(unusable.items()))
+        raise CheckpointError(f"{path}: {why}, and no older one is usable; fresh=true starts the run over")
     for path in unusable:
         names = (path.with_name(f"{path.name}.unusable{n}") for n in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))

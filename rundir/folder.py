@@ -47,16 +47,12 @@ def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     Resolving ``precision=auto`` on this machine would import torch, so earlier runs of this machine are asked
     what it became.
     """
-    if config.precision != "auto":
-        folder = run_folder(config, config.precision, fingerprint)
-        return folder if has_ended(folder) else None
-    for precision in ("bf16", "fp32"):
+    is_auto = config.precision == "auto"
+    for precision in ("bf16", "fp32") if is_auto else (config.precision,):
         folder = run_folder(config, precision, fingerprint)
         before = read_json(folder / "environment.json")
-        if has_ended(folder) and (before.get("machine"), before.get("asked")) == (
-            machine(),
-            asked_for(config),
-        ):
+        same = before.get("machine") == machine() and before.get("asked") == asked_for(config)
+        if has_ended(folder) and (same or not is_auto):
             return folder
     return None
 
@@ -84,11 +80,7 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
 
 
 class Diverged(Exception):  # noqa: N818 a result
-    """A run has diverged: a result, which ends the run, not an error.
-
-    Args:
-        step: the last step that was reached.
-    """
+    """A run has diverged after ``step``: a result, which ends the run, not an error."""
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(reason)
@@ -132,11 +124,8 @@ class Run:
             self.held.release()
 
     def claim(self) -> None:
-        """Make the folder and lock it. However this process ends, the lock ends with it.
-
-        Raises:
-            ConfigError: another process has locked the folder, or the folder cannot be written.
-        """
+        """Make the folder and lock it until this process ends. Raises ConfigError if another process has
+        locked it, or it cannot be written."""
         if self.held or not self.writes:
             return
         try:
@@ -154,15 +143,8 @@ class Run:
     def begin(
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
-        """Write what the run is as it begins, at step 0, or resumes from ``step``.
-
-        Args:
-            environment: see rundir/environment.py.
-            best: the best evaluation until then.
-
-        Raises:
-            ConfigError: the folder cannot be written.
-        """
+        """Write what the run is as it begins, at step 0, or resumes from ``step``, with the best evaluation
+        until then. Raises ConfigError if the folder cannot be written."""
         if not self.writes:
             self.status |= {"step": step, "saved": step or None, "best": best}  # all ranks know what to save
             return

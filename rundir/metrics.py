@@ -23,7 +23,6 @@ class Metrics:
         return self
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append a row."""
         line = json.dumps(jsonable(row), allow_nan=False) + "\n"
         with naming(self.file):
             self.stream.write(line)

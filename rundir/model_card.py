@@ -40,24 +40,23 @@ def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
 
 
 def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
-    """Return the card of a checkpoint.
-
-    Args:
-        parameters: their number.
-        form: of the export, ``hf`` or ``safetensors``.
-        files: from ``run_files``, with a certificate.
-    """
+    """Return the card of a checkpoint that is exported as ``form``; ``files`` (``run_files``) has a
+    certificate."""
     config = meta.config
     untrained = config.init_from is not None and not meta.step
+    train_tokens = files["environment"].get("data", {}).get("train_tokens")
+    counted = f", {train_tokens:,} tokens for training" if train_tokens is not None else ""
     name = escaped(meta.run).replace("`", "'")
     rows = {
         "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {parameters:,} "
         f"parameters; {config.chosen()}",
         "trained": trained(config, meta.step),
-        **({} if untrained else {"text": about_text(config, files["environment"])}),
+        "text": f"{config.data.corpus}, tokenizer {config.data.tokenizer}{counted}",
         **losses(files["status"]),
         "looks at": causality.describe(files["certificate"], "this model").removeprefix("causality: "),
     }
+    if untrained:
+        del rows["text"]
     table = "\n".join(f"| {key} | {escaped(str(value)).replace('|', '/')} |" for key, value in rows.items())
     start = tokenizers.from_spec(meta.tokenizer).start
     use = USES[form].format(start=start, steps=min(50, config.model.block_size - 1))
@@ -77,28 +76,19 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
 
 
 def trained(config: RunConfig, step: int) -> str:
+    weights = f"the weights of {config.init_from}" if config.init_from else ""
     if not step:
-        return (
-            f"not by normgpt: these are the weights of {config.init_from}" if config.init_from else "not yet"
-        )
+        return f"not by normgpt: these are {weights}" if weights else "not yet"
     tokens = step * config.train.batch_size * config.model.block_size
-    start = f", from the weights of {config.init_from}" if config.init_from else ""
+    start = f", from {weights}" if weights else ""
     return f"{step:,} of {config.train.steps:,} steps, {tokens:,} tokens{start}; seed {config.seed}"
-
-
-def about_text(config: RunConfig, environment: dict[str, Any]) -> str:
-    data = environment.get("data", {})
-    counted = f", {data['train_tokens']:,} tokens for training" if "train_tokens" in data else ""
-    return f"{config.data.corpus}, tokenizer {config.data.tokenizer}{counted}"
 
 
 def losses(status: dict[str, Any]) -> dict[str, str]:
     """Return the card's rows about the validation split, those that the run has measured."""
     best, rows = status.get("best"), {}
     if status.get("final") is not None:
-        rows["val/full_loss"] = (
-            f"{float(status['final']):.4f} nats per token, the whole split, at the last step"
-        )
+        rows["val/full_loss"] = f"{status['final']:.4f} nats per token, the whole split, at the last step"
     if best:
         rows["best val/loss"] = f"{best['val/loss']:.4f} nats per token, at step {best['step']:,}"
     if status.get("state") == "diverged":

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from data.windows import Batch
 
 
+FORMS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
+
+
 class ProgressLine:
     """A live line on a terminal; plain lines elsewhere, more rarely the longer the run takes."""
 
@@ -52,12 +55,7 @@ class ProgressLine:
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Show the latest value of each metric; ``row`` may lack some."""
         self.latest |= row
-        names = {
-            "train/loss": "loss {:.3f}",
-            "val/loss": "val {:.3f}",
-            "train/tokens_per_s": "{:,.0f} tokens/s",
-        }
-        text = "  ".join(form.format(self.latest[key]) for key, form in names.items() if key in self.latest)
+        text = "  ".join(form.format(self.latest[key]) for key, form in FORMS.items() if key in self.latest)
         eta = ""
         if self.first < step < self.steps and not self.bar:  # the live line has its own
             pace = (time.monotonic() - self.start) / (step - self.first)  # seconds a step

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from system.files import read_typed
+from system.files import read_or_empty, read_typed
 
 Best = TypedDict("Best", {"step": int, "val/loss": float})
 
@@ -111,15 +111,11 @@ DECISIVE = ("val/loss", "val/full_loss")  # a run with a non-finite value of the
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return the file's content; empty if it is missing or invalid."""
-    try:
-        return parsed(file)
-    except (OSError, ValueError):
-        return {}
+    return read_or_empty(file, KINDS[file.name])
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """Return the file's content, its texts escaped. Raises OSError if it cannot be read, ValueError if it is
-    invalid."""
+    """Return the file's content. Raises OSError if it cannot be read, ValueError if it is invalid."""
     return read_typed(file, KINDS[file.name])
 
 

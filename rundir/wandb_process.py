@@ -4,8 +4,8 @@ wandb may hang, raise in the middle of a log, ask questions, and take seconds to
 the process that trains: it writes metrics.jsonl and does not know who reads it. A run that was killed is
 copied to its last row, and each run of a sweep is a wandb run of its own, also after one that failed.
 
-Standard input: one JSON line, the job, which ``main`` describes; a second line or the end of the input when
-the run has ended. Standard output: lines for the user.
+Standard input: one JSON line, ``job_at_start`` of rundir/wandb_sink.py; when the run has ended a second one,
+``job_at_end``, or the end of the input. Standard output: lines for the user.
 """
 
 import contextlib
@@ -16,13 +16,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
 FLUSH = 2.0  # seconds of rows that are lost if wandb is killed
-SETTINGS = {  # those that this wandb knows: the ones with x_ come and go
+SETTINGS = {
     "silent": True,
     "console": "off",  # this process prints nothing worth keeping
     "disable_git": True,  # environment.json has it
@@ -37,20 +36,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Read the job and copy until the run has ended.
-
-    The job's keys:
-        mode            auto, online or offline
-        init            keyword arguments of wandb.init
-        signals         to ignore: they are for the run, and this process ends when the run has ended
-        pid             of the process that trains
-        folder          of the run
-        offset          bytes of metrics.jsonl that wandb has already
-        connect_seconds that wandb's server may take to answer
-        finish_seconds  that wandb may take after the run's end
-        artifact        the checkpoint to upload, or None
-    The second line has the last two, which are not known before: ``wandb_sink.job_at_end``.
-    """
+    """Read the job and copy until the run has ended."""
     sys.stdout = os.fdopen(os.dup(1), "w")  # not inherited: it closes when this process ends, not wandb's
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
@@ -99,7 +85,10 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             if time.monotonic() - marked > 2 * FLUSH:  # wandb has flushed what was copied before the mark
                 remember(job, mark)
                 marked, mark = time.monotonic(), file.tell()
-            for line in complete_lines(file):
+            unread = file.read()
+            complete = unread[: unread.rfind(b"\n") + 1]  # of a last line only a part may have been written
+            file.seek(len(complete) - len(unread), os.SEEK_CUR)
+            for line in complete.splitlines():
                 row = json.loads(line)
                 run.log(wandb_row(row), step=row["step"], commit=True)
         status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
@@ -110,15 +99,6 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             upload(run, **job["artifact"])
         run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
         remember(job, file.tell())
-
-
-def complete_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines from here on, but not a last one of which only a part has been written."""
-    for line in iter(file.readline, b""):
-        if not line.endswith(b"\n"):
-            file.seek(-len(line), os.SEEK_CUR)
-            return
-        yield line
 
 
 def upload(run: Any, file: str, name: str, metadata: dict[str, Any]) -> None:
@@ -153,50 +133,32 @@ def begin(job: dict[str, Any]) -> Any:
     import wandb
 
     wanted = SETTINGS | {"init_timeout": job["connect_seconds"], "x_stats_pid": job["pid"]}
-    known = wandb.Settings.model_fields
+    known = wandb.Settings.model_fields  # settings with x_ come and go
     settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in known})
     configured = wandb.setup(settings).settings.mode  # by wandb offline, wandb disabled
     if job["mode"] == "auto" and configured == "disabled":
         say("disabled by its own settings")
         return None
-    why_offline = log_in(job["mode"], configured)
-    if why_offline is None:
-        before = folders_of(job)
+    own_attempts = f"wandb/run-*-{job['init']['id']}"  # each online start makes a folder
+    before, why_offline = set(Path(job["init"]["dir"]).glob(own_attempts)), ""
+    if job["mode"] != "offline":
         try:
-            run = wandb.init(mode="online", settings=settings, **job["init"])
-            say(str(run.url))
-            return run
+            if wandb.login(prompt=False, verify=False):
+                run = wandb.init(mode="online", settings=settings, **job["init"])
+                say(str(run.url))
+                return run
+            if job["mode"] == "online":
+                own = f"its own settings say {configured}"
+                why_offline = f" ({'no key; run wandb login' if configured == 'online' else own})"
         except Exception as error:
             why_offline = f" (no connection: {type(error).__name__}: {error})"
             wandb.teardown()
-            for attempt in folders_of(job) - before:
+            for attempt in set(Path(job["init"]["dir"]).glob(own_attempts)) - before:
                 shutil.rmtree(attempt, ignore_errors=True)  # it is empty, and wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)
     say(f"offline{why_offline}; watch: wandb leet {os.path.dirname(folder)}; upload: wandb sync {folder}")
     return run
-
-
-def log_in(mode: str, configured: str) -> str | None:
-    """Log in without a question. Return None if that worked, else the reason, empty where offline is what was
-    wanted."""
-    import wandb
-
-    if mode == "offline":
-        return ""
-    try:
-        if wandb.login(prompt=False, verify=False):
-            return None
-    except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-        return f" ({error})"
-    if mode == "auto":
-        return ""
-    return " (no key; run wandb login)" if configured == "online" else f" (its own settings say {configured})"
-
-
-def folders_of(job: dict[str, Any]) -> set[Path]:
-    """Return the folders of online runs of this id; each start of wandb makes one."""
-    return set(Path(job["init"]["dir"]).glob(f"wandb/run-*-{job['init']['id']}"))
 
 
 def wandb_row(row: dict[str, Any]) -> dict[str, Any]:

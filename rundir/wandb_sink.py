@@ -31,11 +31,8 @@ MODES = ("auto", "online", "offline", "disabled")
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled.
-
-    Raises:
-        ConfigError: WANDB_MODE is invalid, or another mode needs the package.
-    """
+    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled. Raises
+    ConfigError if WANDB_MODE is invalid, or another mode needs the package."""
     configured = mode = str(config.wandb.mode)
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()
@@ -55,15 +52,8 @@ def wandb_mode(config: RunConfig) -> str:
 
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
-    """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written. The exit
-    waits for that process, at most as long as ``job_at_end`` says.
-
-    Args:
-        mode: from ``wandb_mode``.
-        folder: of the run; its name begins the id of the wandb run.
-        group: of runs that differ in their seed alone; wandb.group takes precedence.
-        step: that the run resumes from; at 0 it is a new wandb run.
-    """
+    """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written; the exit
+    waits for it as long as ``job_at_end`` says. At ``step`` 0 it is a new wandb run."""
     if mode == "disabled":
         yield
         return
@@ -119,7 +109,7 @@ def print_lines(child: "subprocess.Popen[str]") -> None:
 
 def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
     """Return what wandb_process.py needs to start. The run's wandb.json keeps its id and how many bytes of
-    metrics.jsonl were copied."""
+    metrics.jsonl were copied; ``init`` are the arguments of wandb.init."""
     # the folder's name alone would not do as the id: wandb's server takes no step of an id twice
     known: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
     known |= read_json(folder / "wandb.json") if step else {}
@@ -149,11 +139,8 @@ def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict
 
 
 def job_at_end(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Return the artifact to upload, or None, and the seconds that wandb may take to finish.
-
-    The artifact is the last step's checkpoint, so only a finished run has one: an interrupted run resumes,
-    and the checkpoints of a diverged one are of earlier steps.
-    """
+    """Return the artifact to upload, the last step's checkpoint of a finished run, and the seconds that wandb
+    may take to finish."""
     status = read_status(folder)
     if not config.wandb.artifact or status.get("state") != "finished":
         return {"finish_seconds": FINISH_SECONDS, "artifact": None}

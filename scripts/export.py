@@ -11,7 +11,7 @@ a third of the size. The checkpoint is chosen as in sample.py: run=, checkpoint=
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,24 +57,18 @@ def write_huggingface(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: 
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.model.block_size,
-        "clean_up_tokenization_spaces": False,
-        **dict.fromkeys(("bos_token", "eos_token"), special[0] if special else None),
-    }
     contents: dict[str, dict[str, Any]] = {
         "config.json": gpt2_config,
         "tokenizer.json": tokenizer_json.from_spec(spec),
-        "tokenizer_config.json": tokenizer_config,
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": config.model.block_size,
+            "clean_up_tokenization_spaces": False,
+            **dict.fromkeys(("bos_token", "eos_token"), special[0] if special else None),
+        },
     }
     for name, content in contents.items():
         (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def write_checkpoint(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: Path) -> None:
-    """Write model.safetensors, a checkpoint from which no run can resume."""
-    checkpoint_file.write(folder / "model.safetensors", loaded.meta, tensors)
 
 
 def anonymous(meta: Meta) -> Meta:
@@ -90,18 +84,8 @@ def anonymous(meta: Meta) -> Meta:
         "data": config.data.model_copy(update={"path": name(config.data.path), "cache": "data/cache"}),
         "wandb": config.wandb.model_copy(update={"entity": None, "group": None, "dir": "."}),
     }
-    changed: dict[str, Any] = {
-        "config": config.model_copy(update=places),
-        "run": name(meta.run),
-        "optimizer": {},
-    }
-    return meta.model_copy(update=changed)
-
-
-FORMATS: dict[str, Callable[[Checkpoint, "dict[str, Tensor]", Path], None]] = {
-    "hf": write_huggingface,
-    "safetensors": write_checkpoint,
-}
+    anonymous_config = config.model_copy(update=places)
+    return meta.model_copy(update={"config": anonymous_config, "run": name(meta.run), "optimizer": {}})
 
 
 @contextmanager
@@ -139,7 +123,10 @@ def main(config: ExportConfig) -> None:
     loaded = Checkpoint(loaded.path, anonymous(loaded.meta), loaded.tensors)
     with created(out) as folder:
         try:
-            FORMATS[config.format](loaded, model_tensors(model), folder)
+            if config.format == "hf":
+                write_huggingface(loaded, model_tensors(model), folder)
+            else:
+                checkpoint_file.write(folder / "model.safetensors", loaded.meta, model_tensors(model))
         except SafetensorError as error:
             raise ConfigError(f"out: {out}: cannot be written ({error}); make room") from None
         parameters = sum(p.numel() for p in model.parameters())

@@ -4,6 +4,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,28 +16,23 @@ class DownloadError(Exception):
 
 
 def within(seconds: float, fetch: Callable[[], T]) -> T:
-    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit.
-
-    Raises:
-        DownloadError: ``fetch`` failed, or took longer.
-    """
-    results: list[T] = []
-    errors: list[Exception] = []
+    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit. Raises
+    DownloadError if it fails or takes longer."""
+    future: Future[T] = Future()
 
     def attempt() -> None:
         try:
-            results.append(fetch())
+            future.set_result(fetch())
         except Exception as error:  # anything that a network can raise
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise DownloadError(" ".join(str(errors[0]).split())[:200] or type(errors[0]).__name__)
-    if not results:
-        raise DownloadError(f"no answer within {seconds:.0f} s")
-    return results[0]
+    threading.Thread(target=attempt, daemon=True).start()
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        raise DownloadError(f"no answer within {seconds:.0f} s") from None
+    except Exception as error:
+        raise DownloadError(" ".join(str(error).split())[:200] or type(error).__name__) from None
 
 
 def download(url: str, limit: int) -> bytes:

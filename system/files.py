@@ -26,12 +26,8 @@ def first_error(error: ValidationError) -> str:
 
 
 def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the validated content of a small JSON file, the control characters of its texts escaped.
-
-    Raises:
-        OSError: the file is missing or unreadable.
-        ValueError: the file is damaged, or its content is invalid.
-    """
+    """Return the validated content of a small JSON file, the control characters of its texts escaped. Raises
+    OSError, and ValueError if the content is invalid."""
     try:
         return dict(harmless(kind.validate_python(json.loads(small_text(file, LARGEST)))))
     except ValidationError as error:
@@ -40,13 +36,17 @@ def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
         raise ValueError(f"{file.name}: nested too deeply") from None
 
 
-def small_text(file: Path, largest: int) -> str:
-    """Return the text of a file of at most ``largest`` bytes.
+def read_or_empty(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the validated content of a small JSON file; empty if it is missing or invalid."""
+    try:
+        return read_typed(file, kind)
+    except (OSError, ValueError):
+        return {}
 
-    Raises:
-        OSError: the file is missing, unreadable, or not a regular file.
-        ValueError: the file is larger, or not UTF-8.
-    """
+
+def small_text(file: Path, largest: int) -> str:
+    """Return the text of a regular file. Raises OSError, and ValueError if it has more than ``largest`` bytes
+    or is not UTF-8."""
     if not file.is_file():  # a pipe or a device may be endless
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     with file.open("rb") as stream:

@@ -10,12 +10,8 @@ WAIT = 0.1  # seconds; another process may be removing the file at this moment
 
 
 def hold(path: Path) -> BaseFileLock:
-    """Create the file and lock it until it is released or this process ends, in whatever way.
-
-    Raises:
-        BlockingIOError: another process holds it; the message names that process and its host.
-        OSError: the file cannot be created, or is a link.
-    """
+    """Create the file and lock it until it is released or this process ends, in whatever way. Raises
+    BlockingIOError, which names the process that holds it, and OSError."""
     lock = FileLock(path, timeout=WAIT, on_acquired=write_holder)
     try:
         lock.acquire()

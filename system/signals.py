@@ -32,25 +32,19 @@ class Interrupted(SystemExit):
         return Interrupted, (self.number,)
 
 
-def handlers() -> dict[int, Any]:
-    """Return the handler of each signal; the default if it was not set by Python."""
-    return {int(number): signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
-
-
 @contextmanager
-def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Context manager: call ``handler(number, frame)`` at a signal. No effect outside the main thread."""
+def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
+    """Context manager: call ``handler(number, frame)`` at a signal. Yields the previous handlers. No effect
+    outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield {}
         return
-    previous = handlers()
-    for number in SIGNALS:
-        signal.signal(number, handler)
+    previous = {int(number): signal.signal(number, handler) or signal.SIG_DFL for number in SIGNALS}
     try:
-        yield
+        yield previous
     finally:
-        for number in SIGNALS:
-            signal.signal(number, previous[number])
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)
 
 
 received: list[int] = []  # the signals by which this program ends
@@ -90,11 +84,8 @@ def ending() -> Iterator[None]:
 
 
 class Pending:
-    """A signal that has been received and not acted on.
-
-    Args:
-        agreed: maps the signal of this process, 0 for none, to the one that all ranks act on.
-    """
+    """A signal that has been received and not acted on. ``agreed`` maps the signal of this process, 0 for
+    none, to the one that all ranks act on."""
 
     number: int | None = None
     since = 0.0
@@ -119,15 +110,10 @@ PATIENCE = 1.0  # seconds in which a second signal counts as the same one: launc
 
 @contextmanager
 def deferred(agreed: Callable[[int], int] = int) -> Iterator[Pending]:
-    """Context manager: a signal is only recorded, in the Pending that this yields. A second one, after
-    PATIENCE, goes to the previous handler at once. ``agreed`` is Pending's.
-
-    Raises:
-        Interrupted: a signal was received and not checked; from the error that ended the loop, if any.
-    """
+    """Context manager: a signal is only recorded, in the Pending that this yields, which is checked at the
+    end, too. A second one, after PATIENCE, goes to the previous handler at once."""
     check()
     pending = Pending(agreed)
-    previous = handlers()
 
     def record(number: int, frame: Any) -> None:
         if pending.number is None:
@@ -136,7 +122,7 @@ def deferred(agreed: Callable[[int], int] = int) -> Iterator[Pending]:
             signal.signal(number, previous[number])
             signal.raise_signal(number)
 
-    with handled(record):
+    with handled(record) as previous:
         try:
             yield pending
         except Exception as error:

@@ -43,16 +43,9 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            unread: Any = Unread(stream.fileno(), "w", closefd=False)
-            if not stream.write_through:
-                unread = io.BufferedWriter(unread)
-            wrapper = io.TextIOWrapper(
-                unread,
-                stream.encoding,
-                stream.errors,
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
-            )
+            unread = io.BufferedWriter(Unread(stream.fileno(), "w", closefd=False))
+            at_once = stream.line_buffering or stream.write_through
+            wrapper = io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=at_once)
             setattr(sys, name, wrapper)
 
 

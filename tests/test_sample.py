@@ -27,12 +27,8 @@ def uniform(rows: int) -> torch.Tensor:
     return torch.rand(rows, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def test_temperature_0_is_the_likeliest_token():
-    assert torch.equal(draw(logits(), 0, None, None, uniform(5)), logits().argmax(-1))
-
-
-@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
-def test_next_to_0_it_is_the_same(temperature):
+@pytest.mark.parametrize("temperature", [0, 1e-6, 1e-40, 5e-324])
+def test_at_temperature_0_and_next_to_it_it_is_the_likeliest_token(temperature):
     assert torch.equal(draw(1e6 * logits(), temperature, None, None, uniform(5)), logits().argmax(-1))
 
 
@@ -106,15 +102,8 @@ def likeliest(folder: Path, prompt: str, n: int) -> str:
 def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
     past_mean = ("norm=none", "norm._target_=tests.helpers.model.MinusPastMean")
     folder = train_anew(tiny(*past_mean, "train.steps=20"))
-    asked = (
-        f"run={folder}",
-        "which=last",
-        "trust=tests",
-        "prompt=Now is",
-        "max_new_tokens=12",
-        "num_samples=2",
-    )
-    done = command("sample.py", *asked, "temperature=0", PYTHONPATH=str(ROOT))
+    greedy = ("prompt=Now is", "max_new_tokens=12", "num_samples=2", "temperature=0")
+    done = command("sample.py", f"run={folder}", "which=last", "trust=tests", *greedy, PYTHONPATH=str(ROOT))
     assert done.stdout.split("---------------\n") == [likeliest(folder, "Now is", 12)] * 2, done.stderr
     assert done.stderr.startswith("this norm cannot use the KV cache: ")
 
@@ -135,29 +124,25 @@ def test_characters_of_several_tokens_are_printed_whole(command, tiny, tmp_path)
     (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
     options = ("data.tokenizer=bpe", "data.vocab_size=256", "train.steps=150", "optim.learning_rate=1e-2")
     folder = train_anew(tiny(*options, "model.n_embd=32", "model.block_size=16"))
-    done = command(
-        "sample.py", f"run={folder}", "which=last", "prompt=né 漢", "max_new_tokens=60", "temperature=0"
-    )
+    greedy = (f"run={folder}", "which=last", "temperature=0")
+    done = command("sample.py", *greedy, "prompt=né 漢", "max_new_tokens=60")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("né 漢字 🙂 né 漢字 🙂 né"), done.stdout
-    cut = command(
-        "sample.py", f"run={folder}", "which=last", "prompt=né 漢字 ", "max_new_tokens=2", "temperature=0"
-    )
+    cut = command("sample.py", *greedy, "prompt=né 漢字 ", "max_new_tokens=2")
     assert cut.stdout == "né 漢字 \ufffd\n"  # half a 🙂
 
 
 @pytest.mark.slow
-def test_an_empty_prompt_starts_like_none(command, trained, tmp_path):
+def test_a_prompt_may_come_from_a_file_and_an_empty_one_starts_like_none(command, trained, tmp_path):
+    (tmp_path / "prompt.txt").write_bytes(b"Now is\nthe")
+    assert command("sample.py", "prompt_file=prompt.txt", "max_new_tokens=0").stdout == "Now is\nthe\n"
     (tmp_path / "empty").write_text("")
-    texts = {
-        command("sample.py", *prompt, "max_new_tokens=5").stdout
-        for prompt in ([], ["prompt="], ["prompt_file=empty"])
-    }
-    [text] = texts
+    prompts = ([], ["prompt="], ["prompt_file=empty"])
+    [text] = {command("sample.py", *prompt, "max_new_tokens=5").stdout for prompt in prompts}
     assert len(text) == 1 + 5 + 1
 
 
-def test_best_last_and_a_file_are_what_is_loaded(command, trained):
+def test_best_last_and_a_file_are_what_is_loaded_unless_it_is_damaged(command, trained):
     steps = checkpoint_file.saved_steps(trained / "checkpoints")
     best = read_status(trained)["best"]["step"]
     greedy = ("temperature=0", "max_new_tokens=3")
@@ -165,25 +150,22 @@ def test_best_last_and_a_file_are_what_is_loaded(command, trained):
     assert f"step {steps[-1]}, " in command("sample.py", "which=last", *greedy).stderr
     file = checkpoint_file.path_of(trained / "checkpoints", steps[0])
     assert f"step {steps[0]}, " in command("sample.py", f"checkpoint={file}", *greedy).stderr
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    done = command("sample.py", f"checkpoint={file}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: {file}: damaged" in done.stderr
 
 
-def test_a_prompt_may_come_from_a_file_letter_by_letter(command, trained, tmp_path):
-    (tmp_path / "prompt.txt").write_bytes(b"Now is\nthe")
-    done = command("sample.py", "prompt_file=prompt.txt", "max_new_tokens=0")
-    assert done.stdout == "Now is\nthe\n"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["run=nowhere"], "nowhere: has no checkpoint"),
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
         (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
-        (["prompt_file=nowhere"], "prompt_file: nowhere: No such file"),
+        (["prompt_file=nowhere"], "nowhere: No such file"),
         (["temperature=-1"], "temperature: invalid value -1; expected a value greater than or equal to 0"),
-        (["top_p=0"], "top_p: invalid value 0; expected a value greater than 0"),
-        (["top_k=0"], "top_k: invalid value 0; expected a value greater than or equal to 1"),
         (["promt=x"], "promt: unknown key; did you mean prompt?"),
         (["run=a", "checkpoint=b"], "run: checkpoint= also names a model to load"),
     ],
@@ -192,18 +174,6 @@ def test_a_wrong_command_is_one_line(command, trained, arguments, said):
     done = command("sample.py", *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
     assert said in done.stderr
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_refused(command, trained):
-    [*_, last] = checkpoint_file.saved_steps(trained / "checkpoints")
-    file = checkpoint_file.path_of(trained / "checkpoints", last)
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    done = command("sample.py", f"checkpoint={file}")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"error: {file}: damaged" in done.stderr
 
 
 def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):

@@ -51,10 +51,13 @@ def test_a_config_cannot_be_changed():
         configured().seed = 3
 
 
-def test_norms_bias_follows_the_models_unless_it_is_said():
-    assert configured("model.bias=true").norm.options["bias"] is True
-    assert configured("model.bias=false").norm.options["bias"] is False
-    assert configured("model.bias=false", "norm.bias=true").norm.options["bias"] is True
+def test_norms_bias_follows_the_models_unless_it_is_given():
+    for overrides, bias in (
+        (["model.bias=true"], True),
+        (["model.bias=false", "norm.bias=true"], True),
+        ([], False),
+    ):
+        assert configured(*overrides).norm.options["bias"] is bias
 
 
 @pytest.mark.parametrize(
@@ -62,52 +65,31 @@ def test_norms_bias_follows_the_models_unless_it_is_said():
     [
         ("train.steps=abc", r"train\.steps: invalid value 'abc'; expected an integer"),
         ("train.steps=1.5", r"train\.steps: "),
-        ("train.steps=-1", r"train\.steps: "),
         ("train.steps=true", r"train\.steps: "),
-        ("train.steps=null", r"train\.steps: "),
         ("train.steps=99999999999999999999", r"train\.steps: "),
         ("+foo=1", r"foo: unknown key"),
         ("+train.step=1", r"train\.step: unknown key; did you mean train\.steps\?"),
         ("~train.steps", r"train\.steps: the key is missing"),
         ("optim.learning_rate=nan", r"optim\.learning_rate: "),
-        ("optim.learning_rate=inf", r"optim\.learning_rate: "),
-        ("optim.learning_rate=0", r"optim\.learning_rate: "),
-        ("optim.beta2=1", r"optim\.beta2: "),
         ("model.n_embd=130", r"model\.n_embd: 130 is not divisible by n_head=4"),
-        ("model.n_layer=0", r"model\.n_layer: "),
-        ("model.dropout=1.0", r"model\.dropout: "),
         ("model.activation=relu", r"model\.activation: invalid value .*; expected 'gelu', 'gelu_tanh', "),
         ("model.embedding_scale=3", r"model\.embedding_scale: invalid value 3; expected True, False or "),
         ("model.qk_norm=nope", r"model\.qk_norm: there is no norm 'nope'; choose one of same, batchnorm, "),
         ("model.final_norm=null", r"model\.final_norm: there is no norm None; choose one of auto, same, bat"),
-        ("model.positions=sine", r"model\.positions: invalid value .*; expected 'learned' or 'rotary'"),
         ("train.grad_accum=3", r"train\.batch_size: 32 is not divisible by grad_accum=3"),
-        ("seed=-1", r"seed: "),
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: invalid value 'potato'; expected auto, cpu, mps, cuda or cuda:N"),
-        ("precision=fp16", r"precision: invalid value .*; expected 'auto', 'fp32' or 'bf16'"),
         ("data.path=x", r"data\.path: is not read by data=shakespeare; .*data=text data\.path=FILE"),
         ("data.val_fraction=null", r"data\.val_fraction: is missing; give a number between 0 and 1"),
-        (
-            "data.vocab_size=255",
-            r"data\.vocab_size: invalid value .*; expected a value greater than or equal to 256",
-        ),
-        (
-            "data.tokenizer=words",
-            r"data\.tokenizer: invalid value .*; expected 'char', 'bpe', 'gpt2' or 'init_from'",
-        ),
+        ("data.vocab_size=255", r"data\.vocab_size: .*; expected a value greater than or equal to 256"),
         ("optim.kind=sgd", r"optim\.kind: expected one of 'adamw', 'muon'; choose it with optim="),
-        ("optim.beta1=x", r"optim\.beta1: invalid value .*; expected a number"),
         ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),
         ("+optim.momentum=0.9", r"optim\.momentum: the chosen optim has no such key"),
-        ("schedule.warmup_fraction=1.5", r"schedule\.warmup_fraction: "),
-        ("train=3", r"train: "),
         ("stats.metrics=[act.rsm]", r"stats\.metrics: there is no 'act.rsm'; did you mean act.rms\?"),
         ("stats.metrics=[loss]", r"stats\.metrics: there is no 'loss'; choose from act.mean"),
         ("stats.metrics=[act.rms/7.mlp]", r"stats\.metrics: there is no 'act.rms/7.mlp'"),
         ("stats.sites=[3.mlp]", r"stats\.sites: there is no '3.mlp'; a site is embed"),
         ("stats.histograms_every=70", r"stats\.histograms_every: 70 is not a multiple of every=100"),
-        ("wandb.mode=on", r"wandb\.mode: invalid value 'on'; expected 'auto', 'online', "),
         ("wandb.project=a/b", r"wandb\.project: invalid value 'a/b'; expected 1 to 128 characters without"),
         ("wandb.tags=['']", r"wandb\.tags\.0: "),
     ],
@@ -128,53 +110,34 @@ def test_a_prepared_folder_needs_a_path_and_takes_no_split():
         checked(RunConfig, plain)
 
 
-def test_the_published_recipes_are_nanogpts_number_for_number():
-    """README.md and config/train_shakespeare_char.py of nanoGPT, and the defaults of its train.py."""
-    cpu, gpu = (configured(f"experiment=nanogpt_{kind}") for kind in ("cpu", "gpu"))
-    sizes = [
-        (c.model.n_layer, c.model.n_head, c.model.n_embd, c.model.block_size, c.model.dropout, c.model.bias)
-        for c in (cpu, gpu)
-    ]
-    assert sizes == [(4, 4, 128, 64, 0.0, False), (6, 6, 384, 256, 0.2, False)]
-    training = [(c.train.steps, c.train.batch_size, c.train.grad_clip) for c in (cpu, gpu)]
-    assert training == [(2000, 12, 1.0), (5000, 64, 1.0)]
-    for config in (cpu, gpu):
-        assert (config.data.corpus, config.data.tokenizer) == ("tinyshakespeare", "char")
-        names = (config.model.activation, config.norm.name, config.placement.name)
-        assert names == ("gelu", "layernorm", "pre")
-        optim, schedule, steps = config.optim, config.schedule, config.train.steps
-        assert (optim.kind, optim.learning_rate, optim.weight_decay) == ("adamw", 1e-3, 0.1)
-        assert (optim.beta1, optim.beta2, optim.eps) == (0.9, 0.99, 1e-8)
-        assert (schedule.shape, round(schedule.warmup_fraction * steps)) == ("cosine", 100)
-        assert schedule.final_fraction * optim.learning_rate == pytest.approx(1e-4)
+BLOCK = "norm=layernorm placement=pre model.bias=false model.activation=gelu model.tie=true model.dropout="
+ADAMW = "optim.kind=adamw optim.weight_decay=0.1 optim.eps=1e-8 train.grad_clip=1.0 optim.learning_rate="
+COSINE = "schedule.shape=cosine schedule.final_fraction=0.1 schedule.warmup_fraction="
+CHARS = "data.corpus=tinyshakespeare data.tokenizer=char train.grad_accum=1"
+RECIPES = {  # config/train_shakespeare_char.py, README.md, config/train_gpt2.py and finetune_shakespeare.py
+    "nanogpt_gpu": f"{CHARS} model.n_layer=6 model.n_head=6 model.n_embd=384 model.block_size=256 {BLOCK}0.2 "
+    f"train.steps=5000 train.batch_size=64 {ADAMW}1e-3 optim.beta1=0.9 optim.beta2=0.99 {COSINE}0.02",
+    "nanogpt_cpu": f"{CHARS} model.n_layer=4 model.n_head=4 model.n_embd=128 model.block_size=64 {BLOCK}0.0 "
+    f"train.steps=2000 train.batch_size=12 {ADAMW}1e-3 optim.beta1=0.9 optim.beta2=0.99 {COSINE}0.05",
+    "nanogpt_gpt2": "data.corpus=prepared data.tokenizer=gpt2 "
+    f"model.n_layer=12 model.n_head=12 model.n_embd=768 model.block_size=1024 {BLOCK}0.0 "
+    "train.steps=600000 train.batch_size=480 train.grad_accum=40 "
+    "train.eval_every=1000 train.eval_windows=2400 "
+    f"{ADAMW}6e-4 optim.beta1=0.9 optim.beta2=0.95 {COSINE}0.0033333333",
+    "nanogpt_finetune": "data.corpus=tinyshakespeare data.tokenizer=gpt2 model.dropout=0.0 "
+    "train.steps=20 train.batch_size=32 train.grad_accum=32 train.eval_every=5 train.eval_windows=40 "
+    f"{ADAMW}3e-5 optim.beta1=0.9 optim.beta2=0.95 schedule.shape=constant schedule.warmup_fraction=0.0",
+}
 
 
-def test_so_is_its_gpt2():
-    """config/train_gpt2.py and the defaults of train.py; 40 micro-batches of 12 rows."""
-    config = configured("experiment=nanogpt_gpt2", "data.path=x")
-    sizes = config.model.model_dump(
-        include={"n_layer", "n_head", "n_embd", "block_size", "dropout", "bias", "activation", "tie"}
-    )
-    assert [*sizes.values()] == [12, 12, 768, 1024, 0.0, False, "gelu", True]
-    train, optim, schedule = config.train, config.optim, config.schedule
-    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (600_000, 12, 40)
-    assert (train.grad_clip, train.eval_every, train.eval_windows) == (1.0, 1000, 200 * 12)
-    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (6e-4, 0.1, 0.9, 0.95)
-    assert (schedule.shape, round(schedule.warmup_fraction * train.steps)) == ("cosine", 2000)
-    assert schedule.final_fraction * optim.learning_rate == pytest.approx(6e-5)
-    assert (config.data.corpus, config.data.tokenizer) == ("prepared", "gpt2")
-
-
-def test_and_its_finetuning(tmp_path):
-    """config/finetune_shakespeare.py, here of a small model of GPT-2's kind."""
-    gpt2_models.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
-    config = configured("experiment=nanogpt_finetune", f"init_from={tmp_path}")
-    train, optim, schedule = config.train, config.optim, config.schedule
-    assert (train.steps, train.batch_size // train.grad_accum, train.grad_accum) == (20, 1, 32)
-    assert (train.eval_every, train.eval_windows, config.model.dropout) == (5, 40, 0.0)
-    assert (optim.learning_rate, optim.weight_decay, optim.beta1, optim.beta2) == (3e-5, 0.1, 0.9, 0.95)
-    assert (schedule.shape, schedule.warmup_fraction, schedule.final_fraction) == ("constant", 0.0, 1.0)
-    assert (config.data.corpus, config.data.tokenizer, config.model.n_embd) == ("tinyshakespeare", "gpt2", 4)
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_published_recipes_are_nanogpts_number_for_number(tmp_path, name):
+    """Typing nanoGPT's numbers changes nothing. Fine-tuning is of a small model of GPT-2's kind."""
+    experiment = [f"experiment={name}", *["data.path=x"] * (name == "nanogpt_gpt2")]
+    if name == "nanogpt_finetune":
+        gpt2_models.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
+        experiment.append(f"init_from={tmp_path}")
+    assert configured(*experiment) == configured(*experiment, *RECIPES[name].split())
 
 
 def test_an_experiment_gives_way_to_what_is_asked_for():

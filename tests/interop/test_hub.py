@@ -28,14 +28,13 @@ except Exception as error:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub says of the files of a folder: small ones are git's, large ones are kept by their
-    SHA-256."""
+    """The hub's answers about the files of a folder: small ones have git's hash, large ones their SHA-256."""
 
     folder: Path
     lies_of = ""  # a file
     asked: list[str]
 
-    def answer(self, with_body: bool) -> None:
+    def do_GET(self) -> None:
         self.asked.append(self.path)
         prefix = f"/openai-community/gpt2/resolve/{HUB['gpt2']}/"
         file = self.folder / self.path.removeprefix(prefix)
@@ -45,27 +44,20 @@ class Hub(BaseHTTPRequestHandler):
         content = file.read_bytes()
         large = hashlib.sha256(content).hexdigest()
         small = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        said = large if file.suffix == ".safetensors" else small
+        digest = large if file.suffix == ".safetensors" else small
         if file.name == self.lies_of:
-            said = "0" * len(said)
+            digest = "0" * len(digest)
         self.send_response(200)
-        for name, value in (
-            ("Content-Length", len(content)),
-            ("ETag", f'"{said}"'),
-            ("X-Linked-ETag", f'"{said}"'),
-            ("X-Linked-Size", len(content)),
-            ("X-Repo-Commit", HUB["gpt2"]),
-        ):
-            self.send_header(name, str(value))
+        for name in ("Content-Length", "X-Linked-Size"):
+            self.send_header(name, str(len(content)))
+        for name in ("ETag", "X-Linked-ETag"):
+            self.send_header(name, f'"{digest}"')
+        self.send_header("X-Repo-Commit", HUB["gpt2"])
         self.end_headers()
-        if with_body:
+        if self.command == "GET":
             self.wfile.write(content)
 
-    def do_HEAD(self) -> None:
-        self.answer(with_body=False)
-
-    def do_GET(self) -> None:
-        self.answer(with_body=True)
+    do_HEAD = do_GET  # noqa: N815 the name is http.server's
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -4,7 +4,6 @@ was written."""
 import copy
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -118,11 +117,9 @@ def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
         lambda said: said["model"]["vocab"].update({"zzzz": 2**70}),
         lambda said: said["model"].update(end_of_word_suffix="</w>"),
         lambda said: said["model"].update(ignore_merges=True),
-        lambda said: said["model"].update(byte_fallback=True),
         lambda said: said["added_tokens"].append({"content": "quick", "id": 300}),
         lambda said: said.update(post_processor={"type": "TemplateProcessing", "single": []}),
         lambda said: said.update(normalizer={"type": "Lowercase"}),
-        lambda said: said.update(pre_tokenizer={"type": "Whitespace"}),
         lambda said: said.update(pre_tokenizer=None),
         lambda said: said["pre_tokenizer"].update(add_prefix_space=True),
         lambda said: said["model"].update(type="Unigram"),
@@ -150,8 +147,3 @@ def test_tokens_that_no_merges_make_cannot_be_written():
     long = tokenizers.BytePairTokenizer("gpt2", [*every_byte, b"ab" * 2**15])
     with pytest.raises(DataError, match="too long"):
         tokenizer_json.from_spec(long.spec)
-
-
-def test_a_file_that_is_not_there_says_so(tmp_path: Path):
-    with pytest.raises(FileNotFoundError):
-        tokenizer_json.read(tmp_path / "tokenizer.json")

@@ -1,11 +1,10 @@
 """What Linux has and others do not is asked for in system/os_compat.py alone, and there is
 something in its place."""
 
+import os
 import re
 import subprocess
 import sys
-
-import pytest
 
 from system import os_compat
 from tests.conftest import ROOT
@@ -61,8 +60,6 @@ def test_nothing_else_names_what_only_some_systems_have():
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number():
-    import os
-
     began = os_compat.start_time(os.getpid())
     assert began is not None
     assert os_compat.exists(os.getpid(), began)
@@ -72,8 +69,3 @@ def test_a_process_is_told_from_a_later_one_of_its_number():
     assert since is not None
     assert not os_compat.exists(process.pid, since)
     assert os_compat.start_time(process.pid) is None
-
-
-@pytest.mark.skipif(os_compat.resource is None, reason="Linux and macOS")
-def test_the_signals_are_three_where_there_are_three():
-    assert [number.name for number in os_compat.SIGNALS] == ["SIGINT", "SIGTERM", "SIGUSR1"]
