@@ -64,9 +64,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 for batch in s.batches.micro_batches(step):  # of each, this rank's share
                     torch.manual_seed(batch.dropout_seed)
                     strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
-                    micro_loss = (
-                        s.loss(net, batch.x, batch.y) / grad_accum
-                    )  # net(x), then cross-entropy with y
+                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy of net(x) and y
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
