@@ -44,6 +44,7 @@ TINY = (  # a run of a second
     "precision=fp32",
     "device=cpu",
 )
+TRAIN = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)  # in a folder with a text.txt
 
 
 def daily(
