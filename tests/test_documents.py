@@ -1,5 +1,5 @@
-"""Every command of the README and of docs/ is run, in a folder as its page supposes it, with what makes it
-short appended, and does what the text says. One that cannot be run here says why."""
+"""Every command of the README and of docs/ is run, in a folder such as its page supposes, with smaller sizes,
+and does what the text says. ELSEWHERE has the commands that cannot be run here, and why."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tests.helpers import gpt2_models, programs
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "results/findings.md"]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 
-# Of commands that begin so, or name this: why they are not run here. The last are run by make test-long.
+# Beginnings or parts of commands, and why they are not run here. make test-long runs those of LONG.
 ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
@@ -41,21 +41,21 @@ ELSEWHERE = {
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
 LONG = ("-m findings ", "torchrun")
-# Instead of sizes that take long, and instead of texts that a network would bring.
+# In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 OTHER_TEXT = ("data=text", "data.path=my.txt")
 
 
 def commands() -> dict[str, str]:
-    """Each command, its comment cut off, with the first page that has it."""
-    found: dict[str, str] = {}
+    """Return each command without its comment, and the first page that has it."""
+    first_page: dict[str, str] = {}
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
                 if words := shlex.split(line, comments=True):
-                    found.setdefault(shlex.join(words), page)
-    return found
+                    first_page.setdefault(shlex.join(words), page)
+    return first_page
 
 
 COMMANDS = commands()
@@ -71,19 +71,19 @@ def test_there_are_commands_to_run():
 
 
 def is_of(command: str, part: str) -> bool:
-    """Whether it begins with these words, or one of a program of ours has them, or an option, in it."""
+    """Return whether a command begins with these words, or a program of ours is run with them."""
     inside = command.startswith(("python", "torchrun")) and not part.startswith(("make", "pip", "export"))
     return f"{command} ".startswith(f"{part} ") or (inside and part in command)
 
 
 def reason_of(command: str) -> str | None:
-    """Why it is not run here."""
+    """Return why a command is not run here."""
     return next((why for part, why in ELSEWHERE.items() if is_of(command, part)), None)
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
-    """A folder with what the pages suppose: a text, some runs, others' weights, exports."""
+    """A folder with what the pages suppose: a text, runs, GPT-2's weights, exports."""
     home = tmp_path_factory.mktemp("home")
     (home / "my.txt").write_text(LETTERS * 4, encoding="utf-8")
     (home / "beginning.txt").write_text("Now is", encoding="utf-8")
@@ -103,9 +103,9 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(home, tmp_path) -> Path:
-    """A copy of it, for one command."""
-    return shutil.copytree(home, tmp_path / "here", symlinks=True)
+def folder(home, tmp_path) -> Path:
+    """A copy of ``home`` for one command."""
+    return shutil.copytree(home, tmp_path / "folder", symlinks=True)
 
 
 def succeeded(folder: Path, program: str, *arguments: str) -> str:
@@ -115,24 +115,21 @@ def succeeded(folder: Path, program: str, *arguments: str) -> str:
 
 
 def appended(program: str, given: list[str], sizes: bool) -> list[str]:
-    """What makes it short: TINY, but for what was given, and no sizes where the weights have them."""
+    """Return the settings that make a command short: TINY without ``given``, and sizes if wanted."""
     keys = {key_of(word).lstrip("+") for word in given}
-    return [
-        one
-        for one in (*TINY, "stats.every=2")
-        if program == "train.py" and key_of(one) not in keys and (sizes or not one.startswith("model."))
-    ]
+    tiny = [setting for setting in (*TINY, "stats.every=2") if sizes or not setting.startswith("model.")]
+    return [setting for setting in tiny if program == "train.py" and key_of(setting) not in keys]
 
 
 def shortened(program: str, words: list[str], folder: Path) -> list[str]:
-    """The arguments of a command with names of files that are there, and short."""
+    """Return the arguments of a command with names of files that exist, and small sizes."""
     words = [named(word, folder) for word in words if word != "…"]
     if "results/reference" in words and "runs" in words:
-        return [*words, "--mixed"]  # ours are too short to be compared with
+        return [*words, "--mixed"]  # too short to be compared with results/
     if program == "findings/__main__.py" and words and not words[0].startswith("-"):
-        return [*words, "train.steps=2"]  # of one that trains nothing it is no condition
+        return [*words, "train.steps=2"]  # ignored by those that train nothing
     if program == "scripts/prepare_corpus.py":
-        return [*words, "--val-fraction", "0.5"]  # of one block in 200 there is none here
+        return [*words, "--val-fraction", "0.5"]  # the text has less than 200 blocks
     if program not in ("train.py", "scripts/initial_statistics.py") or "--help" in words:
         return words
     words = [f"{key}={SHORT[key]}" if (key := key_of(word)) in SHORT else word for word in words]
@@ -143,12 +140,12 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
         more += ["data.tokenizer=gpt2"] * (preset and weights)
     if weights:
         more += ["model.block_size=8"]
-    words = [word for word in words if key_of(word) not in {key_of(one) for one in more}] + more
+    words = [word for word in words if key_of(word) not in {key_of(other) for other in more}] + more
     return words + appended("train.py", words, sizes=not weights)
 
 
 def named(word: str, folder: Path) -> str:
-    """A word of a command with the name of what it stands for."""
+    """Return a word of a command with the file or run that it stands for."""
     runs = {run.name.rpartition("-s0-")[0]: run for run in sorted(folder.glob("runs/*-s0-*"))}
     [checkpoint, *_] = sorted(runs["layernorm-pre"].glob("checkpoints/*"))
     for name, run in (("NAME", "layernorm-pre"), ("A", "layernorm-pre"), ("B", "none-pre")):
@@ -160,14 +157,14 @@ def named(word: str, folder: Path) -> str:
 
 
 def cases() -> list[Any]:
-    found = []
+    params = []
     for command, page in COMMANDS.items():
         reason = reason_of(command)
         marks = [pytest.mark.skip(reason=reason)] if reason else []
         if not reason and any(part in command for part in LONG):
             marks = [pytest.mark.long]
-        found.append(pytest.param(command, marks=marks, id=f"{page}: {command[:100]}"))
-    return found
+        params.append(pytest.param(command, marks=marks, id=f"{page}: {command[:100]}"))
+    return params
 
 
 # One after the other, in an empty folder. The test below has them all, and takes minutes.
@@ -186,16 +183,16 @@ def test_the_first_commands_of_the_readme_do_what_the_text_says(tmp_path):
         if program == "train.py":
             words += [*appended(program, words, sizes=True), "data.val_fraction=0.002"]
         before = {run.name for run in tmp_path.glob("runs/*-s*")}
-        said = succeeded(tmp_path, program, *words)
-        CHECKS[program](tmp_path, words, said, {run.name for run in tmp_path.glob("runs/*-s*")} - before)
+        output = succeeded(tmp_path, program, *words)
+        CHECKS[program](tmp_path, words, output, {run.name for run in tmp_path.glob("runs/*-s*")} - before)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", cases())
-def test_it_does_what_the_text_says(command, here):
+def test_the_command_does_what_the_text_says(command, folder):
     first, *words = shlex.split(command)
     if first == "torchrun":
-        launched(here, words)
+        launched(folder, words)
         return
     assert first == "python"
     if words[0] == "-m":
@@ -203,27 +200,27 @@ def test_it_does_what_the_text_says(command, here):
         program = f"{module}/__main__.py" if (ROOT / module).is_dir() else f"{module}.py"
     else:
         program, *words = words
-    before = {file.name for file in here.glob("runs/*")}
-    short = shortened(program, words, here)
+    before = {file.name for file in folder.glob("runs/*")}
+    short = shortened(program, words, folder)
     out = {word.removeprefix("out=") for word in words if word.startswith("out=")}
-    for folder in {"exported", "weights", "prepared/web"} & ({*words} if "--out" in words else out):
-        shutil.rmtree(here / folder)  # the home has it already
-    said = succeeded(here, program, *expanded(short, here))
-    CHECKS.get(program, printed)(here, short, said, {file.name for file in here.glob("runs/*-*")} - before)
+    for name in {"exported", "weights", "prepared/web"} & ({*words} if "--out" in words else out):
+        shutil.rmtree(folder / name)  # home has it already
+    output = succeeded(folder, program, *expanded(short, folder))
+    CHECKS.get(program, printed)(
+        folder, short, output, {file.name for file in folder.glob("runs/*-*")} - before
+    )
     if "--out" in words:
-        assert (here / words[words.index("--out") + 1]).exists()
+        assert (folder / words[words.index("--out") + 1]).exists()
 
 
 def expanded(words: list[str], folder: Path) -> list[str]:
-    """As a shell does it with files."""
-    found = []
-    for word in words:
-        found += [str(f.relative_to(folder)) for f in folder.glob(word)] if word.endswith(".zst") else [word]
-    return found
+    """Expand the names of .zst files as a shell does."""
+    matches = {word: sorted(folder.glob(word)) for word in words if word.endswith(".zst")}
+    return [name for word in words for name in (map(str, matches[word]) if word in matches else [word])]
 
 
 def launched(folder: Path, words: list[str]) -> None:
-    """By torchrun, with as many processes."""
+    """Run train.py by torchrun."""
     options, arguments = words[: words.index("train.py")], words[words.index("train.py") + 1 :]
     short = shortened("train.py", arguments, folder)
     done = subprocess.run(
@@ -239,13 +236,13 @@ def launched(folder: Path, words: list[str]) -> None:
     assert " ranks of " in done.stdout
 
 
-def printed(folder: Path, words: list[str], said: str, new: set[str]) -> None:
-    assert said.strip()
+def printed(folder: Path, words: list[str], output: str, new: set[str]) -> None:
+    assert output.strip()
 
 
-def trained(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+def trained(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     if "--help" in words:
-        assert "norm: batchnorm" in said
+        assert "norm: batchnorm" in output
         return
     sweep = "-m" in words or "experiment=norm_ablation" in words
     expected = 1
@@ -254,74 +251,55 @@ def trained(folder: Path, words: list[str], said: str, new: set[str]) -> None:
             expected *= len(word.split(","))
     if "experiment=norm_ablation" in words:
         expected = 8  # and one seed
-    made = [json.loads((folder / "runs" / name / "status.json").read_text()) for name in new]
+    statuses = [json.loads((folder / "runs" / name / "status.json").read_text()) for name in new]
     known = sum(1 for _ in folder.glob("runs/*-*")) - len(new)
-    assert expected - known <= len(made) <= expected, said
-    assert all(status["state"] == "finished" for status in made)
-    if not sweep and made:
-        assert "finished, val/full_loss" in said
-        assert "causality: in " in said or "LEAKS" in said
+    assert expected - known <= len(statuses) <= expected, output
+    assert all(status["state"] == "finished" for status in statuses)
+    if not sweep and statuses:
+        assert "finished, val/full_loss" in output
+        assert "causality: in " in output or "LEAKS" in output
 
 
-def sampled(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+def sampled(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     given = dict(word.split("=", 1) for word in words)
     samples = int(given.get("num_samples", 1))
-    assert said.count("---------------\n") == samples - 1
-    assert said.startswith(given.get("prompt", ""))
-    assert len(said) > int(given.get("max_new_tokens", 500)) * samples / 2
+    assert output.count("---------------\n") == samples - 1
+    assert output.startswith(given.get("prompt", ""))
+    assert len(output) > int(given.get("max_new_tokens", 500)) * samples / 2
 
 
-def compared(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     pair = len([word for word in words if word.startswith("runs/")]) == 2
-    assert "layernorm" in said
+    assert "layernorm" in output
     if not pair:
         out = words[words.index("--out") + 1] if "--out" in words else "report"
         assert "<html" in (folder / out / "index.html").read_text()
 
 
-def exported(folder: Path, words: list[str], said: str, new: set[str]) -> None:
+def exported(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     [out] = [word.removeprefix("out=") for word in words if word.startswith("out=")]
     assert (folder / out / "model.safetensors").is_file()
     assert (folder / out / "README.md").is_file()
 
 
-CHECKS = {
-    "train.py": trained,
-    "sample.py": sampled,
-    "compare.py": compared,
-    "scripts/export.py": exported,
-}
+CHECKS = {"train.py": trained, "sample.py": sampled, "compare.py": compared, "scripts/export.py": exported}
 
 
 # What is not in a block of commands -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_python_of_the_page_on_hugging_face_prints_the_text_of_sample(here, monkeypatch, capsys):
+def test_the_python_of_the_page_on_hugging_face_prints_the_text_of_sample(folder, monkeypatch, capsys):
     text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
     [lines] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     lines = lines.replace("max_new_tokens=40", "max_new_tokens=2").replace("ROMEO:", "Now is")
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(folder)
     exec(lines, {})
-    theirs = capsys.readouterr().out
-    ours = succeeded(
-        here, "sample.py", "init_from=exported", "prompt=Now is", "max_new_tokens=2", "temperature=0"
+    transformers_text = capsys.readouterr().out
+    our_text = succeeded(
+        folder, "sample.py", "init_from=exported", "prompt=Now is", "max_new_tokens=2", "temperature=0"
     )
-    assert theirs == ours
-
-
-def test_every_flag_of_nanogpts_has_a_key_that_there_is():
-    text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
-    table = text.partition("| nanoGPT | here |")[2].partition("\n\n")[0]
-    keys = {key for _, right in rows(table) for key in re.findall(r"`?([a-z_.]+)=", right)}
-    groups = {group.name for group in CONF.iterdir() if group.is_dir()}
-    assert len(keys) > 25
-    assert keys <= {*known_keys(RunConfig), *known_keys(SampleConfig), *groups}
-
-
-def rows(table: str) -> list[tuple[str, str]]:
-    lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
-    return [(left.strip(), right.strip()) for left, right in lines]
+    assert transformers_text == our_text
 
 
 # nanoGPT's train.py and sample.py at 3adf61e1: every variable that its command line sets.
@@ -334,14 +312,19 @@ FLAGS = """
 """.split()
 
 
-def test_no_flag_of_nanogpts_is_forgotten():
+def test_every_flag_of_nanogpts_is_in_the_table_beside_a_key_that_exists():
     text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
     table = text.partition("| nanoGPT | here |")[2].partition("\n\n")[0]
-    left = " ".join(left for left, _ in rows(table))
-    assert [flag for flag in FLAGS if f"--{flag}" not in left] == []
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
+    keys = {key for _, right in rows for key in re.findall(r"`?([a-z_.]+)=", right)}
+    groups = {group.name for group in CONF.iterdir() if group.is_dir()}
+    assert len(keys) > 25
+    assert keys <= {*known_keys(RunConfig), *known_keys(SampleConfig), *groups}
+    flags = " ".join(left for left, _ in rows)
+    assert [flag for flag in FLAGS if f"--{flag}" not in flags] == []
 
 
-def test_what_is_said_of_nanogpts_pickles_is_what_the_programs_say():
+def test_the_page_and_the_programs_agree_on_nanogpts_pickles():
     text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
     assert TO_JSON in text
     assert COMMAND.format(name="ckpt.pt", more=FROM_NANOGPT) in text
@@ -360,7 +343,7 @@ def test_every_page_is_in_the_readmes_list():
     assert [page for page in PAGES if page.startswith("docs/") and page not in text] == []
 
 
-def test_the_presets_that_pages_name_are_there():
+def test_the_presets_that_pages_name_exist():
     named = {
         name
         for page in PAGES

@@ -1,4 +1,4 @@
-"""A run that was stopped, however and however often, ends with the bits of one that was not."""
+"""A run that was stopped, in whatever way and however often, ends with the bits of an uninterrupted one."""
 
 import contextlib
 import json
@@ -22,6 +22,7 @@ from system import errors
 from system import signals as system_signals
 from system.errors import ConfigError
 from tests.conftest import daily
+from tests.helpers.contract import contents
 from tests.helpers.programs import Program, saved
 from tests.helpers.runs import (
     QUICK,
@@ -29,6 +30,7 @@ from tests.helpers.runs import (
     metric_rows,
     rows_without_clocks,
     same_tensors,
+    train_anew,
     train_or_resume,
     with_runs_dir,
 )
@@ -70,7 +72,7 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
     tiny, tmp_path, monkeypatch, norm, optim, stops
 ):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
-    whole = train_or_resume(config)
+    uninterrupted = train_or_resume(config)
     for number, steps in stops:
         again = with_runs_dir(config, tmp_path / f"stopped{number}-{min(steps)}")
         with monkeypatch.context() as patch:
@@ -81,11 +83,11 @@ def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
                 assert raised.value.code == 128 + number
                 [folder] = Path(again.runs_dir).iterdir()
                 check_status_says(folder, number, saved=step + 1)
-            assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(whole))
-        assert rows_without_clocks(folder) == rows_without_clocks(whole)
-        ends = [read_status(run) | {"peak_memory": None} for run in (folder, whole)]
+            assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(uninterrupted))
+        assert rows_without_clocks(folder) == rows_without_clocks(uninterrupted)
+        ends = [read_status(run) | {"peak_memory": None} for run in (folder, uninterrupted)]
         assert ends[0] == ends[1]
-    assert checkpoint_file.saved_steps(whole / "checkpoints")[-1] == 9
+    assert checkpoint_file.saved_steps(uninterrupted / "checkpoints")[-1] == 9
 
 
 def check_status_says(folder: Path, number: int, saved: int) -> None:
@@ -109,10 +111,10 @@ def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypa
 
 
 @pytest.mark.parametrize("number", daily(system_signals.SIGNALS))
-def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, number):
+def test_a_signal_interrupts_an_evaluation(tiny, tmp_path, monkeypatch, number):
     config = tiny(*HARD, "train.steps=9")
     monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches
-    whole = train_or_resume(config)
+    uninterrupted = train_or_resume(config)
     for split in ("fixed_windows", "whole_split"):
         windows = getattr(data_windows, split)
 
@@ -128,10 +130,10 @@ def test_a_signal_is_heard_within_an_evaluation(tiny, tmp_path, monkeypatch, num
             patch.setattr(data_windows, split, stopping)
             with pytest.raises(system_signals.Interrupted):
                 train_or_resume(again)
-        assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(whole))
+        assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(uninterrupted))
 
 
-def test_the_handlers_found_are_there_again_afterwards(tiny):
+def test_signal_handlers_are_restored(tiny):
     before = [signal.getsignal(number) for number in system_signals.SIGNALS]
     train_or_resume(tiny("train.steps=1"))
     assert [signal.getsignal(number) for number in system_signals.SIGNALS] == before
@@ -139,28 +141,31 @@ def test_the_handlers_found_are_there_again_afterwards(tiny):
 
 # stopped at random moments, in processes of their own ---------------------------------------------------
 
-PROCESSES = multiprocessing.get_context(
-    "forkserver"
-)  # torch is imported once, and children are forked from there
+PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once, and children are forked
 PROCESSES.set_forkserver_preload(["tests.test_resume"])
 
 
-def go_in_a_process(config, ready) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # after go, multiprocessing would exit with 1
+def train_in_a_process(config, ready) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # multiprocessing would exit with 1
     with system_signals.ending():
         ready.set()
         train_or_resume(config)
 
 
+def started_process(config):
+    ready = PROCESSES.Event()
+    process = PROCESSES.Process(target=train_in_a_process, args=(config, ready))
+    process.start()
+    ready.wait(60)
+    return process
+
+
 def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
-    """Start it and stop it as ``stops`` say, each a signal and the row of metrics.jsonl after which it comes;
-    then let it end. Returns its folder and the exit codes."""
+    """Train, send each signal of ``stops`` after its row of metrics.jsonl, resume; at last let the run end.
+    Return its folder and the exit codes."""
     codes = []
     for number, step in (*stops, (None, None)):
-        ready = PROCESSES.Event()
-        process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
-        process.start()
-        ready.wait(60)
+        process = started_process(config)
         if number is not None:
             while process.is_alive() and last_row(config) < step:
                 time.sleep(0.001)
@@ -174,7 +179,7 @@ def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
 
 
 def last_row(config) -> int:
-    """The step of the run's newest whole row; -1 before there is one."""
+    """Return the step of the newest complete row; -1 before the first."""
     steps = [-1]
     for file in Path(config.runs_dir).glob("*/metrics.jsonl"):
         for line in file.read_bytes().splitlines():
@@ -183,13 +188,13 @@ def last_row(config) -> int:
     return max(steps)
 
 
-def check_stopped_and_whole_are_the_same(config, tmp_path, stops):
-    whole, _ = run_to_its_end(with_runs_dir(config, tmp_path / "whole"))
+def check_stopped_and_uninterrupted_are_the_same(config, tmp_path, stops):
+    uninterrupted, _ = run_to_its_end(with_runs_dir(config, tmp_path / "uninterrupted"))
     stopped, codes = run_to_its_end(with_runs_dir(config, tmp_path / "stopped"), stops)
     ends = [-number if number == signal.SIGKILL else 128 + number for number, _ in stops]
     assert codes == [*ends, 0]  # each stop came before its end
-    assert same_tensors(final_tensors(stopped), final_tensors(whole))
-    assert rows_without_clocks(stopped) == rows_without_clocks(whole)
+    assert same_tensors(final_tensors(stopped), final_tensors(uninterrupted))
+    assert rows_without_clocks(stopped) == rows_without_clocks(uninterrupted)
 
 
 @pytest.mark.faults
@@ -199,51 +204,39 @@ def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, 
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, *seldom, "train.steps=120")
     signals = random.sample([*system_signals.SIGNALS, signal.SIGKILL], 4)
     stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(70), 5)), strict=True)
-    check_stopped_and_whole_are_the_same(config, tmp_path, [*stops])
+    check_stopped_and_uninterrupted_are_the_same(config, tmp_path, [*stops])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("norm", "optim"), [CASES[0], CASES[3]])
 def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, optim):
     config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=100", "compile=true")
-    check_stopped_and_whole_are_the_same(config, tmp_path, [(signal.SIGKILL, 10), (signal.SIGTERM, 31)])
+    check_stopped_and_uninterrupted_are_the_same(
+        config, tmp_path, [(signal.SIGKILL, 10), (signal.SIGTERM, 31)]
+    )
 
 
-def test_a_signal_at_any_moment_of_the_start_ends_it_and_it_begins_well_afterwards(tiny, tmp_path):
+def test_a_signal_during_the_start_ends_the_run_and_it_starts_well_afterwards(tiny, tmp_path):
     config = tiny(*HARD, "train.steps=3")
-    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
+    uninterrupted = train_or_resume(with_runs_dir(config, tmp_path / "uninterrupted"))
     for number in system_signals.SIGNALS:
-        ready = PROCESSES.Event()
-        process = PROCESSES.Process(target=go_in_a_process, args=(config, ready))
-        process.start()
-        ready.wait(60)
+        process = started_process(config)
         time.sleep(random.random() * 0.1)
         os.kill(process.pid, number)
         process.join(60)
         assert process.exitcode in (0, -number, 128 + number)
-    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(whole))
+    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(uninterrupted))
 
 
 # damage, two processes, the command -------------------------------------------------------------------
 
 
-def cut_in_half(own: bytes, others: bytes) -> bytes:
-    return own[: len(own) // 2]
-
-
-def flip_a_bit(own: bytes, others: bytes) -> bytes:
-    return own[:-100] + bytes([own[-100] ^ 1]) + own[-99:]
-
-
-def take_another_steps(own: bytes, others: bytes) -> bytes:
-    return others
-
-
-def make_foreign(own: bytes, others: bytes) -> bytes:
-    return b"PNG, or whatever"
-
-
-DAMAGES = [cut_in_half, flip_a_bit, take_another_steps, make_foreign]
+DAMAGES = {  # the content of a checkpoint, and that of the one before it -> the damaged content
+    "cut in half": lambda newest, older: newest[: len(newest) // 2],
+    "a flipped bit": lambda newest, older: newest[:-100] + bytes([newest[-100] ^ 1]) + newest[-99:],
+    "another step's": lambda newest, older: older,
+    "foreign": lambda newest, older: b"PNG, or whatever",
+}
 
 
 def stop_after(config, monkeypatch, step):
@@ -261,45 +254,40 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning_and_kept(
     tiny, tmp_path, monkeypatch, capsys, damage
 ):
     config = tiny(*HARD, "train.steps=9")
-    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
+    uninterrupted = train_or_resume(with_runs_dir(config, tmp_path / "uninterrupted"))
     folder = stop_after(config, monkeypatch, 6)
     older, newest = (checkpoint_file.path_of(folder / "checkpoints", step) for step in (6, 7))
-    damaged = damage(newest.read_bytes(), older.read_bytes())
+    damaged = DAMAGES[damage](newest.read_bytes(), older.read_bytes())
     newest.write_bytes(damaged)
     capsys.readouterr()
-    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(whole))
-    said = capsys.readouterr()
-    [warning] = said.err.splitlines()
+    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(uninterrupted))
+    printed = capsys.readouterr()
+    [warning] = printed.err.splitlines()
     assert warning.startswith("warning:")
     assert newest.name in warning
     assert older.name in warning
-    assert "resuming from step 6 of 9" in said.out
+    assert "resuming from step 6 of 9" in printed.out
     assert newest.with_name(f"{newest.name}.unusable1").read_bytes() == damaged
-    assert rows_without_clocks(folder) == rows_without_clocks(whole)
+    assert rows_without_clocks(folder) == rows_without_clocks(uninterrupted)
 
 
 @pytest.mark.parametrize("damage", daily(DAMAGES))
-def test_where_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, monkeypatch, damage):
+def test_if_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, monkeypatch, damage):
     config = tiny(*HARD, "train.steps=9")
     folder = stop_after(config, monkeypatch, 6)
     *_, newest = paths = sorted((folder / "checkpoints").iterdir())
-    contents = [path.read_bytes() for path in paths]
+    saved = [path.read_bytes() for path in paths]
     for i, path in enumerate(paths):
-        path.write_bytes(damage(contents[i], contents[i - 1]))
-    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        path.write_bytes(DAMAGES[damage](saved[i], saved[i - 1]))
+    before = contents(folder)
     with pytest.raises(errors.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"):
         train_or_resume(config)
-    lock = folder / ".lock"
-    assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f != lock} == {
-        f: content for f, content in before.items() if f != lock
-    }
-    assert same_tensors(
-        final_tensors(train_or_resume(config.model_copy(update={"fresh": True}))),
-        final_tensors(train_or_resume(with_runs_dir(config, tmp_path / "whole"))),
-    )
+    assert contents(folder) == before
+    fresh = final_tensors(train_anew(config))
+    assert same_tensors(fresh, final_tensors(train_or_resume(with_runs_dir(config, tmp_path / "other"))))
 
 
-def test_a_run_knows_its_earlier_seconds_and_its_best(tiny, monkeypatch):
+def test_a_resumed_run_keeps_its_earlier_seconds_and_its_best(tiny, monkeypatch):
     config = tiny(*HARD, "train.steps=9")
     folder = stop_after(config, monkeypatch, 5)
     (folder / "metrics.jsonl").write_text(
@@ -321,12 +309,12 @@ def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
 
 def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch):
     wild = ("norm=none", "optim.learning_rate=1e60", "train.eval_every=0")  # infinite at once
-    drawn = []
+    batches = []
     draw = data_windows.training_batch
 
     def draw_and_stop(*arguments):
-        drawn.append(1)
-        if len(drawn) == 2:
+        batches.append(1)
+        if len(batches) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return draw(*arguments)
 
@@ -339,9 +327,9 @@ def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch
     assert read_status(folder)["saved"] is None
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, tmp_path, capsys):
+def test_a_run_killed_before_its_first_checkpoint_starts_over_with_a_message(tiny, tmp_path, capsys):
     config = tiny("train.steps=9")
-    whole = train_or_resume(with_runs_dir(config, tmp_path / "whole"))
+    uninterrupted = train_or_resume(with_runs_dir(config, tmp_path / "uninterrupted"))
     folder = train_or_resume(config)
     shutil.rmtree(folder / "checkpoints")
     Run(folder, config).write_status(state="running", step=3)
@@ -349,12 +337,12 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over_and_says_so(tiny, 
     capsys.readouterr()
     train_or_resume(config)
     assert "starts over; it was running at step 3" in capsys.readouterr().out
-    assert same_tensors(final_tensors(folder), final_tensors(whole))
-    assert rows_without_clocks(folder) == rows_without_clocks(whole)
+    assert same_tensors(final_tensors(folder), final_tensors(uninterrupted))
+    assert rows_without_clocks(folder) == rows_without_clocks(uninterrupted)
     assert not (folder / ".step.tmp").exists()
 
 
-def test_going_on_in_another_environment_is_said_once_and_recorded(tiny, monkeypatch, capsys):
+def test_resuming_in_another_environment_is_printed_once_and_recorded(tiny, monkeypatch, capsys):
     config = tiny(*HARD, "train.steps=9")
     folder = stop_after(config, monkeypatch, 3)
     file = folder / "environment.json"
@@ -410,16 +398,16 @@ def test_a_folder_that_exists_is_locked_before_anything_is_built(tiny, tmp_path)
 
 
 @pytest.mark.faults
-def test_a_signal_ends_a_sweep_and_the_same_sweep_goes_on(command, text_file, tmp_path):
+def test_a_signal_ends_a_sweep_and_the_same_command_resumes_it(command, text_file, tmp_path):
     sweep = ("-m", *QUICK, "seed=0,1,2", "train.steps=500", "train.checkpoint_every=7")
     started = Program("train.py", *sweep, cwd=tmp_path)
     while not [file for file in saved(tmp_path) if "-s1-" in str(file)]:
         assert started.poll() is None
         time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
-    _, said = started.communicate()
+    _, err = started.communicate()
     assert started.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in said
+    assert "Traceback" not in err
     assert len([*tmp_path.glob("runs/*-s2-*")]) == 0
     done = command("train.py", *sweep)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
-"""A run that an earlier version of this project began and did not finish is resumed to the bits that it would
-have had. tests/fixtures/begun_at_<commit>/<name of the run>/ holds the interrupted folder, and the metrics
-and the last checkpoint of the same run of that version without an interruption."""
+"""A run that an earlier version of this project began is resumed to the bits that it would have had.
+tests/fixtures/begun_at_<commit>/<name of the run>/ holds the interrupted folder, and the metrics and the last
+checkpoint of the same run of that version without an interruption."""
 
 import json
 import shutil

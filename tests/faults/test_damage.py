@@ -1,4 +1,4 @@
-"""R3: whatever is changed in a checkpoint, it is noticed. (Each byte and each length of a small one:
+"""R3: every change of a checkpoint is noticed. (Each byte and each length of a small one:
 tests/rundir/test_checkpoint_file.py.)"""
 
 import random
@@ -11,7 +11,7 @@ from tests.helpers.runs import train_anew
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    """One of the ways in which files get damaged."""
+    """Return the content, damaged in one of the ways in which files are."""
     at, length = draw.randrange(len(content)), draw.randrange(1, 600)
     return draw.choice(
         [
@@ -29,16 +29,16 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 @pytest.mark.faults
 def test_a_thousand_random_damages_of_a_real_checkpoint_are_noticed(tiny, tmp_path, record_property):
     path = sorted((train_anew(tiny("norm=batchnorm")) / "checkpoints").iterdir())[-1]
-    whole, draw = path.read_bytes(), random.Random(0)
+    intact, draw = path.read_bytes(), random.Random(0)
     noticed = tried = 0
     for _ in range(1000):
-        damaged = mutated(whole, draw)
-        tried += damaged != whole
+        damaged = mutated(intact, draw)
+        tried += damaged != intact
         path.write_bytes(damaged)
         try:
             checkpoint_file.load(path)
         except errors.CheckpointError:
-            noticed += damaged != whole
+            noticed += damaged != intact
     record_property("R3 random damages of a checkpoint", tried)
     record_property("R3 of these, noticed", noticed)
     assert noticed == tried > 950

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rundir import checkpoint_file
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, TRAIN
 from tests.helpers import programs
-from tests.helpers.killed import ARGUMENTS, end_of
+from tests.helpers.killed import end_of
 from tests.helpers.runs import same_tensors
 
 EVERY = 3
-RUN = (*ARGUMENTS, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")
+RUN = (*TRAIN, "train.steps=12", f"train.checkpoint_every={EVERY}", "train.eval_every=0")
 DYING = "tests/faults/controls/dying.py"
 
 

@@ -12,10 +12,9 @@ import torch
 
 from rundir import checkpoint_file
 from system.errors import ConfigError
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, TRAIN
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
-from tests.helpers.killed import ARGUMENTS
 from tests.helpers.runs import train_anew
 
 
@@ -32,10 +31,9 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_without_room_for_the_checkpoints_is_said_before_the_first_step(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_disk_without_room_for_the_checkpoints_is_said_before_the_first_step(tmp_path, text_file):
     with small_disk(tmp_path / "disk", 1_000_000) as disk:
-        done = programs.run("train.py", *ARGUMENTS, f"runs_dir={disk}/runs", cwd=tmp_path)
+        done = programs.run("train.py", *TRAIN, f"runs_dir={disk}/runs", cwd=tmp_path)
         check_refused(done, "disk/runs", "bytes free", "need")
         assert [*disk.rglob("*.json")] == []
 
@@ -43,16 +41,15 @@ def test_a_disk_without_room_for_the_checkpoints_is_said_before_the_first_step(t
 def test_a_disk_without_room_for_the_tokens_is_one_line_and_no_half_of_them_is_used(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS * 50, encoding="utf-8")
     with small_disk(tmp_path / "disk", 100_000) as disk:
-        done = programs.run("train.py", *ARGUMENTS, f"data.cache={disk}/cache", cwd=tmp_path)
+        done = programs.run("train.py", *TRAIN, f"data.cache={disk}/cache", cwd=tmp_path)
         check_refused(done, "data.cache", "No space left")
         assert [*(disk / "cache").iterdir()] == []
 
 
-def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_path, text_file):
     long = ("train.steps=1000000", "train.checkpoint_every=5", "train.eval_every=0")
     with small_disk(tmp_path / "disk", 6_000_000) as disk:
-        arguments = (*ARGUMENTS, *long, f"runs_dir={disk}/runs")
+        arguments = (*TRAIN, *long, f"runs_dir={disk}/runs")
         with programs.Program("train.py", *arguments, cwd=tmp_path) as process:
             while len(programs.saved(disk)) < 2:
                 assert process.poll() is None
@@ -74,36 +71,33 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
 
 
 @pytest.mark.slow
-def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path, text_file):
     more = ("train.steps=50", "train.checkpoint_every=5", "train.eval_every=0")
-    done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path, TEST_FILE_SIZE="60000")
+    done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path, TEST_FILE_SIZE="60000")
     check_refused(done, "step-00000005.safetensors", "bytes are needed", "are free", "make room")
     [run] = (tmp_path / "runs").iterdir()
     assert [*(run / "checkpoints").iterdir()] == []
-    done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+    done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoints", [0.5, 1.5, 2.5])
-def test_a_small_disk_is_refused_or_holds_all(tmp_path, checkpoints):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_small_disk_is_refused_or_holds_all(tmp_path, text_file, checkpoints):
     with small_disk(tmp_path / "disk", int(checkpoints * 1_150_000)) as disk:
         more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=2")
-        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+        done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
         check_refused(done, "disk/runs", "bytes free", "need")
         more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=0")  # one alone
-        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+        done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
         assert done.returncode == (checkpoints < 1), done.stderr
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_written(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_written(tmp_path, text_file):
     for large in ("model.n_embd=30000", "train.batch_size=3000000", "train.batch_size=1099511627776"):
         more = ("model.n_embd=512", large) if "n_embd" not in large else (large,)
-        done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path, TEST_MEMORY=str(2**30))
+        done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path, TEST_MEMORY=str(2**30))
         check_refused(done, "memory", "batch_size=", "grad_accum=", "block_size=", "n_embd=")
         assert not (tmp_path / "runs").exists()
 

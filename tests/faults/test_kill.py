@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rundir import checkpoint_file
-from tests.helpers.killed import ARGUMENTS, Killed, Start, by_python, end_of, forked, until_it_ends
+from tests.conftest import TRAIN
+from tests.helpers.killed import Killed, Start, by_python, end_of, forked, until_it_ends
 from tests.helpers.runs import STEPS, same_tensors
 
 
@@ -24,54 +25,51 @@ def killed_until(
     start: Start = forked,
     seconds: float = 0.5,
 ) -> tuple[Killed, int]:
-    """Runs, each killed until it ends, until there were so many kills. Returns what was found, and how many
-    of the runs did not end with the bits of one that was not killed."""
-    arguments = (program, *ARGUMENTS, *STEPS, *more)
-    whole = tmp_path / "whole"
-    until_it_ends(whole, arguments, seconds=1000)
-    found, others, runs = Killed(), 0, 0
-    while found.kills < kills:
-        folder = tmp_path / f"killed{runs}"
-        one = until_it_ends(folder, arguments, seconds, start)
-        found.kills, runs = found.kills + one.kills, runs + 1
-        found.after_a_save, found.lost = found.after_a_save + one.after_a_save, max(found.lost, one.lost)
-        found.unreadable += one.unreadable
-        others += not same_tensors(tensors(folder), tensors(whole))
-    return found, others
+    """Kill runs until they end, ``kills`` times in all. Return the kills, and how many runs did not end with
+    the bits of one that was not killed."""
+    arguments = (program, *TRAIN, *STEPS, *more)
+    uninterrupted = tmp_path / "uninterrupted"
+    until_it_ends(uninterrupted, arguments, seconds=1000)
+    killed, different, runs = Killed(), 0, 0
+    while killed.kills < kills:
+        folder, runs = tmp_path / f"killed{runs}", runs + 1
+        until_it_ends(folder, arguments, seconds, start, killed)
+        different += not same_tensors(tensors(folder), tensors(uninterrupted))
+    return killed, different
 
 
 def test_a_killed_run_has_no_unreadable_checkpoint_and_ends_with_the_same_bits(tmp_path):
-    found, others = killed_until(tmp_path, 1, "norm=batchnorm", seconds=1.2)
-    assert (found.unreadable, others) == ([], 0)
+    killed, different = killed_until(tmp_path, 1, "norm=batchnorm", seconds=1.2)
+    assert (killed.unreadable, different) == ([], 0)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
 @pytest.mark.parametrize(("start", "kills", "seconds"), [(forked, 90, 0.5), (by_python, 12, 4)])
-def test_so_does_one_of_200(tmp_path, norm, start, kills, seconds, record_property):
-    found, others = killed_until(tmp_path, kills, f"norm={norm}", start=start, seconds=seconds)
-    record_property(f"R1 kills, {norm}, {start.__name__}", found.kills)
-    record_property(f"R1 of these, after a save, {norm}, {start.__name__}", found.after_a_save)
-    record_property("R1 steps lost by a kill, at most (a checkpoint every 3)", found.lost)
-    assert found.lost <= 3
-    record_property(f"R1 unreadable checkpoints, {norm}, {start.__name__}", len(found.unreadable))
-    record_property(f"R1 other ends, {norm}, {start.__name__}", others)
-    assert (found.unreadable, others) == ([], 0)
+def test_so_do_200_kills(tmp_path, norm, start, kills, seconds, record_property):
+    killed, different = killed_until(tmp_path, kills, f"norm={norm}", start=start, seconds=seconds)
+    record_property(f"R1 kills, {norm}, {start.__name__}", killed.kills)
+    record_property(f"R1 of these, after a save, {norm}, {start.__name__}", killed.after_a_save)
+    record_property("R1 steps lost by a kill, at most (a checkpoint every 3)", killed.lost)
+    assert killed.lost <= 3
+    record_property(f"R1 unreadable checkpoints, {norm}, {start.__name__}", len(killed.unreadable))
+    record_property(f"R1 other ends, {norm}, {start.__name__}", different)
+    assert (killed.unreadable, different) == ([], 0)
 
 
 @pytest.mark.faults
 def test_a_writer_in_place_leaves_unreadable_checkpoints(tmp_path, record_property):
     larger = ("model.n_embd=256", "train.checkpoint_every=1", "train.steps=200")
-    arguments = ("tests/faults/controls/in_place.py", *ARGUMENTS, *STEPS, *larger)
-    found = until_it_ends(tmp_path / "run", arguments, seconds=0.6, at_most=40)
-    record_property("R1 control: kills of a writer in place", found.kills)
-    record_property("R1 control: of these, checkpoints unreadable", len(found.unreadable))
-    assert found.unreadable
+    arguments = ("tests/faults/controls/in_place.py", *TRAIN, *STEPS, *larger)
+    killed = until_it_ends(tmp_path / "run", arguments, seconds=0.6, at_most=40)
+    record_property("R1 control: kills of a writer in place", killed.kills)
+    record_property("R1 control: of these, checkpoints unreadable", len(killed.unreadable))
+    assert killed.unreadable
 
 
 @pytest.mark.faults
-def test_with_one_stream_of_random_numbers_a_killed_run_ends_otherwise(tmp_path, record_property):
-    found, others = killed_until(tmp_path, 4, program="tests/faults/controls/one_stream.py")
-    record_property("R1 control: other ends with one stream of random numbers", others)
-    assert found.kills >= 4
-    assert others
+def test_with_one_stream_of_random_numbers_a_killed_run_ends_with_other_bits(tmp_path, record_property):
+    killed, different = killed_until(tmp_path, 4, program="tests/faults/controls/one_stream.py")
+    record_property("R1 control: other ends with one stream of random numbers", different)
+    assert killed.kills >= 4
+    assert different

@@ -7,9 +7,8 @@ import psutil
 import pytest
 
 from rundir import checkpoint_file
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, TRAIN
 from tests.helpers import programs
-from tests.helpers.killed import ARGUMENTS
 
 
 @pytest.mark.faults
@@ -19,18 +18,17 @@ def test_a_line_of_200_mb_is_a_text(tmp_path, record_property):
     size = 200_000_000
     (tmp_path / "text.txt").write_text((line * (size // len(line) + 1))[:size], encoding="utf-8")
     more = ("train.steps=0", "data.val_fraction=0.0001")
-    done = programs.run("train.py", *ARGUMENTS, *more, cwd=tmp_path)
+    done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     record_property("D17 a line of 200 MB, memory at most, GB", f"{done.peak / 1e9:.2f}")
     assert done.peak <= 6 * size + 5e8
 
 
 @pytest.mark.faults
-def test_10000_steps(tmp_path, record_property):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_10000_steps(tmp_path, text_file, record_property):
     every = ("train.log_every=10", "train.eval_every=100", "train.checkpoint_every=50", "stats.every=50")
     seen = []  # step, bytes of memory, open files, checkpoints
-    with programs.Program("train.py", *ARGUMENTS, "train.steps=10000", *every, cwd=tmp_path) as process:
+    with programs.Program("train.py", *TRAIN, "train.steps=10000", *every, cwd=tmp_path) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:
             texts = [file.read_text() for file in tmp_path.glob("runs/*/metrics.jsonl")]

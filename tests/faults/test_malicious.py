@@ -1,19 +1,16 @@
-"""S1, S2: what a stranger gives is data. It is refused in one line, in seconds, within 1 GB, and nothing of
-it runs."""
+"""S1, S2: untrusted files are refused in one line, in seconds, within 1 GB, and run no code."""
 
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import LETTERS, TINY, daily
+from tests.conftest import LETTERS, TRAIN, daily
 from tests.helpers import programs
 from tests.helpers.contract import check_refused, contents
-from tests.helpers.malicious import ARTEFACTS, SAMPLED, gpt2, tokens
+from tests.helpers.malicious import ARTEFACTS, SAMPLE_GPT2, gpt2, gpt2_bpe
 
 AUDITED = "tests/faults/controls/audited.py"
-
-
 EVIL = """import os, pickle, socket, torch
 os.system("touch owned")
 
@@ -29,8 +26,8 @@ class Norm(torch.nn.Identity):
         pickle.loads(pickle.dumps(Payload()))
         exec("x = 1")
         open(os.environ["ELSEWHERE"], "w").close()
-        with socket.socket() as some:
-            some.connect_ex(("127.0.0.1", 9))
+        with socket.socket() as client:
+            client.connect_ex(("127.0.0.1", 9))
 """
 
 
@@ -38,8 +35,7 @@ class Norm(torch.nn.Identity):
 def good(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
-    assert programs.run("train.py", *common, cwd=folder).returncode == 0
+    assert programs.run("train.py", *TRAIN, cwd=folder).returncode == 0
     return sorted(folder.glob("runs/*/checkpoints/*"))[-1]
 
 
@@ -48,7 +44,7 @@ def tier_of_others(number: int) -> str:
 
 
 @pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 30 == 0, tier_of_others))
-def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_property):
+def test_an_untrusted_file_is_refused_and_runs_nothing(good, tmp_path, name, record_property):
     arguments = ARTEFACTS[name](good, tmp_path)
     before = contents(tmp_path)
     began = time.monotonic()
@@ -61,40 +57,40 @@ def test_it_is_refused_and_nothing_of_it_runs(good, tmp_path, name, record_prope
     record_property("S2 malicious artefacts: slowest refusal, seconds", round(time.monotonic() - began, 1))
     record_property("S2 malicious artefacts: most memory, GB", round(done.peak / 1e9, 2))
     check_refused(done, before=before)
-    assert "out of memory" not in done.stderr  # it was not even tried
+    assert "out of memory" not in done.stderr  # refused before any allocation
     assert done.peak < 2**30
     assert not (tmp_path / "owned").exists()
     assert not (tmp_path / "audit.txt").exists(), (tmp_path / "audit.txt").read_text()
 
 
-@pytest.mark.parametrize("make", [gpt2, tokens])
-def test_the_folder_that_others_are_made_of_is_good(good, tmp_path, make):
-    """The control: what is refused is refused for what was changed in it."""
+@pytest.mark.parametrize("make", [gpt2, gpt2_bpe])
+def test_the_unchanged_folder_is_accepted(good, tmp_path, make):
+    """The control: a changed folder is refused for the change."""
     make(lambda unchanged: None)(good, tmp_path)
-    done = programs.run(*SAMPLED, cwd=tmp_path)
+    done = programs.run(*SAMPLE_GPT2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def audited(folder: Path, *arguments: str, **environ: str) -> tuple[str, list[str]]:
-    """What a program printed, and what was told of it."""
+    """Return what a program printed, and the lines of its audit."""
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY) * (arguments[0] == "train.py")
+    common = TRAIN if arguments[0] == "train.py" else ()
     done = programs.run(AUDITED, *arguments, *common, cwd=folder, AUDIT=str(folder / "audit.txt"), **environ)
     assert done.returncode == 0, done.stderr
-    told = folder / "audit.txt"
-    return done.stdout + done.stderr, told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    audit = folder / "audit.txt"
+    return done.stdout + done.stderr, audit.read_text(encoding="utf-8").splitlines() if audit.exists() else []
 
 
 def test_the_hook_sees_what_runs(tmp_path, tmp_path_factory):
-    """The control: a norm of the user's own that does what it should not."""
+    """The control: a custom norm that does what it should not."""
     (tmp_path / "mine/norm").mkdir(parents=True)
     (tmp_path / "mine/norm/bad.yaml").write_text("_target_: evil.Norm\n")
     (tmp_path / "evil.py").write_text(EVIL)
     arguments = ("train.py", "--config-dir=mine", "norm=bad", "train.steps=0")
     elsewhere = str(tmp_path_factory.mktemp("elsewhere") / "file")
-    _, told = audited(tmp_path, *arguments, PYTHONPATH=str(tmp_path), ELSEWHERE=elsewhere)
+    _, lines = audited(tmp_path, *arguments, PYTHONPATH=str(tmp_path), ELSEWHERE=elsewhere)
     assert (tmp_path / "owned").exists()
-    events = {line.split()[0] for line in told}
+    events = {line.split()[0] for line in lines}
     assert {"os.system", "pickle.find_class", "exec", "socket.connect", "open"} <= events
 
 
@@ -102,19 +98,18 @@ def test_the_hook_sees_what_runs(tmp_path, tmp_path_factory):
 def test_training_and_sampling_reach_no_network_and_write_nowhere_else(tmp_path):
     sampling = ("sample.py", "max_new_tokens=5", "device=cpu")
     for arguments in (("train.py", "stats.every=1"), sampling, ("compare.py",)):
-        _, told = audited(tmp_path, *arguments, HOME=str(tmp_path / "home"))
-        assert [line for line in told if not line.startswith("subprocess.Popen 'git'")] == []
+        _, lines = audited(tmp_path, *arguments, HOME=str(tmp_path / "home"))
+        assert [line for line in lines if not line.startswith("subprocess.Popen 'git'")] == []
     assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.faults
-def test_a_secret_of_the_environment_is_nowhere(tmp_path):
+def test_secrets_of_the_environment_are_written_nowhere(tmp_path, text_file):
     canary = "c0ffee" * 6 + "cafe"
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     secrets = {"WANDB_API_KEY": canary, "MY_SECRET": canary, "AWS_SECRET_ACCESS_KEY": canary}
     for program, *arguments in (
-        ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "wandb.mode=offline"),
-        ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=x"),
+        ("train.py", *TRAIN, "wandb.mode=offline"),
+        ("train.py", *TRAIN, "train.steps=x"),
         ("sample.py", "max_new_tokens=5", "device=cpu"),
         ("compare.py",),
     ):

@@ -73,8 +73,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_is_used(tmp_path):
 
 
 @pytest.mark.parametrize("number", daily(signals.SIGNALS))
-def test_a_signal_while_it_prepares_ends_it_with_its_status(tmp_path, number):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_signal_while_it_prepares_ends_it_with_its_status(tmp_path, text_file, number):
     slow = "tests/faults/controls/slow_to_prepare.py"
     arguments = ("data=text", "data.path=text.txt", "data.tokenizer=bpe", "data.cache=cache", *TINY)
     with programs.Program(slow, *arguments, cwd=tmp_path) as process:
@@ -85,8 +84,7 @@ def test_a_signal_while_it_prepares_ends_it_with_its_status(tmp_path, number):
 
 
 @pytest.mark.slow
-def test_one_command_begun_many_times_at_once_is_one_run(tmp_path, record_property):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_one_command_begun_many_times_at_once_is_one_run(tmp_path, text_file, record_property):
     common = ("train.py", "data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=20")
     started = [programs.Program(*common, cwd=tmp_path) for _ in range(8)]
     ends = [(process.communicate()[1], process.returncode) for process in started]

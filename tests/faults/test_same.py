@@ -13,9 +13,9 @@ import pytest
 from data import windows
 from model.seeds import seed_for
 from rundir import checkpoint_file
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, TRAIN
 from tests.helpers import programs
-from tests.helpers.killed import ARGUMENTS, end_of
+from tests.helpers.killed import end_of
 from tests.helpers.runs import same_tensors
 
 BASE = ("norm=batchnorm", "model.dropout=0.1", "train.steps=40", "train.eval_every=8", "stats.every=10")
@@ -38,7 +38,7 @@ WATCHED = {
 def ended(folder, *more: str, program: str = "train.py"):
     folder.mkdir()
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    done = programs.run(program, *ARGUMENTS, *BASE, *more, cwd=folder)
+    done = programs.run(program, *TRAIN, *BASE, *more, cwd=folder)
     assert done.returncode == 0, done.stderr
     return checkpoint_file.load(end_of(folder)).tensors
 
@@ -75,9 +75,8 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_ends_no_run(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
-    command = [sys.executable, str(programs.ROOT / "train.py"), *ARGUMENTS, "train.steps=200"]
+def test_a_reader_that_goes_ends_no_run(tmp_path, text_file):
+    command = [sys.executable, str(programs.ROOT / "train.py"), *TRAIN, "train.steps=200"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, env=os.environ) as process:
         process.stdout.readline()

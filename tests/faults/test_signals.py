@@ -8,12 +8,12 @@ import pytest
 from rundir import checkpoint_file
 from rundir.folder import read_status
 from system.signals import PATIENCE, SIGNALS
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, TRAIN
 from tests.helpers import programs
-from tests.helpers.killed import ARGUMENTS, end_of
+from tests.helpers.killed import end_of
 from tests.helpers.runs import STEPS, same_tensors
 
-RUN = ("train.py", *ARGUMENTS, *STEPS, "norm=batchnorm", "train.steps=400")
+RUN = ("train.py", *TRAIN, *STEPS, "norm=batchnorm", "train.steps=400")
 
 
 def stopped_at_random(folder, draw, number: int) -> tuple[int, float]:
@@ -75,11 +75,10 @@ def test_a_hundred_signals_at_random_moments(tmp_path, record_property):
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
+def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path, text_file):
     long = ("train.steps=1000000", "train.checkpoint_every=50", "train.eval_every=0")
     slow = "tests/faults/controls/slow_to_save.py"  # from its second save on
-    with programs.Program(slow, *ARGUMENTS, *long, cwd=tmp_path) as process:
+    with programs.Program(slow, *TRAIN, *long, cwd=tmp_path) as process:
         while not programs.saved(tmp_path):
             assert process.poll() is None
             time.sleep(0.02)

@@ -13,34 +13,33 @@ from typing import Any
 from rundir import checkpoint_file
 from rundir.folder import read_status
 from system import errors
-from tests.conftest import LETTERS, ROOT, TINY
+from tests.conftest import LETTERS, ROOT
 from tests.helpers import programs
 
-ARGUMENTS = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
 DRAW = random.Random(0)
 Start = Callable[..., Any]  # program, arguments, cwd= -> like subprocess.Popen
 
 
 def by_python(program: str, *arguments: str, cwd: Path) -> "subprocess.Popen[bytes]":
-    """The real start, of which the first two seconds are imports."""
+    """Start a program as a user does: the first two seconds are imports."""
     command = [sys.executable, str(ROOT / program), *arguments]
-    with (cwd / "said.txt").open("ab") as said:
-        return subprocess.Popen(command, cwd=cwd, stdout=said, stderr=said)
+    with (cwd / "output.txt").open("ab") as output:
+        return subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output)
 
 
 def forked(program: str, *arguments: str, cwd: Path) -> programs.Program:
-    with (cwd / "said.txt").open("ab") as said:
-        return programs.Program(program, *arguments, cwd=cwd, stdout=said.fileno(), stderr=said.fileno())
+    with (cwd / "output.txt").open("ab") as output:
+        return programs.Program(program, *arguments, cwd=cwd, stdout=output.fileno(), stderr=output.fileno())
 
 
 @dataclass
 class Killed:
-    """What became of a run that was killed again and again."""
+    """Kills of one or several runs, and what they cost."""
 
     kills: int = 0
     after_a_save: int = 0  # of these
-    lost: int = 0  # steps that were done since the newest checkpoint, at most
-    unreadable: list[Path] = field(default_factory=list)  # checkpoints that are there and cannot be loaded
+    lost: int = 0  # steps done since the newest checkpoint, at most
+    unreadable: list[Path] = field(default_factory=list)  # checkpoints that cannot be loaded
 
 
 def until_it_ends(
@@ -48,48 +47,41 @@ def until_it_ends(
     arguments: Sequence[str],
     seconds: float,
     start: Start = forked,
-    numbers: Sequence[int] = (signal.SIGKILL,),
+    killed: Killed | None = None,
     at_most: int = 1000,
 ) -> Killed:
-    """Start a program in ``folder``, kill it by one of some signals after a random time of about ``seconds``,
-    and again, until it ends by itself, or was killed ``at_most`` times. Each time it has a bit longer."""
-    found = Killed()
+    """Start a program in ``folder`` and kill it after a random time of about ``seconds``, a bit longer each
+    time, until it ends by itself or was killed ``at_most`` times. Return ``killed``, these kills added."""
+    killed = killed or Killed()
     folder.mkdir()
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    while found.kills < at_most:
-        number = DRAW.choice(numbers)
+    while killed.kills < at_most:
         process = start(*arguments, cwd=folder)
         try:
             process.wait(timeout=seconds * (0.2 + DRAW.random()))
         except subprocess.TimeoutExpired:
-            process.send_signal(number)
+            process.kill()
         code = process.wait()
-        if code == 0:
-            return found
-        if code == 1 and found.unreadable:  # and none that is older
-            return found
-        assert code in (-number, 128 + number), (folder / "said.txt").read_text(encoding="utf-8")
-        found.kills += 1
+        if code == 0 or (code == 1 and killed.unreadable):  # and no older one
+            return killed
+        assert code == -signal.SIGKILL, (folder / "output.txt").read_text(encoding="utf-8")
+        killed.kills += 1
         seconds *= 1.02
         saved = programs.saved(folder)
-        found.after_a_save += bool(saved)
-        found.lost = max(found.lost, steps_done(folder) - max([0, *map(step_of, saved)]))
+        killed.after_a_save += bool(saved)
+        killed.lost = max(killed.lost, steps_done(folder) - max([0, *map(step_of, saved)]))
         for path in saved:
             try:
                 checkpoint_file.load(path)
             except errors.CheckpointError:
-                found.unreadable.append(path)
-    return found
+                killed.unreadable.append(path)
+    return killed
 
 
 def steps_done(folder: Path) -> int:
-    """By the newest whole row of the run's metrics, which has a row for each step."""
-    rows = [
-        json.loads(line)["step"] + 1
-        for file in folder.glob("runs/*/metrics.jsonl")
-        for line in file.read_text(encoding="utf-8").split("\n")[:-1]
-    ]
-    return max(rows, default=0)
+    """Count the complete rows of the run's metrics, one for each step."""
+    texts = [file.read_text(encoding="utf-8") for file in folder.glob("runs/*/metrics.jsonl")]
+    return max((json.loads(line)["step"] + 1 for text in texts for line in text.split("\n")[:-1]), default=0)
 
 
 def step_of(path: Path) -> int:
@@ -97,7 +89,7 @@ def step_of(path: Path) -> int:
 
 
 def end_of(folder: Path) -> Path:
-    """Its last checkpoint."""
+    """Return the last checkpoint of the folder's only run, which has finished."""
     [run] = (folder / "runs").iterdir()
     assert read_status(run)["state"] == "finished"
     return sorted((run / "checkpoints").iterdir())[-1]

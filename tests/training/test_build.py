@@ -1,4 +1,6 @@
-"""A config names a class and its arguments; its code is part of a run's identity; a stranger's is refused."""
+"""A config names a class and its arguments; a checkpoint may name trusted classes only."""
+
+import math
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ from model.norms import LayerNorm
 from system.errors import ConfigError
 from tests.conftest import configured
 from tests.helpers.configs import component
-from training.build import OURS, bind
+from training import device
+from training.build import OURS, bind, build_model, resolved_auto
+from training.dry_run import build_and_try
 
 
 def test_a_component_is_bound_to_its_options():
@@ -18,30 +22,17 @@ def test_a_component_is_bound_to_its_options():
     assert isinstance(bind("norm", component("torch.nn.LayerNorm"))(7), nn.LayerNorm)
 
 
+OPTIONS = "normalized_shape, eps, elementwise_affine, bias, detach_statistics$"
+
+
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (
-            "model.norms.LayerNorm",
-            {"epss": 1},
-            "norm.epss: .* has no such argument; it has normalized_shape, eps",
-        ),
+        ("model.norms.LayerNorm", {"epss": 1}, f"norm.epss: .* has no such argument; it has {OPTIONS}"),
         ("model.norms.LayerNorm", {"eps": "a"}, "norm.eps: invalid value 'a'; expected a number"),
-        (
-            "model.norms.LayerNorm",
-            {"bias": "x"},
-            "norm.bias: invalid value 'x'; expected a ",
-        ),
-        (
-            "model.norms.LayerNorm",
-            {"eps": float("nan")},
-            "norm.eps: invalid value nan; expected a finite",
-        ),
-        (
-            "model.norms.DynamicTanh",
-            {"alpha": float("inf")},
-            "norm.alpha: invalid value inf; expected a finite number",
-        ),
+        ("model.norms.LayerNorm", {"bias": "x"}, "norm.bias: invalid value 'x'; expected a "),
+        ("model.norms.LayerNorm", {"eps": math.nan}, "norm.eps: invalid value nan; expected a finite"),
+        ("model.norms.DynamicTanh", {"alpha": math.inf}, "norm.alpha: invalid value inf; expected a finite"),
         ("torch.nn.Identity", {"eps": 1}, "norm.eps: .* has no such argument"),
         ("model.norms.Nope", {}, "norm._target_: .* cannot be imported"),
         ("nope.Nope", {}, "norm._target_: .* cannot be imported"),
@@ -49,7 +40,7 @@ def test_a_component_is_bound_to_its_options():
         ("model.placements.Pre", {}, "is not a norm class"),
     ],
 )
-def test_what_cannot_be_bound_is_said(target, options, message):
+def test_options_that_do_not_fit_are_refused(target, options, message):
     with pytest.raises(ConfigError, match=message):
         bind("norm", component(target, **options))
 
@@ -71,62 +62,41 @@ def test_a_checkpoint_names_only_our_classes_and_torchs_modules(target):
 @pytest.mark.parametrize(
     ("group", "target"),
     [
-        ("norm", "model.norms.LayerNorm"),
-        ("norm", "torch.nn.LayerNorm"),
-        ("norm", "torch.nn.Identity"),
+        *(("norm", name) for name in ("model.norms.LayerNorm", "torch.nn.LayerNorm", "torch.nn.Identity")),
         ("model.qk_norm", "model.norms.RMSNorm"),
         ("placement", "model.placements.Pre"),
     ],
 )
-def test_where_a_part_lies_is_the_runs_affair(group, target, option, packages):
+def test_device_and_precision_of_a_part_are_refused(group, target, option, packages):
     [key] = option
     with pytest.raises(ConfigError, match=f"{group}.{key}: device and precision are those of the whole run"):
         bind(group, component(target, **option), packages)
 
 
-def test_what_a_class_has_besides_is_offered():
-    with pytest.raises(ConfigError) as refused:
-        bind("norm", component("model.norms.LayerNorm", epss=1))
-    assert str(refused.value).endswith(
-        "it has normalized_shape, eps, elementwise_affine, bias, detach_statistics"
-    )
-
-
-def test_a_model_that_cannot_be_built_names_norm_and_placement():
-    from training.build import build_model
-
-    config = configured("norm=layernorm", "+norm.normalized_shape=3")
-    with pytest.raises(ConfigError, match="norm=layernorm placement=pre: .*normalized_shape"):
-        build_model(config, 9)
+SHAPE = ["norm=layernorm", "+norm.normalized_shape=3"]
+GROUPS = ["norm=groupnorm", "norm.num_groups=0"]
+HEADS = ["model.qk_norm=groupnorm", "model.n_head=64"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["norm=groupnorm", "norm.num_groups=0"],
-            "norm=groupnorm placement=pre: num_groups = 0 does not divide",
-        ),
+        (SHAPE, "norm=layernorm placement=pre: .*normalized_shape"),
+        (GROUPS, "norm=groupnorm placement=pre: num_groups = 0 does not divide"),
         (["placement=mix", "placement.fraction=2"], "placement=mix: fraction = 2.0 .* not between 0 and 1"),
-        (
-            ["model.qk_norm=groupnorm", "model.n_head=64"],
-            "placement=pre model.qk_norm=groupnorm: num_groups = 4",
-        ),
+        (HEADS, "placement=pre model.qk_norm=groupnorm: num_groups = 4"),
     ],
 )
-def test_what_a_class_refuses_is_one_line_that_names_what_was_chosen(overrides, message):
-    from training import device
-    from training.dry_run import build_and_try
+def test_an_error_of_a_class_is_one_line_that_names_the_norm_and_placement(overrides, message):
+    def loss_of(net):
+        return net(torch.zeros(2, 4, dtype=torch.long)).sum()
 
-    compute = device.choose("cpu", "fp32")
     with pytest.raises(ConfigError, match=message):
-        build_and_try(
-            configured(*overrides), 9, compute, lambda net: net(torch.zeros(2, 4, dtype=torch.long)).sum()
-        )
+        build_and_try(configured(*overrides), 9, device.choose("cpu", "fp32"), loss_of)
 
 
 class Vector(nn.Module):
-    """A norm whose option, where null, becomes as many numbers as there are channels."""
+    """A norm with an option that becomes one number per channel if it is null."""
 
     def __init__(self, n: int, scale: float | None = None) -> None:
         super().__init__()
@@ -136,9 +106,7 @@ class Vector(nn.Module):
         return x * self.scale
 
 
-def test_an_option_that_becomes_several_numbers_is_settled_by_its_class_alone():
-    from training.build import build_model, resolved_auto
-
+def test_an_option_that_becomes_several_numbers_is_not_in_resolved_auto():
     config = configured("model.n_layer=1", "model.n_embd=16")
     vector = component(f"{__name__}.Vector", scale=None)
     config = config.model_copy(update={"norm": vector})
@@ -146,8 +114,6 @@ def test_an_option_that_becomes_several_numbers_is_settled_by_its_class_alone():
     assert build_model(config, 9).final.scale.shape == (16,)
 
 
-def test_what_is_settled_at_other_sites_is_said_too():
-    from training.build import resolved_auto
-
-    found = resolved_auto(configured("model.qk_norm=dyt", "model.final_norm=derf"))
-    assert (found["model.qk_norm.alpha"], found["model.final_norm.alpha"]) == (1, 1)
+def test_options_resolved_at_other_sites_are_listed_too():
+    resolved = resolved_auto(configured("model.qk_norm=dyt", "model.final_norm=derf"))
+    assert (resolved["model.qk_norm.alpha"], resolved["model.final_norm.alpha"]) == (1, 1)

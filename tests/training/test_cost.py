@@ -1,4 +1,4 @@
-"""What a run costs, and whether compiling it pays."""
+"""The work of a run, and the choice to compile it."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.conftest import configured
 from training.cost import WORTH_COMPILING, training_operations, worth_compiling
 
 
-def test_a_long_run_is_compiled_a_short_one_is_not_and_what_is_said_counts():
+def test_a_long_run_is_compiled_a_short_one_is_not_unless_the_user_chooses():
     short, long = configured("train.steps=100"), configured("train.steps=100000")
     assert not worth_compiling(short, 65, "cpu")
     assert worth_compiling(long, 65, "cpu")

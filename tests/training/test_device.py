@@ -1,4 +1,4 @@
-"""``auto`` is what the machine says it has, and the process-wide switches are set anew for every run."""
+"""``auto`` is the best that the machine has, and the process-wide switches are set anew for every run."""
 
 import os
 import subprocess
@@ -15,20 +15,20 @@ from tests.conftest import ROOT
 from training.device import Compute, choose, set_switches
 
 
-def test_auto_precision_on_a_cpu_is_bf16_where_the_processor_multiplies_it():
+def test_auto_precision_on_a_cpu_is_bf16_if_the_processor_multiplies_it():
     has = torch.cpu.get_capabilities()
     expected = "bf16" if has.get("avx512_bf16") or has.get("amx_bf16") else "fp32"
     assert choose("cpu", "auto").precision == expected
     assert choose("cpu", "fp32").precision == "fp32"
 
 
-def test_auto_device_is_a_gpu_where_there_is_one():
+def test_auto_device_is_a_gpu_if_there_is_one():
     expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     assert choose("auto", "fp32").device.type == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are():
+def test_a_missing_device_is_an_error_that_lists_the_available_ones():
     with pytest.raises(ConfigError, match="device: cuda is not available here; choose one of .*cpu"):
         choose("cuda", "auto")
 
@@ -50,7 +50,7 @@ def test_switches_follow_the_run_and_not_the_one_before_it():
         ("cuda", "bf16", 0.2, Attend),
     ],
 )
-def test_attention_is_plain_where_torchs_own_is_slower(kind, precision, dropout, expected):
+def test_attention_is_plain_if_torchs_is_slower(kind, precision, dropout, expected):
     assert Compute(torch.device(kind), precision).attend(dropout) is expected
 
 
@@ -61,7 +61,7 @@ def test_autocast_is_on_in_bf16_only():
             assert (a @ a).dtype == dtype
 
 
-def test_rows_of_an_evaluation_are_fewer_where_logits_are_many():
+def test_rows_of_an_evaluation_are_fewer_if_logits_are_many():
     cpu, gpu = (Compute(torch.device(kind), "bf16") for kind in ("cpu", "cuda"))
     assert [cpu.evaluation_rows(64, 65), gpu.evaluation_rows(64, 65)] == [64, 1024]
     assert cpu.evaluation_rows(64, 50257) * 64 * 50257 * 4 <= 2**26  # bytes in fp32
@@ -86,7 +86,7 @@ def test_tokens_arrive_as_they_are():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the pages of Linux")
-def test_large_tensors_lie_in_large_pages_where_the_system_leaves_it_to_programs():
+def test_large_tensors_lie_in_large_pages_if_the_system_leaves_it_to_programs():
     policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not policy.exists() or "[madvise]" not in policy.read_text():
         pytest.skip("this system does not leave it to programs")
@@ -96,5 +96,5 @@ def test_large_tensors_lie_in_large_pages_where_the_system_leaves_it_to_programs
     )
     fresh = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     command = [sys.executable, "-c", program]
-    said = subprocess.run(command, cwd=ROOT, env=fresh, capture_output=True, text=True, check=True)
-    assert int(said.stdout) > 2**17 / 2  # KiB; where memory is in pieces, not all
+    done = subprocess.run(command, cwd=ROOT, env=fresh, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 2**17 / 2  # KiB; where memory is in pieces, not all

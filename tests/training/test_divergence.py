@@ -1,4 +1,4 @@
-"""A run has diverged when its loss is no number, or when it does not learn and will not."""
+"""A run has diverged when its loss is NaN or infinite, or when it does not learn."""
 
 import math
 
@@ -43,7 +43,7 @@ def watch(warmup: int = 10, patience: int = 0, logged=()) -> Divergence:
     return Divergence(train, uniform, warmup, where, logged)
 
 
-def test_the_first_update_that_was_not_made_is_named():
+def test_the_first_skipped_update_is_named():
     judge = watch()
     judge.check_updates(8, torch.tensor(0))
     with pytest.raises(Diverged, match="loss or gradient of step 5 is not finite, step 5, evaluation False"):
@@ -65,13 +65,13 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
     assert verdicts([3.1] * 9, patience=0) == [False] * 9
 
 
-def test_a_run_that_goes_on_remembers_what_it_has_logged():
+def test_a_resumed_run_counts_the_evaluations_it_has_logged():
     logged = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
     assert watch(10, 3, logged).reason({"step": 30, "val/loss": 3.1}) is not None
 
 
 @pytest.mark.parametrize("key", ["val/loss", "val/full_loss"])
-def test_an_evaluation_that_is_no_number_has_diverged_and_a_statistic_has_not(key):
+def test_a_nan_in_an_evaluation_is_divergence_and_in_a_statistic_is_not(key):
     judge = watch()
     assert judge.reason({"step": 1, key: math.nan}) == f"{key} is nan, step 1, evaluation True"
     assert judge.reason({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None

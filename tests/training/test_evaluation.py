@@ -1,4 +1,4 @@
-"""The validation loss with batch statistics: what it is of, and that it moves nothing."""
+"""The validation loss with batch statistics is that of training mode, and changes no buffer."""
 
 import math
 
@@ -27,7 +27,7 @@ ON_THE_BATCH = (
 
 
 @pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 3 == 0, "long"))
-def test_it_is_logged_at_each_evaluation_where_training_looks_at_the_batch(tiny, norm):
+def test_it_is_logged_at_each_evaluation_of_norms_that_train_on_batch_statistics(tiny, norm):
     evaluated = [
         row
         for row in metric_rows(train_anew(tiny(f"norm={norm}", "train.eval_every=3")))
@@ -97,14 +97,14 @@ def test_a_buffer_that_does_not_move_is_no_running_estimate():
     assert evaluation.with_running_estimates(model, lambda net: net(x).mean()) == []
 
 
-def test_a_loss_is_that_of_a_token_whatever_the_sizes_of_the_batches():
+def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
     losses = {2: 1.0, 6: 5.0}  # by the number of rows
-    some = [[(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64))] for n in losses]
+    batches = [[(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64))] for n in losses]
 
     def loss_of(net, batch):
         return torch.tensor(losses[len(batch[0])])
 
-    mean = evaluation.evaluate(torch.nn.Identity(), loss_of, some, Ranks())
+    mean = evaluation.evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
     assert mean == (2 * 1.0 + 6 * 5.0) / 8
 
 
@@ -117,7 +117,7 @@ def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
     assert not any("val/batch_stats_gap" in row for row in few)
 
 
-def test_what_only_watches_does_not_make_a_run_diverged(tiny, monkeypatch):
+def test_an_observed_nan_does_not_make_a_run_diverged(tiny, monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate_on_batch_statistics", lambda *_: math.nan)
     folder = train_anew(tiny("norm=batchnorm"))
     assert read_status(folder)["state"] == "finished"

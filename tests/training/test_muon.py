@@ -1,4 +1,4 @@
-"""Our Muon is torch's, only that matrices are stepped together."""
+"""Our Muon is torch's, but steps matrices together."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def parameters(shapes, seed: int = 0) -> list[nn.Parameter]:
 
 
 def stepped(optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
-    """The parameters after some steps with random gradients, some of which are missing at times."""
+    """Return the parameters after steps with random gradients, a few of them missing."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):
@@ -43,17 +43,17 @@ def test_an_update_is_torchs(monkeypatch, large):
 
 
 def test_parts_of_a_parameter_are_stepped_as_parameters_of_their_own():
-    """Queries, keys and values, say, which are one tall matrix for the sake of speed alone."""
-    whole, apart = parameters([(24, 8)]), parameters([(24, 8)])
+    """Queries, keys and values are one tall matrix only for speed."""
+    joined, apart = parameters([(24, 8)]), parameters([(24, 8)])
     pieces = [nn.Parameter(piece.clone()) for piece in apart[0].detach().chunk(3)]
     gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
-    whole[0].grad = gradient
+    joined[0].grad = gradient
     for piece, part in zip(pieces, gradient.chunk(3), strict=True):
         piece.grad = part.clone()
-    Muon(whole, 0.02, 0.1, 0.9, {whole[0]: 3}).step()
+    Muon(joined, 0.02, 0.1, 0.9, {joined[0]: 3}).step()
     Muon(pieces, 0.02, 0.1, 0.9).step()
-    assert torch.equal(whole[0], torch.cat([*pieces]))
+    assert torch.equal(joined[0], torch.cat([*pieces]))
     other = parameters([(24, 8)])
     other[0].grad = gradient
     Muon(other, 0.02, 0.1, 0.9).step()
-    assert (other[0] - whole[0]).abs().max() > 1e-3
+    assert (other[0] - joined[0]).abs().max() > 1e-3

@@ -24,14 +24,8 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placeme
 
 
 def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
-    config = configured(
-        "optim=muon",
-        "model.bias=true",
-        "model.n_layer=2",
-        "optim.momentum=0.9",
-        "optim.weight_decay=0.3",
-        "optim.eps=1e-6",
-    )
+    options = ("optim=muon", "optim.momentum=0.9", "optim.weight_decay=0.3", "optim.eps=1e-6")
+    config = configured(*options, "model.bias=true", "model.n_layer=2")
     model = build_model(config, 9)
     adamw, muon = new_optimizers(model, config.optim)
     assert isinstance(muon, torch.optim.Muon)

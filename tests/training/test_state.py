@@ -1,4 +1,4 @@
-"""Whatever torch optimizer a run has, it goes on from a checkpoint as if it had never stopped."""
+"""Every torch optimizer resumes from a checkpoint as if it had never stopped."""
 
 import inspect
 
@@ -20,7 +20,7 @@ OPTIMIZERS = [
 
 
 class Two(nn.Module):
-    """Of matrices alone, as Muon takes nothing else."""
+    """A model of matrices, as Muon takes nothing else."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class Two(nn.Module):
         return self.second(self.first(x).tanh())
 
 
-def steps(model, optimizers, some) -> None:
-    for step in some:
+def train(model, optimizers, steps) -> None:
+    for step in steps:
         x = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
 
         def closure(x=x):
@@ -48,29 +48,29 @@ def steps(model, optimizers, some) -> None:
             optimizer.step(closure)
 
 
-def go_on(folder, model, optimizers, other, others):
-    """``other`` and its optimizers, from a checkpoint of ``model`` and its own."""
+def resume(folder, model, optimizers, other, others):
+    """Restore ``other`` and its optimizers from a checkpoint of ``model`` and its optimizers."""
     moments, structure = state.optimizer_state(model, optimizers)
-    said = meta(1).model_copy(update={"optimizer": structure})
+    described = meta(1).model_copy(update={"optimizer": structure})
     loaded = checkpoint_file.load(
-        checkpoint_file.save(folder, said, state.model_tensors(model) | moments, None)
+        checkpoint_file.save(folder, described, state.model_tensors(model) | moments, None)
     )
     state.restore_model(other, loaded)
     state.restore_optimizers(other, others, loaded)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
-def test_any_torch_optimizer_goes_on_as_if_it_had_never_stopped(tmp_path, kind):
+def test_any_torch_optimizer_resumes_as_if_it_had_never_stopped(tmp_path, kind):
     options = {"SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.9, "centered": True}}.get(
         kind.__name__, {}
     )
     model, other = Two(0), Two(1)
-    optimizer, resumed = (kind(some.parameters(), lr=1e-2, **options) for some in (model, other))
-    steps(model, [optimizer], range(5))
-    go_on(tmp_path, model, [optimizer], other, [resumed])
-    steps(model, [optimizer], range(5, 9))
+    optimizer, resumed = (kind(m.parameters(), lr=1e-2, **options) for m in (model, other))
+    train(model, [optimizer], range(5))
+    resume(tmp_path, model, [optimizer], other, [resumed])
+    train(model, [optimizer], range(5, 9))
     start = other.first.weight.clone()
-    steps(other, [resumed], range(5, 9))
+    train(other, [resumed], range(5, 9))
     assert not torch.equal(start, other.first.weight)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
@@ -81,20 +81,20 @@ def two_optimizers(model):
 
 def test_several_optimizers_share_a_checkpoint(tmp_path):
     model, other = Two(0), Two(1)
-    ours, theirs = two_optimizers(model), two_optimizers(other)
-    steps(model, ours, range(3))
-    go_on(tmp_path, model, ours, other, theirs)
-    steps(model, ours, range(3, 5))
-    steps(other, theirs, range(3, 5))
+    optimizers, resumed = two_optimizers(model), two_optimizers(other)
+    train(model, optimizers, range(3))
+    resume(tmp_path, model, optimizers, other, resumed)
+    train(model, optimizers, range(3, 5))
+    train(other, resumed, range(3, 5))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_state_that_no_optimizer_takes_is_an_error(tmp_path):
     model = Two(0)
-    ours = two_optimizers(model)
-    steps(model, ours, range(3))
+    optimizers = two_optimizers(model)
+    train(model, optimizers, range(3))
     with pytest.raises(CheckpointError, match=r"optimizer state of second.weight"):
-        go_on(tmp_path, model, ours, model, ours[:1])
+        resume(tmp_path, model, optimizers, model, optimizers[:1])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_state_that_no_optimizer_takes_is_an_error(tmp_path):
 )
 def test_a_state_may_be_any_plain_data_with_tensors_in_it(value):
     tensors: dict[str, torch.Tensor] = {}
-    apart = state.take_apart(value, "here", tensors)
+    apart = state.take_apart(value, "name", tensors)
     assert not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(apart))
     assert repr(state.put_together(apart, tensors)) == repr(value)
 
