@@ -1,4 +1,4 @@
-"""What tests share: a small text, a small model, the command line in this process or in one of its own."""
+"""What all tests share: a small text, a small model, and the programs in this process or another."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
-os.environ["WANDB_MODE"] = "disabled"  # but where a test says otherwise
+os.environ["WANDB_MODE"] = "disabled"  # unless a test sets it
 
 import pytest
 import torch
@@ -63,7 +63,9 @@ def daily(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--table", metavar="FILE", help="print what tests have found, and write it there")
+    parser.addoption(
+        "--table", metavar="FILE", help="print the figures that tests record, and write them to FILE"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -72,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
         every = itertools.chain(*terminalreporter.stats.values())
         page = markdown(
-            [one for one in every if isinstance(one, pytest.TestReport)], time.monotonic() - STARTED
+            [item for item in every if isinstance(item, pytest.TestReport)], time.monotonic() - STARTED
         )
         terminalreporter.write_line(page)
         Path(file).write_text(page + "\n", encoding="utf-8")
@@ -117,5 +119,5 @@ def no_program_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A program of ours as its user runs it, in an empty folder, which then holds its runs and cache."""
+    """Run one of the project's programs as a user does, in an empty folder."""
     return functools.partial(programs.run, cwd=tmp_path)

@@ -28,7 +28,7 @@ def uniform(rows: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("temperature", [0, 1e-6, 1e-40, 5e-324])
-def test_at_temperature_0_and_next_to_it_it_is_the_likeliest_token(temperature):
+def test_temperature_0_and_next_to_0_give_the_likeliest_token(temperature):
     assert torch.equal(draw(1e6 * logits(), temperature, None, None, uniform(5)), logits().argmax(-1))
 
 
@@ -53,8 +53,8 @@ def test_frequencies_are_the_softmax_at_a_temperature():
     n = 200_000
     drawn = draw(logits(1).expand(n, -1), 2.0, None, None, uniform(n))
     expected = (logits(1)[0] / 2.0).softmax(-1)
-    found = torch.bincount(drawn, minlength=11) / n
-    assert (found - expected).abs().max() < 5 * (expected.max() / n).sqrt()  # five standard errors
+    frequencies = torch.bincount(drawn, minlength=11) / n
+    assert (frequencies - expected).abs().max() < 5 * (expected.max() / n).sqrt()  # five standard errors
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def trained(tiny, tmp_path):
     return folder
 
 
-def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trained):
+def test_the_command_prints_the_prompt_and_max_new_tokens_tokens(command, trained):
     done = command("sample.py", f"run={trained}", "prompt=Now is ${x}", "max_new_tokens=7")
     assert done.returncode == 1  # $ is not in the text
     assert done.stderr == (
@@ -75,19 +75,21 @@ def test_the_command_prints_the_prompt_and_as_many_tokens_as_asked(command, trai
     )
     done = command("sample.py", f"run={trained}", "prompt=Now is", "max_new_tokens=7", "num_samples=2")
     assert done.returncode == 0, done.stderr
-    one, two = done.stdout.split("---------------\n")
-    assert [len(text) for text in (one, two)] == [len("Now is") + 7 + 1] * 2
-    assert one.startswith("Now is")
-    assert one != two
+    first, second = done.stdout.split("---------------\n")
+    assert [len(text) for text in (first, second)] == [len("Now is") + 7 + 1] * 2
+    assert first.startswith("Now is")
+    assert first != second
     assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "num_samples=2").stdout == done.stdout
-    assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != one
-    assert command("sample.py", "prompt=Now is", "max_new_tokens=7").stdout == one  # a stream for each sample
+    assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != first
+    assert (
+        command("sample.py", "prompt=Now is", "max_new_tokens=7").stdout == first
+    )  # a stream for each sample
     done = command("sample.py", "prompt=Now is", "max_new_tokens=0", "num_samples=2")
     assert done.stdout == "Now is\n---------------\nNow is\n"
 
 
 def likeliest(folder: Path, prompt: str, n: int) -> str:
-    """The prompt and n tokens, by the model of its last checkpoint without anything kept."""
+    """Return the prompt and its n likeliest next tokens, by the model of step 20 without a KV cache."""
     loaded = checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", 20))
     tokenizer = from_spec(loaded.meta.tokenizer)
     model = build_model(loaded.meta.config, tokenizer.vocab_size).eval()
@@ -99,7 +101,7 @@ def likeliest(folder: Path, prompt: str, n: int) -> str:
     return tokenizer.decode(ids).decode() + "\n"
 
 
-def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(command, tiny):
+def test_a_norm_that_looks_at_other_tokens_is_sampled_without_a_kv_cache(command, tiny):
     past_mean = ("norm=none", "norm._target_=tests.helpers.model.MinusPastMean")
     folder = train_anew(tiny(*past_mean, "train.steps=20"))
     greedy = ("prompt=Now is", "max_new_tokens=12", "num_samples=2", "temperature=0")
@@ -109,13 +111,13 @@ def test_a_norm_that_looks_at_other_tokens_is_sampled_without_keeping_anything(c
 
 
 def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):
-    greedy = likeliest(trained, "Now is", 12)
+    expected = likeliest(trained, "Now is", 12)
     common = (f"run={trained}", "which=last", "prompt=Now is", "max_new_tokens=12")
     for same in (["temperature=0"], ["top_k=1", "temperature=5"], ["top_p=1e-6"], ["temperature=1e-4"]):
-        assert command("sample.py", *common, *same).stdout == greedy, same
-    assert command("sample.py", *common, "temperature=5").stdout != greedy
+        assert command("sample.py", *common, *same).stdout == expected, same
+    assert command("sample.py", *common, "temperature=5").stdout != expected
     in_bf16 = command("sample.py", *common, "temperature=0", "precision=bf16")
-    assert (in_bf16.returncode, len(in_bf16.stdout)) == (0, len(greedy)), in_bf16.stderr
+    assert (in_bf16.returncode, len(in_bf16.stdout)) == (0, len(expected)), in_bf16.stderr
 
 
 @pytest.mark.slow
@@ -142,14 +144,14 @@ def test_a_prompt_may_come_from_a_file_and_an_empty_one_starts_like_none(command
     assert len(text) == 1 + 5 + 1
 
 
-def test_best_last_and_a_file_are_what_is_loaded_unless_it_is_damaged(command, trained):
+def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
     steps = checkpoint_file.saved_steps(trained / "checkpoints")
     best = read_status(trained)["best"]["step"]
-    greedy = ("temperature=0", "max_new_tokens=3")
-    assert f"step {best}, cpu, fp32\n" in command("sample.py", *greedy).stderr
-    assert f"step {steps[-1]}, " in command("sample.py", "which=last", *greedy).stderr
+    few = ("temperature=0", "max_new_tokens=3")
+    assert f"step {best}, cpu, fp32\n" in command("sample.py", *few).stderr
+    assert f"step {steps[-1]}, " in command("sample.py", "which=last", *few).stderr
     file = checkpoint_file.path_of(trained / "checkpoints", steps[0])
-    assert f"step {steps[0]}, " in command("sample.py", f"checkpoint={file}", *greedy).stderr
+    assert f"step {steps[0]}, " in command("sample.py", f"checkpoint={file}", *few).stderr
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -159,7 +161,7 @@ def test_best_last_and_a_file_are_what_is_loaded_unless_it_is_damaged(command, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run=nowhere"], "nowhere: has no checkpoint"),
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
@@ -170,10 +172,10 @@ def test_best_last_and_a_file_are_what_is_loaded_unless_it_is_damaged(command, t
         (["run=a", "checkpoint=b"], "run: checkpoint= also names a model to load"),
     ],
 )
-def test_a_wrong_command_is_one_line(command, trained, arguments, said):
+def test_a_wrong_command_is_one_line(command, trained, arguments, message):
     done = command("sample.py", *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
@@ -192,6 +194,6 @@ def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, nu
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)
-    _, said = started.communicate(timeout=30)
+    _, errors = started.communicate(timeout=30)
     assert started.returncode == 128 + number
-    assert "Traceback" not in said
+    assert "Traceback" not in errors

@@ -1,5 +1,5 @@
-"""R2: whichever file-system call of a save or a prune a run dies at, its newest checkpoint is that save's or
-the one's before, whole, and the run goes on to the same bits."""
+"""R2: if a run dies at any file-system call of a save or a prune, its newest checkpoint is that of this save
+or the one before, undamaged, and the run is resumed to the same bits."""
 
 import itertools
 from pathlib import Path
@@ -18,9 +18,9 @@ DYING = "tests/faults/controls/dying.py"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[Path, list[str]]:
+def uninterrupted(tmp_path_factory) -> tuple[Path, list[str]]:
     """A run that does not die, and its calls."""
-    folder = in_a_folder(tmp_path_factory.mktemp("whole"))
+    folder = in_a_folder(tmp_path_factory.mktemp("uninterrupted"))
     done = programs.run(DYING, *RUN, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout.partition("calls:\n")[2].splitlines()
@@ -33,30 +33,29 @@ def in_a_folder(folder: Path) -> Path:
 
 
 def saves(calls: list[str]) -> list[list[str]]:
-    """The calls of each save; each begins with that of safetensors."""
+    """Return the calls of each save; the first of each is safetensors' own."""
     starts = [i for i, call in enumerate(calls) if "save_file" in call] + [len(calls)]
     return [calls[start:end] for start, end in itertools.pairwise(starts)]
 
 
-def check_death_at(number: int, after: bool, folder: Path, whole: Path, calls: list[str]) -> None:
+def check_death_at(number: int, after: bool, folder: Path, uninterrupted: Path, calls: list[str]) -> None:
     in_a_folder(folder)
     environ = {"DIE_AT": str(number)} | ({"DIE_AFTER": "1"} if after else {})
     assert programs.run(DYING, *RUN, cwd=folder, **environ).returncode == -9
     save = sum("save_file" in call for call in calls[:number])  # the first is 1
     [run] = (folder / "runs").iterdir()
-    found = checkpoint_file.newest(run / "checkpoints", run.name)
-    assert (found.meta.step if found else 0) in (EVERY * save, EVERY * (save - 1))
+    newest = checkpoint_file.newest(run / "checkpoints", run.name)
+    assert (newest.meta.step if newest else 0) in (EVERY * save, EVERY * (save - 1))
     assert not [*run.glob("checkpoints/*unusable*")]  # nothing was damaged
     done = programs.run("train.py", *RUN, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert same_tensors(
-        checkpoint_file.load(end_of(folder)).tensors, checkpoint_file.load(end_of(whole)).tensors
-    )
+    tensors, expected = (checkpoint_file.load(end_of(path)).tensors for path in (folder, uninterrupted))
+    assert same_tensors(tensors, expected)
     assert [file.name for file in run.rglob("*") if ".tmp" in file.name] == []
 
 
-def test_a_file_is_synced_then_renamed_then_its_folder_synced_then_older_ones_are_removed(whole):
-    _, calls = whole
+def test_a_file_is_synced_then_renamed_then_its_folder_synced_then_older_ones_are_removed(uninterrupted):
+    _, calls = uninterrupted
     for save in saves(calls):
         order = [call.split()[0] for call in save]
         temporary = save[0].split()[1]
@@ -69,8 +68,8 @@ def test_a_file_is_synced_then_renamed_then_its_folder_synced_then_older_ones_ar
     assert "os.unlink" in order  # there was something to remove
 
 
-def test_a_run_that_dies_at_a_call_of_its_third_save_goes_on_to_the_same_bits(whole, tmp_path):
-    folder, calls = whole
+def test_a_run_that_dies_at_a_call_of_its_third_save_is_resumed_to_the_same_bits(uninterrupted, tmp_path):
+    folder, calls = uninterrupted
     first = len([call for save in saves(calls)[:2] for call in save])
     for i in range(1, len(saves(calls)[2]) + 1, 4):
         check_death_at(first + i, False, tmp_path / str(i), folder, calls)
@@ -78,8 +77,10 @@ def test_a_run_that_dies_at_a_call_of_its_third_save_goes_on_to_the_same_bits(wh
 
 @pytest.mark.faults
 @pytest.mark.parametrize("after", [False, True])
-def test_so_does_one_that_dies_at_any(whole, tmp_path, after, record_property):
-    folder, calls = whole
+def test_a_run_that_dies_at_any_call_is_resumed_to_the_same_bits(
+    uninterrupted, tmp_path, after, record_property
+):
+    folder, calls = uninterrupted
     for number in range(1, len(calls) + 1):
         check_death_at(number, after, tmp_path / str(number), folder, calls)
     record_property(

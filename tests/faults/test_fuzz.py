@@ -1,7 +1,5 @@
-"""B2: whatever a command line says, it ends as a run or in one line; what is accepted is what the run has.
-
-B3: whatever a text is, its tokens are it.
-"""
+"""B2: every command line ends as a run with these settings, or in one line. B3: the tokens of every text
+decode to it."""
 
 import contextlib
 import math
@@ -18,7 +16,7 @@ from cli.schema import RunConfig
 from data import tokenizers
 from data.token_cache import prepare
 from system.validate import keys
-from tests.conftest import LETTERS, NORMS, PLACEMENTS, TINY
+from tests.conftest import LETTERS, NORMS, PLACEMENTS, TRAIN
 from tests.helpers import programs
 from tests.helpers.contract import check_refused, contents
 
@@ -37,44 +35,42 @@ VALUES = st.one_of(NUMBERS.map(str), WORDS, st.text(max_size=8))
 OVERRIDES = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["", "", "", "+", "++"]), st.sampled_from(KEYS), VALUES).map(
-            lambda made: f"{made[0]}{made[1]}={made[2]}"
+            lambda parts: f"{parts[0]}{parts[1]}={parts[2]}"
         ),
         st.sampled_from(NORMS).map("norm={}".format),
         st.sampled_from(PLACEMENTS).map("placement={}".format),
         st.sampled_from(KEYS).map("~{}".format),
         st.tuples(st.text("abc.", min_size=1, max_size=6), VALUES).map("=".join),
         st.text(min_size=1, max_size=10),
-    ).filter(lambda one: is_override(one)),
+    ).filter(lambda text: is_override(text)),
     min_size=1,
     max_size=4,
 )
 
 
 def is_override(text: str) -> bool:
-    """Whether it can be an argument of a program, which ends at a zero and is UTF-8, and is no option."""
+    """Return whether the text can be an argument of a program (UTF-8 without a zero) and is no option."""
     return not re.search("[\0\ud800-\udfff]", text) and not text.startswith("-")
 
 
-def same_value(said: str, found: object) -> bool:
-    """Whether what a config has is what was said on the command line."""
-    said = said.strip()
-    if isinstance(found, bool):
+def same_value(text: str, value: object) -> bool:
+    """Return whether the value of a config is that of the command line."""
+    text = text.strip()
+    if isinstance(value, bool):
         with contextlib.suppress(ValueError):
-            return float(said) == found
-        return said.lower() in (
-            ("true", "t", "yes", "y", "on") if found else ("false", "f", "no", "n", "off")
+            return float(text) == value
+        return text.lower() in (
+            ("true", "t", "yes", "y", "on") if value else ("false", "f", "no", "n", "off")
         )
     with contextlib.suppress(ValueError, TypeError):
-        return math.isclose(float(said), float(found))  # type: ignore[arg-type]
-    return said == str(found) or yaml.safe_load(said) == found
+        return math.isclose(float(text), float(value))  # type: ignore[arg-type]
+    return text == str(value) or yaml.safe_load(text) == value
 
 
 def check(folder: Path, overrides: list[str]) -> str:
-    """Returns how it ended."""
-    common = ["data=text", "data.path=text.txt", "data.cache=cache", *TINY, "train.steps=0"]
-    common = [
-        one for one in common if one.split("=")[0] not in {o.lstrip("+~").split("=")[0] for o in overrides}
-    ]
+    """Return how the command ended."""
+    keys = {override.lstrip("+~").split("=")[0] for override in overrides}
+    common = [setting for setting in TRAIN if setting.split("=")[0] not in keys]
     before = contents(folder)
     always = ("train.steps=0", "fresh=true")  # a run that has ended would be left as it is
     done = programs.run("train.py", *common, *always, *overrides, cwd=folder, TEST_MEMORY=str(2**31))
@@ -82,17 +78,17 @@ def check(folder: Path, overrides: list[str]) -> str:
         check_refused(done, before=before)
         return "refused"
     assert "Traceback" not in done.stdout + done.stderr
-    assert not any(one.startswith("~") for one in overrides)
+    assert not any(override.startswith("~") for override in overrides)
     [run] = {line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("runs/")}
     config = yaml.safe_load((folder / run / "config.yaml").read_text(encoding="utf-8"))
-    last = dict(one.lstrip("+").split("=", 1) for one in overrides if "=" in one)  # of each key
+    last = dict(arg.lstrip("+").split("=", 1) for arg in overrides if "=" in arg)  # of each key
     for key, value in last.items():
-        found = config
+        result = config
         for part in key.split("."):
-            found = found[part]
+            result = result[part]
         if key in ("norm", "placement"):
-            found = found["_name_"]
-        assert same_value(value, found), (key, value, found)
+            result = result["_name_"]
+        assert same_value(value, result), (key, value, result)
     return "a run"
 
 
@@ -123,7 +119,7 @@ def test_a_command_line_ends_as_a_run_or_in_one_line(tmp_path):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", range(4))
-def test_so_do_2000(tmp_path, part, record_property):
+def test_so_do_2000_command_lines(tmp_path, part, record_property):
     ends = tried(tmp_path, 500, part)
     for end, number in ends.items():
         record_property(f"B2 fuzzed command lines, part {part}: {end}", number)
@@ -139,15 +135,15 @@ def test_a_thousand_texts_come_back(record_property):
         nonlocal texts
         texts += 1
         for make in (tokenizers.train_char, tokenizers.train_bpe):
-            made = tokenizers.from_spec(make(text, text, 300).spec)
-            assert made.decode(made.encode(text)) == text.encode()
+            tokenizer = tokenizers.from_spec(make(text, text, 300).spec)
+            assert tokenizer.decode(tokenizer.encode(text)) == text.encode()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "text.txt")
             file.write_bytes(text.encode())
             about = {"corpus": "text", "path": str(file), "tokenizer": "char", "cache": folder}
             prepared = prepare(**about, vocab_size=300, val_fraction=0.3, verify=True)
-            back = b"".join(prepared.tokenizer.decode(split) for split in (prepared.train, prepared.val))
-            assert back == text.encode()
+            decoded = b"".join(prepared.tokenizer.decode(split) for split in (prepared.train, prepared.val))
+            assert decoded == text.encode()
 
     go_through()
     record_property("B3 texts, byte for byte", texts)

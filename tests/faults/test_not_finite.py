@@ -1,4 +1,4 @@
-"""R8: a loss or gradient that is not finite is caught in its step, before the update; its layer is named."""
+"""R8: a non-finite loss or gradient is caught in its step, before the update, and its layer is named."""
 
 import itertools
 import math
@@ -12,6 +12,8 @@ from rundir.folder import read_status
 from tests.conftest import daily
 from tests.helpers.runs import metric_rows, train_anew
 from training import dry_run, state
+from training.build import build_model
+from training.optimizer import Optimizer
 
 STEP = {"logged": 4, "not logged": 5}
 PLACES = ("embed", "blocks.0.attn.pre", "blocks.0.attn.branch", "blocks.1.mlp.branch.fc", "blocks.1.mlp.b")
@@ -27,7 +29,7 @@ CASES = [
 
 
 def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None:
-    """From that step on, one number of what ``place`` puts out, or of the gradient there, is ``value``."""
+    """From ``step`` on, set one number of the output of ``place``, or of its gradient, to ``value``."""
     at = []  # the step that the last batch was drawn for
     draw, seed_of = windows.training_batch, {}
 
@@ -86,23 +88,20 @@ def check(tiny, monkeypatch, place, way, value, when) -> None:
 
 
 @pytest.mark.parametrize("case", daily(zip(CASES[::11]), lambda number: number % 3 == 0, "slow"), ids=str)
-def test_what_is_not_finite_is_caught_in_its_step_and_named(tiny, monkeypatch, case):
+def test_a_non_finite_number_is_caught_in_its_step_and_named(tiny, monkeypatch, case):
     check(tiny, monkeypatch, *case)
 
 
 @pytest.mark.faults
-def test_so_it_is_everywhere(tiny, monkeypatch, record_property):
+def test_non_finite_numbers_are_caught_everywhere(tiny, monkeypatch, record_property):
     for case in CASES:
         with monkeypatch.context() as patch:
             check(tiny, patch, *case)
     record_property("R8 losses and gradients that are not finite, caught and named", len(CASES))
 
 
-def test_moments_and_parameters_stay_as_they_are(tiny):
-    """Of both optimizers, on whatever device."""
-    from training.build import build_model
-    from training.optimizer import Optimizer
-
+def test_a_skipped_update_leaves_moments_and_parameters(tiny):
+    """Check both optimizers, with the branch for GPUs and the one for CPUs."""
     for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
         config = tiny(f"optim={optim}")
         model = build_model(config, 11)

@@ -1,4 +1,4 @@
-"""R5: what only watches a run changes no bit of it; another seed shares nothing with it.
+"""R5: observing a run changes no bit of it; another seed shares nothing with it.
 
 The control, dropout masks of one stream of random numbers, does not pass.
 """
@@ -44,7 +44,7 @@ def ended(folder, *more: str, program: str = "train.py"):
 
 
 @pytest.mark.faults
-def test_what_only_watches_changes_no_bit(tmp_path, record_property):
+def test_observing_changes_no_bit(tmp_path, record_property):
     expected = ended(tmp_path / "plain")
     others = [
         name
@@ -68,20 +68,20 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
 
     def drawn(seed: int) -> set[bytes]:
         seeds = (seed_for(seed, "data", step) for step in range(1000))
-        return {windows.training_batch(tokens, 8, 4, one)[0].tobytes() for one in seeds}
+        return {windows.training_batch(tokens, 8, 4, batch_seed)[0].tobytes() for batch_seed in seeds}
 
     assert not drawn(0) & drawn(1)
     assert len(drawn(0)) == 1000
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_ends_no_run(tmp_path, text_file):
+def test_a_reader_that_closes_its_pipe_ends_no_run(tmp_path, text_file):
     command = [sys.executable, str(programs.ROOT / "train.py"), *TRAIN, "train.steps=200"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, env=os.environ) as process:
         process.stdout.readline()
         process.stdout.close()
-        said = process.stderr.read()
+        err = process.stderr.read()
         assert process.wait(60) == 0
-    assert said == b""
+    assert err == b""
     assert end_of(tmp_path).name == "step-00000200.safetensors"

@@ -1,5 +1,5 @@
-"""A stranger's runs are compared as any others: what they are called runs nowhere, steers no terminal, and
-takes neither all memory nor for ever."""
+"""Untrusted runs are compared as any others: their names and texts run nowhere, steer no terminal, and take
+neither all memory nor for ever."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e[bold red]"
 ODD = ESCAPE + SCRIPT
 
 
-def stranger(parent: Path, seed: int) -> Path:
-    """A run whose every name and text is a script with control characters."""
+def untrusted_run(parent: Path, seed: int) -> Path:
+    """Write a run in which every name and text is a script with control characters."""
     curve = {step: {"train/loss": 3.0, f"act.rms/{ODD}": 1.0, f"{ODD}/00.mlp": 2.0} for step in (5, 10, 20)}
     run = made(parent, "norm=layernorm", f"seed={seed}", final=2.0 + seed / 100, curve=curve, group="odd")
     for name in ("config.yaml", "environment.json", "status.json", "certificate.json"):
-        said = yaml.safe_load((run / name).read_text())
-        odd = spoilt(said, keep=("state", "precision", "fingerprint", "optim", "group", "train", "eval"))
+        values = yaml.safe_load((run / name).read_text())
+        odd = spoilt(values, keep=("state", "precision", "fingerprint", "optim", "group", "train", "eval"))
         text = yaml.safe_dump(odd) if name == "config.yaml" else json.dumps(odd)
         (run / name).write_text(text, encoding="utf-8")
     return run.rename(run.with_name(ODD.replace("/", "") + str(seed)))
@@ -47,20 +47,20 @@ def spoilt(value, keep=()):
 @pytest.fixture
 def runs(tmp_path):
     for seed in (0, 1):
-        stranger(tmp_path / "runs", seed)
+        untrusted_run(tmp_path / "runs", seed)
     return tmp_path / "runs"
 
 
 @pytest.mark.slow
-def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_path):
+def test_the_terminal_and_the_files_show_names_as_text(runs, tmp_path):
     (runs / ("broken" + ESCAPE)).mkdir()
     (runs / ("broken" + ESCAPE) / "metrics.jsonl").write_text("")
     done = programs.run("compare.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    said = done.stdout + done.stderr
-    assert all(c.isprintable() or c == "\n" for c in said)
-    assert "\\x1b]0;owned" in said
+    output = done.stdout + done.stderr
+    assert all(c.isprintable() or c == "\n" for c in output)
+    assert "\\x1b]0;owned" in output
     html = (tmp_path / "report/index.html").read_text(encoding="utf-8")
     assert "window.owned=1>" not in html
     assert "\x1b" not in html
@@ -68,7 +68,7 @@ def test_the_terminal_and_the_files_show_what_they_are_called_as_text(runs, tmp_
 
 
 @needs_browser
-def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):
+def test_the_page_runs_no_script_of_a_run(runs, browser, tmp_path):
     loaded = [load.load(run)[0] for run in sorted(runs.iterdir())]
     file = tmp_path / "index.html"
     file.write_text(page(build_report(loaded)), encoding="utf-8")
@@ -79,9 +79,9 @@ def test_the_page_runs_nothing_of_it(runs, browser, tmp_path):
 
 
 def leaves(value, path=()):
-    """The keys that lead to each value that is no table."""
+    """Return the keys that lead to each value that is no table."""
     if isinstance(value, dict) and value:
-        return [found for key, inner in value.items() for found in leaves(inner, (*path, key))]
+        return [leaf for key, inner in value.items() for leaf in leaves(inner, (*path, key))]
     return [path]
 
 
@@ -103,9 +103,7 @@ FILES = ("config.yaml", "status.json", "environment.json", "certificate.json")
 
 
 @pytest.mark.parametrize("examples", daily([40, 2000]))
-def test_whatever_a_run_says_of_itself_it_is_compared_or_passed_over(
-    tmp_path_factory, examples, record_property
-):
+def test_a_run_with_any_values_is_compared_or_passed_over(tmp_path_factory, examples, record_property):
     seen = {"compared": 0, "passed over": 0}
     parent = tmp_path_factory.mktemp("runs")
     good, bad = made(parent, "seed=0"), made(parent, "seed=1", "norm=none")
@@ -115,8 +113,8 @@ def test_whatever_a_run_says_of_itself_it_is_compared_or_passed_over(
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=[*HealthCheck])
     @given(st.sampled_from(FILES), st.randoms(use_true_random=False), ANYTHING)
     def fuzz(name, draw, value):
-        said = yaml.safe_load(texts[name])
-        spoilt = replaced(said, draw.choice(leaves(said)), value)
+        values = yaml.safe_load(texts[name])
+        spoilt = replaced(values, draw.choice(leaves(values)), value)
         dump = yaml.safe_dump if name == "config.yaml" else json.dumps
         (bad / name).write_text(dump(spoilt), encoding="utf-8")
         try:
@@ -166,7 +164,7 @@ def tier_of_others(number: int) -> str:
 
 
 @pytest.mark.parametrize("name", daily(BOMBS, others=tier_of_others))
-def test_a_folder_that_is_none_of_ours_is_passed_over_and_named(tmp_path, name):
+def test_a_foreign_folder_is_passed_over_and_named(tmp_path, name):
     made(tmp_path / "runs", "seed=0")
     bad = made(tmp_path / "runs", "seed=1")
     file, content = BOMBS[name]

@@ -1,4 +1,4 @@
-"""What every refusal is: one line that says what is wrong, where, and what to do; and nothing is lost."""
+"""The form of every refusal: one line that says where, what is wrong and what to do; and nothing is lost."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ LINE = re.compile(r"error: (?P<where>.+?): (?P<what>.+); (?P<todo>.+)")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Of every file in it. A run's lock is no content: it says who held it last; nor are terabytes."""
+    """Return the content of each file, except locks, which name their last holder, and sparse terabytes."""
     files = [f for f in sorted(folder.rglob("*")) if f.is_file() and f.name != ".lock"]
     return {f: f.read_bytes() for f in files if f.stat().st_size < 2**28}
 
@@ -18,10 +18,10 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def check_refused(
     done: "subprocess.CompletedProcess[str]", *words: str, before: dict[Path, bytes] | None = None
 ) -> None:
-    """It was refused, with all of ``words``, and each file of ``before`` is as it was."""
-    said = done.stdout + done.stderr
-    assert done.returncode in (1, 2), said
-    assert "Traceback" not in said
+    """Check that a program refused in one line with all of ``words``, and left each file of ``before``."""
+    output = done.stdout + done.stderr
+    assert done.returncode in (1, 2), output
+    assert "Traceback" not in output
     lines = done.stderr.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr

@@ -1,5 +1,5 @@
-"""What ``make test-faults`` prints: the figures that tests have found (by ``record_property``), and how many
-tests there were of each file, as Markdown."""
+"""The page that ``make test-faults`` prints, in Markdown: figures that tests record (record_property), and
+the number of tests of each file."""
 
 import datetime
 import re
@@ -14,21 +14,21 @@ from rundir.environment import git_state
 
 
 def markdown(reports: Iterable[pytest.TestReport], seconds: float) -> str:
-    """The page. Of a figure that several tests have found it has the largest."""
-    found: dict[str, Any] = {}
+    """Return the page. It has the largest figure if several tests record one."""
+    figures: dict[str, Any] = {}
     ended: Counter[tuple[str, str]] = Counter()  # (file, outcome)
     for report in reports:
         for name, value in report.user_properties if report.when == "call" else ():
-            found[name] = max(value, found.get(name, value))
+            figures[name] = max(value, figures.get(name, value))
         if report.when == "call" or report.outcome != "passed":
             ended[report.nodeid.split("::")[0], report.outcome] += 1
-    rows = [f"| {name} | {found[name]} |" for name in sorted(found, key=natural)]
+    rows = [f"| {name} | {figures[name]} |" for name in sorted(figures, key=natural)]
     files = {
         file: [ended[file, outcome] for outcome in OUTCOMES] for file in sorted({file for file, _ in ended})
     }
     counts = [f"| {file} | {' | '.join(map(str, numbers))} |" for file, numbers in files.items()]
     return PAGE.format(
-        here=here(),
+        machine=described_machine(),
         minutes=f"{seconds / 60:.0f}",
         figures="\n".join(rows),
         outcomes=" | ".join(OUTCOMES),
@@ -39,11 +39,11 @@ def markdown(reports: Iterable[pytest.TestReport], seconds: float) -> str:
 PAGE = """\
 # Faults, in numbers
 
-What `make test-faults` finds of programs that are killed, files that are damaged, disks that are full,
+What `make test-faults` measures of programs that are killed, files that are damaged, disks that are full,
 command lines that are wrong and files from strangers. What is promised is in docs/runs.md, under "Nothing
 lost, nothing let in", and in SECURITY.md. The letter and number before a figure only sort them.
 
-{here} {minutes} minutes.
+{machine} {minutes} minutes.
 
 | figure | |
 |---|---|
@@ -57,11 +57,11 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 
 def natural(name: str) -> list[tuple[str, int]]:
-    """R2 before R10."""
+    """Return a sort key that puts R2 before R10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
-def here() -> str:
+def described_machine() -> str:
     about = machine()
     generation = " ".join(filter(None, about["family_model"]))
     commit = (git_state() or {}).get("commit", "unknown")[:7]

@@ -1,4 +1,4 @@
-"""Several processes that train together, without torchrun: what it tells them is their environment."""
+"""Several processes that train together, without torchrun: their environment variables are torchrun's."""
 
 import multiprocessing
 import os
@@ -14,35 +14,35 @@ from tests.helpers.programs import Program
 
 
 def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])
 
 
 def environments(count: int) -> list[dict[str, str]]:
-    """What torchrun tells each rank."""
+    """Return the variables that torchrun sets for each rank."""
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def started(count: int, *arguments: str, cwd: Path, **environ: str) -> list[Program]:
-    """train.py, once for each rank."""
-    return [Program("train.py", *arguments, cwd=cwd, **environ, **theirs) for theirs in environments(count)]
+    """Start train.py once for each rank."""
+    return [Program("train.py", *arguments, cwd=cwd, **environ, **rank) for rank in environments(count)]
 
 
 def trained(count: int, *arguments: str, cwd: Path, **environ: str) -> list[tuple[int, str, str]]:
-    """The status, output and errors of each, when all have ended."""
+    """Return the status, output and errors of each rank, when all have ended."""
     programs = started(count, *arguments, cwd=cwd, **environ)
-    said = [program.communicate() for program in programs]
-    return [(program.wait(), *texts) for program, texts in zip(programs, said, strict=True)]
+    outputs = [program.communicate() for program in programs]
+    return [(program.wait(), *output) for program, output in zip(programs, outputs, strict=True)]
 
 
 def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``function(*arguments)`` gives in each of so many processes that are a group."""
+    """Return ``function(*arguments)`` of each of ``count`` processes that are a group."""
     context = multiprocessing.get_context("fork")  # which needs no second import of torch
     results = context.Queue()
 
-    def one(rank: int, environ: dict[str, str]) -> None:
+    def call(rank: int, environ: dict[str, str]) -> None:
         os.environ |= environ
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
@@ -51,12 +51,12 @@ def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
         dist.destroy_process_group()
 
     processes = [
-        context.Process(target=one, args=(rank, environ), daemon=True)
+        context.Process(target=call, args=(rank, environ), daemon=True)
         for rank, environ in enumerate(environments(count))
     ]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=60) for _ in processes)
+    result_of = dict(results.get(timeout=60) for _ in processes)
     for process in processes:
         process.join()
-    return [found[rank] for rank in range(count)]
+    return [result_of[rank] for rank in range(count)]

@@ -1,6 +1,5 @@
-"""Several ranks train the run of one."""
+"""Several ranks train the same run as one process."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from rundir.run_files import read_json
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
 from tests.helpers.programs import ROOT, run
+from tests.helpers.runs import rows_without_clocks
 
 CARD = ("batchnorm", "layernorm", "torch_layernorm", "none")
 MORE = ("train.steps=50", "train.batch_size=8", "train.eval_every=25", "model.dropout=0", "stats=all")
@@ -27,28 +27,24 @@ def arguments(text_file):
 
 
 def rows_of(folder: Path) -> list[dict]:
-    [file] = folder.glob("runs/*/metrics.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    [run] = folder.glob("runs/*-*")
+    return rows_without_clocks(run)
 
 
-def without_time(row: dict) -> dict:
-    return {k: v for k, v in row.items() if k not in ("seconds", "train/tokens_per_s", "stats/overhead")}
-
-
-def assert_alike(found: list[dict], wanted: list[dict], rel: float = 1e-4) -> None:
-    """All numbers of two runs' rows; a leak is 0 or it is not."""
-    assert [row["step"] for row in found] == [row["step"] for row in wanted]
-    for one, other in zip(map(without_time, found), map(without_time, wanted), strict=True):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
+def assert_alike(rows: list[dict], expected_rows: list[dict], rel: float = 1e-4) -> None:
+    """Compare all numbers of two runs' rows, of leaks only which are 0."""
+    assert [row["step"] for row in rows] == [row["step"] for row in expected_rows]
+    for row, expected in zip(rows, expected_rows, strict=True):
+        assert row.keys() == expected.keys()
+        for key, value in row.items():
             if isinstance(value, dict):
-                assert sum(value["counts"]) == sum(other[key]["counts"])
+                assert sum(value["counts"]) == sum(expected[key]["counts"])
             elif key.startswith("leak."):
-                assert (value == 0) == (other[key] == 0)
-            elif isinstance(value, str):  # NaN, of what rezero's branches are at the start
-                assert value == other[key]
+                assert (value == 0) == (expected[key] == 0)
+            elif isinstance(value, str):  # NaN: rezero's branches at the start
+                assert value == expected[key]
             else:
-                assert value == pytest.approx(other[key], rel=rel, abs=1e-6), (one["step"], key)
+                assert value == pytest.approx(expected[key], rel=rel, abs=1e-6), (row["step"], key)
 
 
 REPLICAS = [(f"norm={norm}", "placement=pre", count, "ddp") for norm in CARD for count in (2, 4)]
@@ -56,10 +52,7 @@ REPLICAS = [(f"norm={norm}", "placement=pre", count, "ddp") for norm in CARD for
 SHARDS = [
     (f"norm={norm}", f"placement={placement}", count, "fsdp")
     for norm, placement, count in (
-        ("scalenorm", "rezero", 2),
-        ("batchnorm", "pre", 2),
-        ("layernorm", "post", 4),
-        ("dyt", "peri", 2),
+        *(("scalenorm", "rezero", 2), ("batchnorm", "pre", 2), ("layernorm", "post", 4), ("dyt", "peri", 2)),
     )
 ]
 EVERY_DAY = {0, len(REPLICAS)}
@@ -76,13 +69,13 @@ def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, cou
     ended = rank_program.trained(count, *arguments, f"distributed={kind}", cwd=shared)
     assert [status for status, _, _ in ended] == [0] * count
     assert all(output == "" and errors == "" for _, output, errors in ended[1:])
-    found, wanted = rows_of(shared), rows_of(alone)
-    assert found[0]["train/loss"] == pytest.approx(wanted[0]["train/loss"], rel=1e-6)
-    assert_alike(found, wanted)
+    rows, expected = rows_of(shared), rows_of(alone)
+    assert rows[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-6)
+    assert_alike(rows, expected)
 
 
-def test_a_rank_may_have_no_sequence_whose_attention_is_looked_at(arguments, tmp_path):
-    """The first 8 are all of the first rank."""
+def test_a_rank_may_have_no_sequence_whose_attention_is_observed(arguments, tmp_path):
+    """The first 8 sequences all belong to rank 0."""
     ended = rank_program.trained(2, *arguments, "train.batch_size=32", "train.steps=2", cwd=tmp_path)
     assert [status for status, _, _ in ended] == [0, 0]
     assert {"attn.max_logit/00.attn", "attn.entropy/00.attn"} <= rows_of(tmp_path)[0].keys()
@@ -99,7 +92,7 @@ def until_saved(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def longer(arguments, tmp_path):
-    """The arguments of a run that is interrupted, its folder, and the rows that it is to have in the end."""
+    """The arguments of a run to interrupt, its folder, and the rows of the uninterrupted run."""
     arguments = [*arguments, *(f"train.{key}" for key in ("steps=60", "checkpoint_every=5", "eval_every=30"))]
     arguments += ["norm=batchnorm", "placement=rezero"]
     for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
@@ -109,35 +102,31 @@ def longer(arguments, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_more_ranks_with_fewer_and_in_shards(longer):
-    arguments, folder, wanted = longer
+def test_a_run_is_resumed_by_more_ranks_by_fewer_and_in_shards(longer):
+    arguments, folder, expected = longer
     parts = ((1, "ddp", 5, 143), (2, "fsdp", 20, 130), (2, "ddp", 35, 143))
     for count, kind, until, status in parts:
         programs = rank_program.started(count, *arguments, f"distributed={kind}", cwd=folder)
         until_saved(folder, until)
-        programs[-1].send_signal(status - 128)  # one of them hears it, all end
+        programs[-1].send_signal(status - 128)  # one rank receives it, all end
         statuses = [(program.communicate(), program.wait())[1] for program in programs]
         assert statuses == [status] * count
     last = run("train.py", *arguments, cwd=folder)
     assert last.returncode == 0
     assert "ranks 2 → 1" in last.stdout
-    assert_alike(rows_of(folder), wanted, rel=1e-3)
+    assert_alike(rows_of(folder), expected, rel=1e-3)
 
 
 def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
     started = (f"--nproc_per_node={count}", f"--max-restarts={restarts}", "--monitor-interval=0.1")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *started]
-    return subprocess.Popen(
-        [*command, ROOT / "train.py", *arguments],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command += [ROOT / "train.py", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
 def ended(process: subprocess.Popen) -> tuple[str, str]:
-    """What it says until its end, which has to come."""
+    """Return what the process prints until it ends, within a minute."""
     try:
         return process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
@@ -158,28 +147,28 @@ def errors_of(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", daily(("ddp", "fsdp")))
-def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_goes_on(longer, kind):
-    arguments, folder, wanted = longer
+def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_resumes(longer, kind):
+    arguments, folder, expected = longer
     arguments = [*arguments, f"distributed={kind}"]
     with torchrun(2, *arguments, cwd=folder) as process:
         until_saved(folder, 5)
         victim = ranks_of(process.pid)[1]
         os.kill(victim, signal.SIGKILL)
         began = time.monotonic()
-        _, said = ended(process)
+        _, err = ended(process)
         assert time.monotonic() - began < 30
     assert process.returncode == 1
-    assert errors_of(said) == [
+    assert errors_of(err) == [
         "error: another rank has ended; the same command resumes from the newest checkpoint"
     ]
-    [its] = (folder / "runs").glob("*-*")
-    assert read_status(its)["state"] == "failed"
+    [run_folder] = (folder / "runs").glob("*-*")
+    assert read_status(run_folder)["state"] == "failed"
     assert rank_program.trained(2, *arguments, cwd=folder)[0][0] == 0
-    assert_alike(rows_of(folder), wanted, rel=1e-3)
+    assert_alike(rows_of(folder), expected, rel=1e-3)
 
 
 @pytest.mark.faults
-def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
+def test_torchrun_restarts_a_killed_rank(arguments, tmp_path):
     more = [*arguments, "train.steps=60", "train.checkpoint_every=5"]
     with torchrun(2, *more, cwd=tmp_path, restarts=1) as process:
         until_saved(tmp_path, 5)
@@ -191,7 +180,7 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "message"),
     [
         ("norm=nonorm", "norm: there is no 'nonorm'"),
         ("data.path=nowhere", "data.path: nowhere"),
@@ -202,16 +191,16 @@ def test_torchrun_starts_again_what_was_killed(arguments, tmp_path):
         (("distributed=fsdp", "optim=muon"), "distributed: fsdp shards every matrix"),
     ],
 )
-def test_a_mistake_is_told_once(arguments, tmp_path, mistake, said):
+def test_a_mistake_is_reported_once(arguments, tmp_path, mistake, message):
     mistake = (mistake,) if isinstance(mistake, str) else mistake
     ended = rank_program.trained(2, *arguments, *mistake, cwd=tmp_path)
     assert all(status != 0 for status, _, _ in ended)
     [error] = errors_of("".join(errors for _, _, errors in ended))
-    assert said in error
+    assert message in error
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_finished_run_is_told_of_once(arguments, tmp_path):
+def test_a_finished_run_is_reported_once(arguments, tmp_path):
     first = rank_program.trained(2, *arguments, cwd=tmp_path)
     again = rank_program.trained(2, *arguments, cwd=tmp_path)
     assert [status for status, _, _ in first + again] == [0] * 4
@@ -224,8 +213,8 @@ def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
     results = {}
     for sync in ("true", "false"):
         (folder := tmp_path / sync).mkdir()
-        own = [*arguments, "norm=batchnorm", f"norm.sync={sync}"]
-        assert rank_program.trained(2, *own, cwd=folder)[0][0] == 0
+        settings = [*arguments, "norm=batchnorm", f"norm.sync={sync}"]
+        assert rank_program.trained(2, *settings, cwd=folder)[0][0] == 0
         results[sync] = rows_of(folder)[0]["train/loss"]
     assert results["true"] != pytest.approx(results["false"], rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Each rank keeps its shard of a model, and can gather the whole."""
+"""Each rank keeps its shard of a model, and can gather the full model."""
 
 from functools import partial
 
@@ -33,12 +33,12 @@ def local_bytes(module: nn.Module) -> int:
 
 
 def in_shards(rank: int):
-    whole, strategy = local_bytes(new_model()), FSDP(new_model(), torch.device("cpu"), Ranks(rank, 2))
+    full, strategy = local_bytes(new_model()), FSDP(new_model(), torch.device("cpu"), Ranks(rank, 2))
     update(strategy, [[rank, 2, 3]])
-    outside = local_bytes(strategy.model), local_bytes(strategy.trained) / whole
+    outside = local_bytes(strategy.model), local_bytes(strategy.trained) / full
     with strategy.full_model():
         weights = {name: p.tolist() for name, p in strategy.model.named_parameters()}
-        inside = whole <= local_bytes(strategy.model) < 1.2 * whole  # shards are padded to one size
+        inside = full <= local_bytes(strategy.model) < 1.2 * full  # shards are padded to one size
     return outside, inside, local_bytes(strategy.model), weights
 
 
@@ -46,18 +46,15 @@ def by_rank(function):
     return function(torch.distributed.get_rank())
 
 
-def test_a_rank_keeps_its_part_and_has_the_whole_model_when_asked():
-    one, other = rank_program.each(2, partial(by_rank, in_shards))
-    for (outside, share), inside, after, _ in (one, other):
+def test_a_rank_keeps_its_shard_and_can_gather_the_model_of_one_process():
+    first, second = rank_program.each(2, partial(by_rank, in_shards))
+    for (outside, share), inside, after, _ in (first, second):
         assert (outside, inside, after) == (0, True, 0)
         assert 0.4 < share < 0.6
-    assert one[-1] == other[-1]
-
-
-def test_the_whole_model_is_that_of_one_process():
+    weights = first[-1]
+    assert weights == second[-1]
     alone = Strategy(new_model())
     update(alone, [[0, 2, 3], [1, 2, 3]])
-    weights = rank_program.each(2, partial(by_rank, in_shards))[0][-1]
     for name, p in alone.model.named_parameters():
         assert torch.tensor(weights[name]).shape == p.shape
         torch.testing.assert_close(torch.tensor(weights[name]), p.detach(), rtol=1e-4, atol=1e-5)
@@ -72,7 +69,7 @@ def gathered_and_sharded(rank: int):
     return {key: (tuple(t.shape), float(t)) for key, t in gathered.items()}, shard.full_tensor().tolist()
 
 
-def test_the_first_rank_saves_what_one_process_would_and_a_rank_takes_its_part_back():
+def test_rank_0_saves_the_tensors_of_one_process_and_a_rank_takes_its_shard_back():
     (first, back), (other, same) = rank_program.each(2, partial(by_rank, gathered_and_sharded))
     assert other == {}
     assert {shape for shape, _ in first.values()} == {()}  # one number, as in the model, not a row
