@@ -1,5 +1,5 @@
-"""docs/library.md, to the letter: its cells run in a fresh process, in another folder, with torch and nothing
-else of what the project requires, and print what the page says."""
+"""The cells of docs/library.md run in a new process, in another folder, with torch and no other requirement of
+the project, and print what the page says."""
 
 import json
 import os
@@ -29,13 +29,13 @@ json.dump(printed, sys.stdout)
 
 
 def agrees(printed: str, page: str) -> bool:
-    """Whether they are the same, but that a number with a decimal point may be off by 2 in its last digit, as
-    other processors round otherwise."""
-    found, said = NUMBER.split(printed), NUMBER.split(page)
-    if found[::2] != said[::2]:
+    """Return whether the texts are equal, where a number with a decimal point may be off by 2 in its last digit,
+    as processors round differently."""
+    printed_parts, page_parts = NUMBER.split(printed), NUMBER.split(page)
+    if printed_parts[::2] != page_parts[::2]:
         return False
-    digits = [len(number.partition(".")[2]) for number in said[1::2]]
-    pairs = zip(found[1::2], said[1::2], digits, strict=True)
+    digits = [len(number.partition(".")[2]) for number in page_parts[1::2]]
+    pairs = zip(printed_parts[1::2], page_parts[1::2], digits, strict=True)
     return all(abs(float(a) - float(b)) < 2.5 * 10**-places for a, b, places in pairs)
 
 
@@ -51,13 +51,12 @@ def run(cells: list[str], folder) -> subprocess.CompletedProcess:
 def test_the_cells_print_what_the_page_says(tmp_path):
     cells = CELL.findall(PAGE)
     assert len(cells) == PAGE.count("```python") >= 9
-    assert PAGE.count("```") == 2 * (
-        len(cells) + sum(bool(output) for _, output in cells)
-    )  # none is passed over
+    outputs = [output for _, output in cells if output]
+    assert PAGE.count("```") == 2 * (len(cells) + len(outputs))  # none is passed over
     done = run([code for code, _ in cells], tmp_path)
     assert done.returncode == 0, done.stderr
-    for (code, said), printed in zip(cells, json.loads(done.stdout), strict=True):
-        assert agrees(printed, said), f"{code}\nprints\n{printed}\nand the page says\n{said}"
+    for (code, output), printed in zip(cells, json.loads(done.stdout), strict=True):
+        assert agrees(printed, output), f"{code}\nprints\n{printed}\nand the page says\n{output}"
     assert not [*tmp_path.iterdir()]
 
 
@@ -68,7 +67,7 @@ def test_a_cell_that_needs_more_than_torch_would_fail(module, tmp_path):
     assert "ModuleNotFoundError: import of" in done.stderr
 
 
-def test_what_is_off_by_more_than_rounding_is_seen():
+def test_a_difference_larger_than_rounding_is_noticed():
     assert agrees("a 1.38 b 104704", "a 1.37 b 104704")
     for other in (
         "a 1.40 b 104704",

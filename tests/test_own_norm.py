@@ -1,4 +1,4 @@
-"""docs/own-norm.md to the letter: a class and a YAML outside of the project, and no edit of ours."""
+"""A norm outside the project, as docs/own-norm.md has it: a class and a YAML, and no edit of the project."""
 
 import json
 import re

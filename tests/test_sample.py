@@ -1,4 +1,4 @@
-"""Text comes from the checkpoint alone, as its settings say."""
+"""Sampling needs the checkpoint alone, and follows its settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's layout, made by their own code, and what that computes."""
+"""Folders in Hugging Face's layout, written and read by transformers."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ SMALL = {"vocab_size": 61, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd
 
 
 def theirs(**changed: Any) -> Any:
-    """A GPT2LMHeadModel in evaluation, its weights drawn at 0.2: at GPT-2's 0.02 a wrong GELU is not seen."""
+    """Return a GPT2LMHeadModel with weights drawn at 0.2, as at GPT-2's 0.02 a wrong GELU is not noticed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     ends = {"bos_token_id": None, "eos_token_id": None}
@@ -25,28 +25,28 @@ def theirs(**changed: Any) -> Any:
 
 
 def saved(folder: Path, chars: str = "", **changed: Any) -> Any:
-    """The same, saved in a folder with a tokenizer of these characters, or of as many as it has tokens."""
+    """Save such a model in a folder, with a tokenizer of these characters or of as many as it has tokens."""
     model = theirs(**({"vocab_size": len(chars)} if chars else {}) | changed)
     model.save_pretrained(folder)
     chars = chars or "".join(map(chr, range(32, 32 + model.config.vocab_size)))
-    said = tokenizer_json.from_spec({"kind": "char", "chars": chars})
-    (folder / "tokenizer.json").write_text(json.dumps(said), encoding="utf-8")
+    tokenizer = tokenizer_json.from_spec({"kind": "char", "chars": chars})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     return model
 
 
 def loaded(folder: Path) -> tuple[Any, Any]:
-    """What transformers makes of a folder, without any network or code of the folder's: model, tokenizer."""
+    """Return transformers' model and tokenizer of a folder, without network or remote code."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    alone: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     return (
-        AutoModelForCausalLM.from_pretrained(folder, **alone).eval(),
-        AutoTokenizer.from_pretrained(folder, **alone),
+        AutoModelForCausalLM.from_pretrained(folder, **offline).eval(),
+        AutoTokenizer.from_pretrained(folder, **offline),
     )
 
 
 def greedy(model: Any, ids: list[int], n: int) -> list[int]:
-    """The n likeliest tokens after these, by transformers' generate."""
+    """Return the n likeliest tokens after these, by transformers' generate."""
     idx = torch.tensor([ids])
-    found = model.generate(idx, attention_mask=torch.ones_like(idx), max_new_tokens=n, do_sample=False)
-    return found[0, len(ids) :].tolist()
+    tokens = model.generate(idx, attention_mask=torch.ones_like(idx), max_new_tokens=n, do_sample=False)
+    return tokens[0, len(ids) :].tolist()

@@ -41,8 +41,8 @@ def outcome(norm: nn.Module, x: Tensor) -> list[Tensor]:
     return [y, *torch.autograd.grad((y * cotangent).sum(), [x, *norm.parameters()])]
 
 
-def assert_all_close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for a, b in zip(found, expected, strict=True):
+def assert_all_close(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 

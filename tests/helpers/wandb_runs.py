@@ -1,4 +1,4 @@
-"""Runs that wandb copies, what it made of them, and as much of its server as they need."""
+"""Runs that wandb copies, the records that it writes, and as much of its server as they need."""
 
 import contextlib
 import gzip
@@ -47,28 +47,28 @@ def after_row(monkeypatch, step: int, act: Callable[[], None]) -> None:
 
 
 def offline(folder: Path) -> list[Path]:
-    """The .wandb files of a folder, the oldest first."""
+    """Return the .wandb files of a folder, the oldest first."""
     return sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
 
 
 def records(kind: str, *files: Path) -> list[dict]:
-    """The records of one kind in .wandb files, read by wandb's own reader."""
+    """Return the records of one kind in .wandb files, read by wandb's own reader."""
     inspect = [WANDB, "leet", "inspect", "--json"]
-    found = []
+    rows = []
     for file in files:
         done = subprocess.run([*inspect, str(file)], capture_output=True, text=True, timeout=60, check=True)
-        found += [json.loads(line) for line in done.stdout.splitlines()]
-    return [record[kind] for record in found if record["type"] == kind]
+        rows += [json.loads(line) for line in done.stdout.splitlines()]
+    return [row[kind] for row in rows if row["type"] == kind]
 
 
 def history(*files: Path) -> list[dict]:
-    """The logged rows, without what wandb adds."""
+    """Return the logged rows without the columns that wandb adds."""
     items = [record["item"] for record in records("history", *files)]
     return [{k: v for k, v in item.items() if not k.startswith("_")} for item in items]
 
 
 def lines_of_wandb(capsys) -> list[str]:
-    """What a run printed about wandb; on a slow machine it also waits for it."""
+    """Return the lines that a run printed about wandb, without those of a slow machine that waits for it."""
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
     return [line for line in lines if not line.startswith("wandb: waiting")]
 
@@ -86,15 +86,14 @@ def without_wandb(config, tmp_path: Path):
 
 
 def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
-    """Whether the run in ``folder`` ended as one without wandb does."""
+    """Return whether the run in ``folder`` ended as one without wandb does."""
     without = train_or_resume(without_wandb(config, tmp_path))
-    return same_tensors(final_tensors(folder), final_tensors(without)) and len(metric_rows(folder)) == len(
-        metric_rows(without)
-    )
+    same_count = len(metric_rows(folder)) == len(metric_rows(without))
+    return same_count and same_tensors(final_tensors(folder), final_tensors(without))
 
 
 def children(process: int) -> dict[int, str]:
-    """Process numbers and command lines of all that descends from a process."""
+    """Return the process numbers and command lines of all descendants of a process."""
     parents, lines = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
