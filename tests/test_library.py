@@ -1,5 +1,5 @@
-"""The cells of docs/library.md run in a new process, in another folder, with torch and no other requirement of
-the project, and print what the page says."""
+"""The cells of docs/library.md run in a new process, in another folder, with torch and no other requirement
+of the project, and print what the page says."""
 
 import json
 import os
@@ -29,8 +29,8 @@ json.dump(printed, sys.stdout)
 
 
 def agrees(printed: str, page: str) -> bool:
-    """Return whether the texts are equal, where a number with a decimal point may be off by 2 in its last digit,
-    as processors round differently."""
+    """Return whether the texts are equal, but for 2 in the last digit of numbers with a decimal point, as
+    processors round differently."""
     printed_parts, page_parts = NUMBER.split(printed), NUMBER.split(page)
     if printed_parts[::2] != page_parts[::2]:
         return False
