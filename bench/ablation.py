@@ -2,11 +2,11 @@
 
     python -m bench.ablation --peer NANOGPT --data tinyshakespeare.txt
 
-Ours is experiment=norm_ablation with one seed, 4 norms in 2 placements: as it ships, eager, and compiled.
-It does as many runs at once as there are cores, each with one thread. nanoGPT has no norm to choose: it is
-the same run eight times, each with all cores, at the same size, batch and number of steps, with the
-evaluations of its CPU recipe (20 batches a split) before the first step and at the end. All start with
-nothing compiled."""
+Our sweep is experiment=norm_ablation with one seed, 4 norms in 2 placements. It is timed as it ships, eager,
+and compiled; it trains as many runs at once as there are cores, each with one thread. nanoGPT has no norm to
+choose, so it trains the same model eight times, each time with all cores, at the same size, batch and number
+of steps. Like nanoGPT's CPU recipe it evaluates 20 batches a split, before the first step and at the end.
+Each measurement starts with nothing compiled."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from bench.nanogpt import Peer
 from rundir.run_files import read_json
 
 
-def take_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
+def measure_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
     run = ours.train(bench, part, overrides, compiled=bench.folder())
     for folder in run.folders:
         if (state := read_json(folder / "status.json").get("state")) != "finished":
-            bench.note(f"{part}: {folder.name} is {state}, so less was done")
+            bench.note(f"{part}: {folder.name} is {state}, so our sweep did less work")
     return {"seconds": run.child.seconds}
 
 
-def take_peer(bench: Bench, peer: Peer, flags: Sequence[str]) -> Measured:
+def measure_peer(bench: Bench, peer: Peer, flags: Sequence[str]) -> Measured:
     compiled = bench.folder()
     return {"seconds": sum(peer.train("nanoGPT", flags, compiled).seconds for _ in range(8))}
 
@@ -37,11 +37,11 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     ours.warm_up(bench)
     last = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
     flags = [*nanogpt.CPU_RECIPE, *nanogpt.size_of("nano"), *last]
-    parts: Parts = {"nanoGPT": partial(take_peer, bench, peer, flags)} if peer else {}
-    # hopeless_after=0: no run is given up, so that each does all its steps.
+    parts: Parts = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
+    # hopeless_after=0: no run is given up, so that each run does all its steps.
     common = ["experiment=norm_ablation", "seed=0", "train.hopeless_after=0", f"train.steps={steps}"]
     for part, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
-        parts[part] = partial(take_ours, bench, part, [*common, f"compile={mode}"])
+        parts[part] = partial(measure_ours, bench, part, [*common, f"compile={mode}"])
         bench.compare(part, "nanoGPT", "seconds")
     bench.alternate(parts)
 

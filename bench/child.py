@@ -1,4 +1,4 @@
-"""Running a program as a child process: its wall time, its peak memory, and when it printed each line."""
+"""Run a program as a child process, and measure its wall time, peak memory and the time of each line."""
 
 import os
 import re
@@ -21,7 +21,7 @@ class Child:
 
     seconds: float  # from the start of the process to its end
     peak_memory: int  # bytes; the largest among the process and the children that it waited for
-    lines: list[tuple[float, str]] = field(repr=False)  # seconds since the start, and the line printed then
+    lines: list[tuple[float, str]] = field(repr=False)  # (seconds since the start, line)
 
     def find(self, pattern: str) -> list[tuple[float, str]]:
         """Return the time and the group of each line that matches. Raises BenchError if none does."""
@@ -42,9 +42,9 @@ def run(
     environment: Mapping[str, str] | None = None,
     watch: Callable[[int, threading.Event], None] | None = None,
 ) -> Child:
-    """Run a program to its end, ``environment`` added to ours. Raises BenchError if it fails.
+    """Run a program to its end, with ``environment`` added to our environment. Raises BenchError if it fails.
 
-    ``watch`` runs beside it, in a thread, until the event is set; its other argument is the process id.
+    ``watch(pid, ended)`` runs in a thread beside the program; ``ended`` is set when the program has ended.
     """
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -69,7 +69,7 @@ def run(
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
     except KeyboardInterrupt:
-        process.terminate()  # it ends its own children
+        process.terminate()  # the program ends its own children
         process.wait(timeout=10)
         raise
     finally:
@@ -77,5 +77,5 @@ def run(
     if process.returncode:
         last = next((line for _, line in reversed(lines) if line.strip()), "it printed nothing")
         raise BenchError(f"{Path(command[1]).name}: failed with status {process.returncode}: {last.strip()}")
-    # The kernel counts our memory at the fork as the child's: import no torch here, and it is small.
+    # At the fork the kernel counts our memory as the child's. Without torch in this process that is little.
     return Child(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), lines)

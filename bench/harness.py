@@ -34,7 +34,7 @@ print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads()
 
 
 class Bench:
-    """A benchmark while it runs: ``what`` describes it, ``work`` is an empty folder, deleted afterwards."""
+    """A running benchmark: ``what`` describes it, ``work`` is an empty folder that is deleted at the end."""
 
     def __init__(self, name: str, what: str, options: argparse.Namespace, work: Path) -> None:
         self.name, self.what, self.work = name, what, work
@@ -72,13 +72,13 @@ class Bench:
             self.notes.append(text)
 
     def compare(self, part: str, baseline: str, *metrics: str) -> None:
-        """Report the ratio part / baseline of each metric that both have."""
+        """Report the ratio part / baseline of each metric that both parts have."""
         self.pairs += [(part, baseline, metric) for metric in metrics]
 
     def alternate(self, parts: Mapping[str, Callable[[], Measured]]) -> None:
-        """Measure the parts in turn, A B A B, so that other load on the machine meets all of them.
+        """Measure the parts in turn, A B A B, so that other load on the machine slows all of them.
 
-        The file is written after each round. Raises BenchError, with the name of the part that failed.
+        Each round ends by writing the file. Raises BenchError with the name of the part that failed.
         """
         for number in range(1, self.rounds + 1):
             measured: dict[str, Measured] = {}
@@ -88,13 +88,13 @@ class Bench:
                     measured[part] = measure()
                 except BenchError as error:
                     raise BenchError(f"{part}: {error}") from None
-            for part, values in measured.items():  # of whole rounds, so that each ratio has both sides
+            for part, values in measured.items():  # only complete rounds, so that each ratio has both parts
                 for metric, value in values.items():
                     self.raw.setdefault(part, {}).setdefault(metric, []).append(float(value))
             self.save(complete=False)
 
     def ratios(self) -> list[dict[str, Any]]:
-        """Return the ratios of the pairs, each value over the same round's baseline."""
+        """Return the ratios of the pairs: in each round, value / baseline's value."""
         ratios = []
         for part, baseline, metric in self.pairs:
             values, bases = (self.raw.get(name, {}).get(metric, []) for name in (part, baseline))
@@ -139,7 +139,7 @@ def machine() -> dict[str, Any]:
 
 
 def slug(machine: Mapping[str, Any]) -> str:
-    """Return a file name's part for the GPU, or else the processor."""
+    """Return the GPU's name, or else the processor's, as a part of a file name."""
     name = machine["gpu"] or " ".join([machine["processor"], *filter(None, machine["family_model"])])
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 

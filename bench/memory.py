@@ -1,10 +1,10 @@
-"""Memory over a long run, and beside a large corpus. nanoGPT takes no part: --peer is not used.
+"""Memory of a long run, and of a run on a large corpus. nanoGPT is not measured: --peer is not used.
 
     python -m bench.memory --data tinyshakespeare.txt
 
-A run of nanoGPT's CPU recipe, evaluations and checkpoints included, against one of a tenth of its steps; and
-a made-up corpus against one of 2 MB. `own` is the largest anonymous memory of the process (RssAnon; Linux
-only); `peak` adds pages of the corpus, which the system takes back where memory is short."""
+A run of nanoGPT's CPU recipe, with evaluations and checkpoints, is compared with a run of a tenth of its
+steps; a short run on a large made-up corpus is compared with the same run on a corpus of 2 MB. `own` is the
+largest anonymous memory (RssAnon; Linux only); `peak` adds pages of the corpus, which the system can drop."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ from bench import harness, ours
 from bench.harness import Bench, Measured
 
 
-def made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
-    """Write a prepared corpus of zeros, as holes in files, in nanoGPT's layout; return its overrides."""
+def write_made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
+    """Write a corpus of zeros in nanoGPT's layout, as sparse files. Return the overrides that select it."""
     for split, tokens in (("train", round(gigabytes * 1e9 / 2)), ("val", 20_000)):
         with (folder / f"{split}.bin").open("wb") as file:
             file.truncate(2 * tokens)
@@ -28,18 +28,18 @@ def made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
     return ["data=prepared", f"data.path={folder}"]
 
 
-def take(bench: Bench, part: str, overrides: list[str], data: list[str]) -> Measured:
-    own: list[int] = []
+def measure_run(bench: Bench, part: str, overrides: list[str], data: list[str]) -> Measured:
+    anonymous: list[int] = []
 
     def watch(pid: int, ended: Event) -> None:
         while not ended.wait(0.05):
             with suppress(OSError):  # not Linux, or the process has just ended
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-                own.extend(1024 * int(kilobytes) for kilobytes in re.findall(r"RssAnon:\s+(\d+)", status))
+                anonymous.extend(1024 * int(kb) for kb in re.findall(r"RssAnon:\s+(\d+)", status))
 
     run = ours.train(bench, part, overrides, data=data, watch=watch)
     peak = {"peak_memory_bytes": run.child.peak_memory, "program_s": run.child.seconds}
-    return peak | ({"own_memory_bytes": max(own)} if own else {})
+    return peak | ({"own_memory_bytes": max(anonymous)} if anonymous else {})
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
@@ -49,10 +49,10 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     for steps in (options.steps // 10, options.steps):
         runs[f"{steps} steps"] = ["experiment=nanogpt_cpu", f"train.steps={steps}"], list[str]()
     for gigabytes in (0.002, options.gigabytes):
-        corpora[f"a corpus of {gigabytes:g} GB"] = short, made_up_corpus(bench.folder(), gigabytes)
+        corpora[f"a corpus of {gigabytes:g} GB"] = short, write_made_up_corpus(bench.folder(), gigabytes)
     for small, large in (runs, corpora):
         bench.compare(large, small, "peak_memory_bytes", "own_memory_bytes")
-    bench.alternate({part: partial(take, bench, part, *what) for part, what in (runs | corpora).items()})
+    bench.alternate({part: partial(measure_run, bench, part, *run) for part, run in (runs | corpora).items()})
 
 
 def main() -> None:

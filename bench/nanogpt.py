@@ -1,6 +1,6 @@
 """nanoGPT, https://github.com/karpathy/nanoGPT: a checkout that the user names, run unchanged.
 
-It runs in a folder with links to its files and its own data. None of its code is part of this project.
+nanoGPT runs in a folder with links to the checkout and a copy of the data. This project has none of its code.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from bench.child import BenchError, Child
 from bench.harness import Bench
 from bench.ours import KEYS, SIZES
 
-CONFIG = "config/train_shakespeare_char.py"  # its recipe for tinyshakespeare
+CONFIG = "config/train_shakespeare_char.py"  # nanoGPT's recipe for tinyshakespeare
 PREPARE = "data/shakespeare_char/prepare.py"
 LINKED = ("train.py", "sample.py", "model.py", "configurator.py", "config")
 
@@ -24,16 +24,16 @@ def size_of(name: str) -> list[str]:
     return [f"--{key}={value}" for key, value in zip(KEYS, SIZES[name], strict=True)]
 
 
-# The flags that its README adds for a CPU. Its train.py makes max_iters + 1 updates.
+# The flags that nanoGPT's README adds for a CPU. nanoGPT's train.py makes max_iters + 1 updates.
 CPU_RECIPE = ["--eval_iters=20", "--log_interval=1", *size_of("cpu")]
 EVALUATED = 200  # batches of 64 windows: an estimate of the whole split's loss to some 0.003 nats
-# Lines that its programs print.
+# Patterns of lines that nanoGPT's programs print.
 LOSS, VAL_LOSS = r"^iter \d+: loss (\S+),", r"^step .* val loss (\S+)"
 MILLISECONDS, END_OF_TEXT = r"^iter .* time ([\d.]+)ms", "^(-{15})$"
 
 
 class Peer:
-    """A checkout in a folder of ours, tinyshakespeare prepared. Raises BenchError if that fails."""
+    """A checkout, linked into a folder of ours with tinyshakespeare. Raises BenchError if that fails."""
 
     def __init__(self, bench: Bench, checkout: Path) -> None:
         for name in (*LINKED, CONFIG, PREPARE):
@@ -50,11 +50,11 @@ class Peer:
         data = self.folder / "data" / "shakespeare_char"
         data.mkdir(parents=True)
         (data / "prepare.py").symlink_to(checkout / PREPARE)
-        shutil.copyfile(bench.text(), data / "input.txt")  # prepare.py downloads it otherwise
+        shutil.copyfile(bench.text(), data / "input.txt")  # otherwise prepare.py downloads the text
         child.run([sys.executable, str(data / "prepare.py")], self.folder)
 
     def train(self, part: str, flags: Sequence[str], compiled: Path | None = None) -> Child:
-        """Run its train.py and record its command line as the settings of ``part``.
+        """Run nanoGPT's train.py and record the command line as the settings of ``part``.
 
         ``compiled`` is the folder of torch's compiled code. Raises BenchError if train.py fails.
         """
@@ -64,10 +64,10 @@ class Peer:
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or self.folder / "compiled")}
         return child.run([sys.executable, "train.py", *arguments, "--out_dir=out"], self.folder, cache)
 
-    def recipe(self, steps: int, compiled: Path | None = None) -> tuple[Child, float]:
-        """Run its whole CPU recipe; return the run and the loss of its last checkpoint.
+    def run_recipe(self, steps: int, compiled: Path | None = None) -> tuple[Child, float]:
+        """Run the whole CPU recipe. Return the run and the loss of the last checkpoint.
 
-        The loss is its own estimate from EVALUATED batches of 64 windows, made by a second, untimed run.
+        The loss is nanoGPT's estimate from EVALUATED batches of 64 windows, made by a second, untimed run.
         """
         last = [*CPU_RECIPE, f"--max_iters={steps}", "--always_save_checkpoint=True"]
         interval = f"--eval_interval={steps if steps % 250 else 250}"
@@ -76,5 +76,5 @@ class Peer:
         return run, self.train("nanoGPT", [*last, *again, "--batch_size=64"]).numbers(VAL_LOSS)[0]
 
     def sample(self, flags: Sequence[str]) -> Child:
-        """Run its sample.py, which does not compile by default. Raises BenchError if it fails."""
+        """Run nanoGPT's sample.py, uncompiled as by default. Raises BenchError if sample.py fails."""
         return child.run([sys.executable, "sample.py", "--out_dir=out", self.device, *flags], self.folder)

@@ -1,11 +1,11 @@
-"""The cost of each norm: of a training step with it, and of its forward and backward alone.
+"""Time of a training step with each norm, and of the norm's forward and backward alone.
 
     python -m bench.norms --norm layernorm --norm torch_layernorm
 
-In this process, in turn, eager and compiled, by torch.utils.benchmark. A step is forward, backward, clipping
-and AdamW's update of the default run with placement=pre, in precision auto. Alone: the norm's module on (B,
-T, C) of the default run (nano) and of nanoGPT's GPU recipe (baby). Ratios of times are to no norm, and to
-torch's norm of that kind. No other program takes part: --peer and --data are not used."""
+The norms are timed in turn in this process, eager and compiled, by torch.utils.benchmark. A step is forward,
+backward, clipping and AdamW's update of the default run with placement=pre, in precision auto. Alone, a norm
+is called on (B, T, C) of the default run (nano) and of nanoGPT's GPU recipe (baby). Times are divided by
+those of no norm, and of torch's norm of that kind. --peer and --data are not used."""
 
 import argparse
 from collections.abc import Callable
@@ -22,19 +22,19 @@ from cli.schema import RunConfig
 from training import build, device
 from training.loss import cross_entropy
 
-BLOCK = 0.2  # seconds of one norm before it is the next one's turn
+BLOCK = 0.2  # seconds for which a norm is timed before the next norm
 VOCAB_SIZE = 65
 NORMS = sorted(file.stem for file in (app.CONF / "norm").glob("*.yaml"))
 Call = Callable[[], object]
 
 
-def configured(norm: str, size: str) -> RunConfig:
+def compose_config(norm: str, size: str) -> RunConfig:
     return app.choices("config", RunConfig, [f"norm={norm}", "placement=pre", *size_of(size)])[""]
 
 
-def step_of(norm: str, compute: device.Compute, compiled: bool) -> Call:
+def make_step(norm: str, compute: device.Compute, compiled: bool) -> Call:
     """Return a training step on random tokens, at a rate so small that the weights stay initial."""
-    config = configured(norm, "nano")
+    config = compose_config(norm, "nano")
     attend = compute.attend(config.model.dropout)
     model = build.build_model(config, VOCAB_SIZE, attend=attend).to(compute.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True)
@@ -53,9 +53,9 @@ def step_of(norm: str, compute: device.Compute, compiled: bool) -> Call:
     return step
 
 
-def alone(norm: str, size: str, compute: device.Compute, compiled: bool) -> Call:
-    """Return the forward and backward of a norm on an input of the precision, its parameters in fp32."""
-    config = configured(norm, size)
+def make_norm_call(norm: str, size: str, compute: device.Compute, compiled: bool) -> Call:
+    """Return a norm's forward and backward: input in the precision of ``compute``, parameters in fp32."""
+    config = compose_config(norm, size)
     module = build.bind("norm", config.norm)(config.model.n_embd).to(compute.device)
     shape = (config.train.batch_size, config.model.block_size, config.model.n_embd)
     dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
@@ -71,29 +71,29 @@ def alone(norm: str, size: str, compute: device.Compute, compiled: bool) -> Call
     return call
 
 
-def microseconds(call: Call) -> float:
+def measure_microseconds(call: Call) -> float:
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return 1e6 * timer.blocked_autorange(min_run_time=BLOCK).median
 
 
-def take(calls: dict[str, Call]) -> Measured:
-    return {metric: microseconds(call) for metric, call in calls.items()}
+def measure_calls(calls: dict[str, Call]) -> Measured:
+    return {metric: measure_microseconds(call) for metric, call in calls.items()}
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     auto = device.choose("auto", "auto")
     device.set_switches(auto, threads=None)
-    limits = torch._dynamo.config  # many models of one class are compiled here, each for its own shapes
+    limits = torch._dynamo.config  # many models of one class are compiled, each for other shapes
     limits.recompile_limit = limits.accumulated_recompile_limit = 1024
     for mode, compiled in {"eager": False, "compiled": True}.items():
         parts: Parts = {}
         for norm in ["none", *(norm for norm in options.norm or NORMS if norm != "none")]:
-            calls = {"step_us": step_of(norm, auto, compiled)}
+            calls = {"step_us": make_step(norm, auto, compiled)}
             for size in ("nano", "baby"):
                 for precision in ("fp32", "bf16"):
                     compute = device.choose("auto", precision)
-                    calls[f"{size}_{precision}_us"] = alone(norm, size, compute, compiled)
-            parts[f"{mode}: {norm}"] = partial(take, calls)
+                    calls[f"{size}_{precision}_us"] = make_norm_call(norm, size, compute, compiled)
+            parts[f"{mode}: {norm}"] = partial(measure_calls, calls)
             if norm != "none":
                 bench.compare(f"{mode}: {norm}", f"{mode}: none", "step_us")
             bench.compare(f"{mode}: {norm}", f"{mode}: torch_{norm}", *calls)

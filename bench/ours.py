@@ -1,4 +1,4 @@
-"""Our programs, run as a user runs them; and the sizes at which both sides are measured."""
+"""Run our programs as a user runs them; and the sizes at which ours and nanoGPT's are measured."""
 
 import json
 import sys
@@ -16,13 +16,13 @@ from bench.harness import Bench
 from rundir.environment import ROOT
 from rundir.run_files import read_json
 
-QUIET = ("train.eval_every=0", "train.checkpoint_every=0")  # nothing between the steps that are timed
+QUIET = ("train.eval_every=0", "train.checkpoint_every=0")  # nothing runs between the timed steps
 KEYS = ("n_layer", "n_head", "n_embd", "block_size", "dropout", "batch_size")
-SIZES: dict[str, tuple[float, ...]] = {  # all with tinyshakespeare's 65 characters
+SIZES: dict[str, tuple[float, ...]] = {  # at every size the vocabulary is tinyshakespeare's 65 characters
     "nano": (4, 4, 128, 64, 0.0, 32),  # our default run: conf/model/nano.yaml, conf/config.yaml
     "cpu": (4, 4, 128, 64, 0.0, 12),  # nanoGPT's recipe for a CPU, in its README
     "mid": (4, 4, 256, 128, 0.0, 12),
-    "baby": (6, 6, 384, 256, 0.2, 64),  # its config/train_shakespeare_char.py
+    "baby": (6, 6, 384, 256, 0.2, 64),  # nanoGPT's config/train_shakespeare_char.py
     "gpt2": (12, 12, 768, 1024, 0.0, 12),  # GPT-2's; needs a GPU
 }
 
@@ -38,18 +38,18 @@ class Run:
     """A finished run of train.py, or a sweep."""
 
     child: Child
-    start: float  # of the process, as time.time()
+    start: float  # time.time() at which the process started
     folders: list[Path] = field(repr=False)  # one for each run
 
     def rows(self, number: int = 0) -> list[dict[str, Any]]:
-        """Return metrics.jsonl of one of the runs."""
+        """Return the rows of a run's metrics.jsonl."""
         lines = (self.folders[number] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     def first_step(self) -> float:
         """Return the seconds from the start of the process to the end of step 0."""
         rows, written = self.rows(), (self.folders[0] / "metrics.jsonl").stat().st_mtime
-        return written - self.start - (rows[-1]["seconds"] - rows[0]["seconds"])  # back from the last row
+        return written - self.start - (rows[-1]["seconds"] - rows[0]["seconds"])  # written: by the last row
 
     def final_loss(self) -> float:
         """Return val/full_loss in nats per token; infinity for a run that diverged."""
@@ -69,8 +69,8 @@ def train(
 ) -> Run:
     """Run ``python train.py`` and record its command line as the settings of ``part``.
 
-    Default: tinyshakespeare, a new ``runs_dir``, one folder of compiled code for the whole benchmark. In the
-    ``runs_dir`` of a finished run, train.py skips that run. Raises BenchError if train.py fails.
+    By default the data is tinyshakespeare, ``runs_dir`` is new, and all runs of a benchmark share a folder of
+    compiled code. train.py skips a run that has finished in ``runs_dir``. Raises BenchError if it fails.
     """
     runs_dir = runs_dir or bench.folder()
     data = data or ["data=tinyshakespeare", f"data.path={bench.text()}"]
@@ -88,21 +88,21 @@ def train(
 
 
 def warm_up(bench: Bench) -> None:
-    """Prepare the data and compile our modules to bytecode, so that no measurement includes it."""
+    """Prepare the data and compile our modules to bytecode, so that no measurement includes this work."""
     train(bench, "", ["model.n_layer=1", "train.steps=1", "train.eval_windows=1", "precision=fp32"])
 
 
-def settled(values: Sequence[Any]) -> Sequence[Any]:
-    """Drop the first ten values, while caches and allocators warm up; of few values, the first third."""
+def drop_warm_up(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values without the first ten, or a third of few: caches and allocators warm up first."""
     return values[min(10, (len(values) + 2) // 3) :]
 
 
 def tokens_per_s(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """Return the median rate of the settled steps, and their rate with the seconds of statistics."""
+    """Return the median rate after the warm-up, and the mean rate with the seconds of statistics."""
     timed = [row for row in rows if "train/tokens_per_s" in row]
     if len(timed) < 2:
         raise BenchError("too few steps to time; give more --steps")
-    kept = settled(timed)
+    kept = drop_warm_up(timed)
     before, last = timed[-len(kept) - 1], kept[-1]
     with_statistics = (last["tokens"] - before["tokens"]) / (last["seconds"] - before["seconds"])
     return median(row["train/tokens_per_s"] for row in kept), with_statistics

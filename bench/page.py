@@ -1,4 +1,4 @@
-"""results/performance.md, the page of all results in bench/results: ``python -m bench.page``."""
+"""Write results/performance.md, the page of all results in bench/results: ``python -m bench.page``."""
 
 import argparse
 import json

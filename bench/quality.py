@@ -3,12 +3,12 @@
     python -m bench.quality --peer NANOGPT --data tinyshakespeare.txt
     python -m bench.quality --peer NANOGPT --data tinyshakespeare.txt --preset nanogpt_cpu
 
-nanoGPT runs its CPU recipe; ours a preset of conf/experiment, another seed each round. Our time counts only
-if `reached` is 1: the loss of the whole validation split is at most what nanoGPT's recipe ends at, so its own
-time always counts. Its loss is its own estimate from its last checkpoint, in a second run that is not timed.
-Both start with nothing compiled. nanoGPT evaluates and saves every 250 steps. Our preset was chosen on this
-text and this validation split; nanoGPT's recipe was not. Curves are training losses, means over each eighth
-of a run."""
+nanoGPT trains its CPU recipe; our train.py a preset of conf/experiment, with another seed each round.
+`reached` is 1 if our loss on the whole validation split is at most the loss that nanoGPT's recipe ends at;
+only then does our time count. nanoGPT's own time always counts. nanoGPT estimates its loss from its last
+checkpoint, in an untimed second run, and evaluates and saves every 250 steps. Both programs start with
+nothing compiled. Our preset was chosen on this text and this split; nanoGPT's recipe was not. A curve is the
+mean training loss of each eighth of a run."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from bench.nanogpt import Peer
 TARGET = 1.90  # nats per character; nanoGPT's recipe ends at 1.894 and 1.904 on the whole split
 
 
-def take_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
+def measure_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
     seed = len(bench.raw.get(part, {}).get("seconds", []))  # the number of finished rounds
     run = ours.train(bench, part, [*overrides, f"seed={seed}"], compiled=bench.folder())
     losses = [float(row["train/loss"]) for row in run.rows() if "train/loss" in row]
-    return measured(run.child.seconds, run.final_loss(), losses)
+    return as_metrics(run.child.seconds, run.final_loss(), losses)
 
 
-def take_peer(bench: Bench, peer: Peer, steps: int) -> Measured:
-    run, loss = peer.recipe(steps, compiled=bench.folder())
-    return measured(run.seconds, loss, run.numbers(nanogpt.LOSS))
+def measure_peer(bench: Bench, peer: Peer, steps: int) -> Measured:
+    run, loss = peer.run_recipe(steps, compiled=bench.folder())
+    return as_metrics(run.seconds, loss, run.numbers(nanogpt.LOSS))
 
 
-def measured(seconds: float, loss: float, losses: Sequence[float]) -> Measured:
-    """Return the metrics of a run, with the mean training loss over each eighth of it."""
+def as_metrics(seconds: float, loss: float, losses: Sequence[float]) -> Measured:
+    """Return the metrics of a run, with the mean training loss of each eighth."""
     ends = [len(losses) * eighth // 8 for eighth in range(9)]
     curve = {f"train_loss_{i}/8": mean(losses[a:b]) for i, (a, b) in enumerate(pairwise(ends), 1) if a < b}
     return {"seconds": seconds, "val_full_loss": loss, "reached": loss <= TARGET} | curve
@@ -47,9 +47,9 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     part = f"ours, {options.preset}"
     ours.warm_up(bench)
     overrides = [f"experiment={options.preset}", *options.override]
-    parts: Parts = {"nanoGPT": partial(take_peer, bench, peer, options.peer_steps)} if peer else {}
-    parts[part] = partial(take_ours, bench, part, overrides)
-    bench.note(f"the target is {TARGET} nats per character; seeds of ours are 0, 1, …, nanoGPT's is fixed")
+    parts: Parts = {"nanoGPT": partial(measure_peer, bench, peer, options.peer_steps)} if peer else {}
+    parts[part] = partial(measure_ours, bench, part, overrides)
+    bench.note(f"the target is {TARGET} nats per character; our seeds are 0, 1, …; nanoGPT's seed is fixed")
     bench.compare(part, "nanoGPT", "seconds")
     bench.alternate(parts)
 

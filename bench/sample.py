@@ -1,11 +1,11 @@
-"""Sampling tokens a second, ours and nanoGPT's: one text at a time, from a prompt of one token.
+"""Tokens sampled per second, by our sample.py and nanoGPT's: one text at a time, from a prompt of one token.
 
     python -m bench.sample --peer NANOGPT --data tinyshakespeare.txt
 
-sample.py of both, as whole programs, at temperature 1, all tokens allowed. Rates exclude the start: ours is
-printed by the program and includes the warm-up of the first tokens; nanoGPT draws several texts, and its rate
-is that of the median time between their ends. Beyond the context, nanoGPT sees as many last tokens as fit,
-ours between half of these and all."""
+Both programs draw at temperature 1, with all tokens allowed. Rates exclude start-up. Ours is the rate that
+the program prints, which includes the warm-up of the first tokens. nanoGPT draws several texts; its rate is
+the length of a text divided by the median time between two texts' ends. Beyond the context, nanoGPT sees as
+many of the last tokens as fit, our model between half as many and as many."""
 
 import argparse
 import sys
@@ -20,28 +20,28 @@ from bench.nanogpt import Peer
 from rundir.environment import ROOT
 
 
-def take_ours(bench: Bench, part: str, run: Path, lengths: list[int]) -> Measured:
+def measure_ours(bench: Bench, part: str, run: Path, lengths: list[int]) -> Measured:
     values: dict[str, float] = {}
     common = bench.settings[part] = ["temperature=1.0", "top_k=null", "num_samples=1"]
     for n in lengths:
         command = [sys.executable, str(ROOT / "sample.py"), f"run={run}", "which=last", f"max_new_tokens={n}"]
-        drawn = child.run([*command, *common], bench.work)
-        rate = drawn.numbers(r"tokens, ([\d,]+) tokens/s$")[-1]
-        values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": drawn.seconds}
-        bench.note(f"{part} computes in {drawn.find(', step [0-9,]+, [a-z]+, ([a-z0-9]+)$')[0][1]}")
+        program = child.run([*command, *common], bench.work)
+        rate = program.numbers(r"tokens, ([\d,]+) tokens/s$")[-1]
+        values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": program.seconds}
+        bench.note(f"{part} computes in {program.find(', step [0-9,]+, [a-z]+, ([a-z0-9]+)$')[0][1]}")
     return values
 
 
-def take_peer(peer: Peer, part: str, lengths: list[int]) -> Measured:
+def measure_peer(peer: Peer, part: str, lengths: list[int]) -> Measured:
     values: dict[str, float] = {}
     common = peer.bench.settings[part] = ["--temperature=1.0", "--top_k=65"]
     for n in lengths:
         texts = max(3, 1 + round(640 / n))
         flags = [*common, f"--max_new_tokens={n}"]
-        one, several = (peer.sample([*flags, f"--num_samples={count}"]) for count in (1, texts))
+        single, several = (peer.sample([*flags, f"--num_samples={count}"]) for count in (1, texts))
         ends = [seconds for seconds, _ in several.find(nanogpt.END_OF_TEXT)]
         rate = n / median(end - before for before, end in pairwise(ends))
-        values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": one.seconds}
+        values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": single.seconds}
     return values
 
 
@@ -55,10 +55,10 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         if peer:
             quick = ["--max_iters=1", "--eval_interval=1", "--eval_iters=1", "--batch_size=1"]
             peer.train("", [*nanogpt.size_of(size), *quick, "--always_save_checkpoint=True"])
-            parts[baseline] = partial(take_peer, peer, baseline, lengths)
+            parts[baseline] = partial(measure_peer, peer, baseline, lengths)
         quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
         run = ours.train(bench, "", [*ours.size_of(size), *quick, "precision=fp32"])
-        parts[part] = partial(take_ours, bench, part, run.folders[0], lengths)
+        parts[part] = partial(measure_ours, bench, part, run.folders[0], lengths)
         for n in lengths:
             bench.compare(part, baseline, f"{n}_tokens_per_s", f"whole_{n}_s")
         bench.alternate(parts)

@@ -1,11 +1,11 @@
-"""Training tokens a second, ours and nanoGPT's, at the sizes of nanoGPT's recipes.
+"""Tokens trained on per second, by our train.py and nanoGPT's, at the sizes of nanoGPT's recipes.
 
     python -m bench.train --peer NANOGPT --data tinyshakespeare.txt
 
-Ours is train.py with nanoGPT's recipe (experiment=nanogpt_cpu) at that size and its default statistics, in
-precision auto and fp32, compiled or not. nanoGPT's is its train.py, eager, as its README has it for a CPU, or
-compiled. Rates are medians over steps without the first ones; ours exclude the seconds of statistics, `with
-statistics` includes them. Memory is the host's. After the first round, a first step finds compiled code."""
+Our train.py trains nanoGPT's recipe (experiment=nanogpt_cpu) at each size, with our default statistics, in
+precision auto and fp32, compiled or not. nanoGPT runs its own train.py: eagerly, as its README recommends for
+a CPU, and compiled. Rates are medians over steps, without the first steps. Our rates exclude the seconds of
+statistics; `with statistics` includes them. Memory is the host's. Only the first round compiles."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from bench.nanogpt import Peer
 STEPS = {"nano": 300, "cpu": 400, "mid": 120, "baby": 9, "gpt2": 60}  # for a steady median within minutes
 
 
-def take_ours(bench: Bench, part: str, size: str, steps: int, variant: Sequence[str]) -> Measured:
-    log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs, and waits for a GPU, each step
+def measure_ours(bench: Bench, part: str, size: str, steps: int, variant: Sequence[str]) -> Measured:
+    log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs each step, and waits for a GPU
     logged = [*ours.QUIET, f"train.steps={steps}", f"train.log_every={log_every}", "train.eval_windows=64"]
     run = ours.train(bench, part, ["experiment=nanogpt_cpu", *ours.size_of(size), *variant, *logged])
     rate, with_statistics = ours.tokens_per_s(run.rows())
@@ -32,11 +32,11 @@ def take_ours(bench: Bench, part: str, size: str, steps: int, variant: Sequence[
     }
 
 
-def take_peer(peer: Peer, part: str, size: str, steps: int, compiled: bool) -> Measured:
+def measure_peer(peer: Peer, part: str, size: str, steps: int, compiled: bool) -> Measured:
     flags = [*nanogpt.size_of(size), "--eval_iters=1", "--log_interval=1", f"--compile={compiled}"]
     run = peer.train(part, [*flags, f"--max_iters={steps}", f"--lr_decay_iters={steps}"])
     *_, block_size, _, batch_size = ours.SIZES[size]
-    seconds = median(ours.settled(run.numbers(nanogpt.MILLISECONDS))) / 1000
+    seconds = median(ours.drop_warm_up(run.numbers(nanogpt.MILLISECONDS))) / 1000
     return {
         "tokens_per_s": batch_size * block_size / seconds,
         "peak_memory_bytes": run.peak_memory,
@@ -53,11 +53,11 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         for suffix, compiled in (("", False), (", compiled", True)):
             if peer:
                 part = f"{size}: nanoGPT{suffix}"
-                parts[part] = partial(take_peer, peer, part, size, steps, compiled)
+                parts[part] = partial(measure_peer, peer, part, size, steps, compiled)
             for precision in ("auto", "fp32"):
                 part = f"{size}: ours, {precision}{suffix}"
                 variant = [f"precision={precision}", f"compile={str(compiled).lower()}"]
-                parts[part] = partial(take_ours, bench, part, size, steps, variant)
+                parts[part] = partial(measure_ours, bench, part, size, steps, variant)
         for part in [*parts][1:]:
             bench.compare(part, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
         bench.alternate(parts)

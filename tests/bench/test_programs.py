@@ -9,7 +9,7 @@ import pytest
 
 from bench import nanogpt, norms, ours, quality, sample
 from bench.child import BenchError, Child
-from bench.memory import made_up_corpus
+from bench.memory import write_made_up_corpus
 from tests.conftest import TINY, configured
 from training import device
 
@@ -97,14 +97,14 @@ def test_nanogpts_sampling_rate_is_that_of_the_median_time_between_texts(bench):
         return Child(2.5, 1, [(end, line) for end in ends for line in ("a text", "-" * 15)])
 
     peer = SimpleNamespace(bench=bench(), sample=drawn)
-    assert sample.take_peer(peer, "nanoGPT", [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
+    assert sample.measure_peer(peer, "nanoGPT", [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
 
 
 def test_a_curve_is_the_mean_over_each_eighth():
-    found = quality.measured(1.0, 1.9, [float(i) for i in range(16)])
+    found = quality.as_metrics(1.0, 1.9, [float(i) for i in range(16)])
     assert [found[f"train_loss_{i}/8"] for i in range(1, 9)] == [0.5 + 2 * i for i in range(8)]
     assert found["reached"] is True
-    assert quality.measured(1.0, 1.91, [])["reached"] is False
+    assert quality.as_metrics(1.0, 1.91, [])["reached"] is False
 
 
 def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
@@ -123,7 +123,7 @@ def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
 
 
 def test_made_up_tokens_train(bench, tmp_path):
-    data = made_up_corpus(tmp_path, 0.02)
+    data = write_made_up_corpus(tmp_path, 0.02)
     assert (tmp_path / "train.bin").stat().st_size == 20_000_000
     assert ours.train(bench(), "large", [*TINY, "train.steps=1"], data=data).rows()
 
@@ -133,10 +133,10 @@ def test_a_norm_is_timed(norm, monkeypatch):
     monkeypatch.setattr(norms, "BLOCK", 0.001)
     monkeypatch.setitem(ours.SIZES, "nano", (1, 2, 16, 8, 0.0, 2))
     compute = device.choose("cpu", "bf16")
-    step = norms.step_of(norm, compute, compiled=False)
-    call = norms.alone(norm, "nano", compute, compiled=False)
+    step = norms.make_step(norm, compute, compiled=False)
+    call = norms.make_norm_call(norm, "nano", compute, compiled=False)
     assert all(gradient.isfinite().all() for gradient in call())
-    assert all(value > 0 for value in norms.take({"step_us": step, "nano_bf16_us": call}).values())
+    assert all(value > 0 for value in norms.measure_calls({"step_us": step, "nano_bf16_us": call}).values())
 
 
 @pytest.mark.long
