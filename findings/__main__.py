@@ -1,14 +1,14 @@
 """Published claims about normalization, each measured again by one command, with a verdict.
 
-    python -m findings                              list them: the claim, the time it takes, the verdict
-    python -m findings warm_up removable_blocks     measure these: PASS, FAIL or INCONCLUSIVE
-    python -m findings --under 1                    all that take at most so many minutes
+    python -m findings                              list all findings: claim, minutes, verdict
+    python -m findings warm_up removable_blocks     measure these two: PASS, FAIL or INCONCLUSIVE
+    python -m findings --under 1                    all findings that take at most 1 minute
     python -m findings warm_up model.n_embd=96      under other conditions: any key of train.py
     python -m findings warm_up --control            under conditions in which the claim should fail
-    python -m findings --docs                       write results/findings.md, of everything that is measured
+    python -m findings --docs                       write results/findings.md, with all measured findings
 
 Earlier measurements are read back. runs/findings has the runs, the numbers, and findings.md with pictures. A
-finding is a YAML in conf/finding; yours can be in the folder finding of a --config-dir.
+finding is a YAML in conf/finding; your own can be in the folder finding of a --config-dir.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/f
 
 
 def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, Finding]:
-    """Return the requested findings, under the requested conditions. Raises ConfigError."""
+    """Return the named findings with the overrides and seeds that the user gave. Raises ConfigError."""
     names = [word for word in args.words if "=" not in word]
     overrides = dict(word.split("=", 1) for word in args.words if "=" in word)
     if not names and args.under is None:
@@ -44,14 +44,14 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
     named = {name: find(name, findings) for name in names} or findings
     selected = {name: finding for name, finding in named.items() if finding.minutes <= limit}
     if not selected:
-        raise ConfigError(f"--under: none of them takes {limit:g} minutes or less; give more")
+        raise ConfigError(f"--under: no finding takes {limit:g} minutes or less; give more minutes")
     seeds = list(range(args.seeds)) if args.seeds else None
-    return {name: finding.under(overrides, seeds) for name, finding in selected.items()}
+    return {name: finding.with_overrides(overrides, seeds) for name, finding in selected.items()}
 
 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
-    """Measure findings one after another and print their verdicts. If one fails, print why and continue.
-    Return whether all could be measured."""
+    """Measure findings one after another and print their verdicts. If one cannot be measured, print why and
+    continue. Return True if all were measured."""
     complete = True
     overrides = " ".join(word for word in args.words if "=" in word)
     for number, (name, original) in enumerate(findings.items(), start=1):
@@ -70,8 +70,8 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
     return complete
 
 
-def work(args: argparse.Namespace, console: Console) -> bool:
-    """Measure, list or write. Return whether everything could be measured."""
+def run_command(args: argparse.Namespace, console: Console) -> bool:
+    """Measure, list or write findings, as ``args`` say. Return True if all findings were measured."""
     findings, results = load_findings(args.config_dir), args.out / "results"
     complete = True
     if args.words or args.under is not None or args.control or args.seeds is not None:
@@ -79,7 +79,7 @@ def work(args: argparse.Namespace, console: Console) -> bool:
         measured = [entry for entry in render.entries(findings, [results]) if entry.result]
         if measured:
             render.write_document(measured, args.out / "findings.md", args.out / "pictures")
-            print(f"{args.out / 'findings.md'}: everything that is measured, with pictures")
+            print(f"{args.out / 'findings.md'}: all measured findings, with pictures")
     elif not args.docs:
         console.print(render.listing(render.entries(findings, [results, RESULTS])))
         print("Verdicts of findings that were not measured on this machine are from results/findings.md.")
@@ -103,10 +103,10 @@ def main() -> None:
     )
     add = parser.add_argument
     add("words", nargs="*", metavar="NAME", help="names of findings, and overrides as model.n_embd=96")
-    add("--under", type=float, metavar="MINUTES", help="those that take at most so long")
-    add("--control", action="store_true", help="their controls, which must not PASS")
-    add("--seeds", type=int, metavar="N", help="on seeds 0 to N − 1 instead")
-    add("--docs", action="store_true", help="write results/findings.md, its numbers and pictures")
+    add("--under", type=float, metavar="MINUTES", help="findings that take at most so many minutes")
+    add("--control", action="store_true", help="the findings' controls, which must not PASS")
+    add("--seeds", type=int, metavar="N", help="measure on seeds 0 to N − 1")
+    add("--docs", action="store_true", help="write results/findings.md, with numbers and pictures")
     add("--config-dir", help="a folder with more of conf/: finding, norm, …")
     add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
     args = parser.parse_intermixed_args()
@@ -114,7 +114,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with signals.ending():
-            complete = work(args, console)
+            complete = run_command(args, console)
     except Exception as error:
         messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""A finding's picture, as Vega-Lite: a colour per arm, a point per seed, a line through their means."""
+"""A finding's picture, as Vega-Lite: a colour per arm, a point per seed, a line through the seeds' means."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from findings.finding import Finding
 Rows = list[tuple[str, Any, float]]  # (arm, x, y)
 
 
-def picture(finding: Finding, rows: Rows) -> Spec:
-    titles = finding.picture
-    named = titles.x_scale == "names"
+def figure_spec(finding: Finding, rows: Rows) -> Spec:
+    axes = finding.picture
+    named = axes.x_scale == "names"
     arms = list(dict.fromkeys(arm for arm, _, _ in rows))
     names = {x for _, x, _ in rows}
     color = {
@@ -20,25 +20,25 @@ def picture(finding: Finding, rows: Rows) -> Spec:
         "legend": {"orient": "right", "labelLimit": 260, "symbolOpacity": 1},
     }
     axis = {"format": "~g", "tickCount": 6}
-    x: Spec = {"field": "x", "title": titles.x or None}
+    x: Spec = {"field": "x", "title": axes.x or None}
     if named:
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -30 if len(names) > 4 else 0}}
     else:
-        scale = {"type": titles.x_scale, "zero": False, "nice": titles.x_scale != "log"}
+        scale = {"type": axes.x_scale, "zero": False, "nice": axes.x_scale != "log"}
         x |= {"type": "quantitative", "scale": scale, "axis": axis}
-    y = number("y", titles.y, scale={"type": titles.y_scale, "zero": False}, axis=axis)
+    y = number("y", axes.y, scale={"type": axes.y_scale, "zero": False}, axis=axis)
     data = [
-        {"arm": arm, "x": a if named else rounded(float(a)), "y": rounded(b)}
-        for arm, a, b in rows
-        if titles.y_scale == "linear" or b > 0
+        {"arm": arm, "x": x_value if named else rounded(float(x_value)), "y": rounded(y_value)}
+        for arm, x_value, y_value in rows
+        if axes.y_scale == "linear" or y_value > 0
     ]
     points = {
         "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.55},
         "encoding": {"x": x, "y": y, "color": color},
     }
-    mean = {"type": "line", "strokeWidth": 1.6} if titles.mark == "line" else {"type": "tick", "thickness": 2}
-    means = {"mark": mean, "encoding": {"x": x, "y": y | {"aggregate": "mean"}, "color": color}}
-    layer = [points, means] if titles.mark == "line" or named else [points]
-    drawn = spec(width=430, height=240, data={"values": data}, layer=layer)
-    drawn["config"] = drawn["config"] | {"aria": False}  # a label per point makes the file ten times as large
-    return drawn
+    mark = {"type": "line", "strokeWidth": 1.6} if axes.mark == "line" else {"type": "tick", "thickness": 2}
+    means = {"mark": mark, "encoding": {"x": x, "y": y | {"aggregate": "mean"}, "color": color}}
+    layer = [points, means] if axes.mark == "line" or named else [points]
+    figure = spec(width=430, height=240, data={"values": data}, layer=layer)
+    figure["config"] = figure["config"] | {"aria": False}  # labels would make the file ten times as large
+    return figure

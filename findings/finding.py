@@ -1,7 +1,7 @@
 """A finding: a published claim, the conditions under which it is measured, and what would confirm it.
 
-Each is a YAML in conf/finding, or in the folder ``finding`` of a --config-dir; its keys are the attributes
-below. Reading them does not import torch.
+A finding is a YAML in conf/finding, or in the folder ``finding`` of a --config-dir; the YAML's keys are the
+attributes of ``Finding``. Reading findings does not import torch.
 """
 
 import difflib
@@ -24,23 +24,23 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3)]
 
 
 def override(key: str, value: Scalar) -> str:
-    """Return ``key=value`` as it is typed."""
+    """Return ``key=value`` as the user types it."""
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 class Expected(Checked):
-    """The range in which the mean of a quantity should lie; an end that is not given is open. A single end is
-    excluded, since a tie confirms no direction; two are included, so that a quantity that must be 0 is
-    expected from 0 to 0."""
+    """The range in which the mean of a quantity should lie. An end that is not given is infinite. If one end
+    is given, the range excludes it, since a tie confirms no direction; if both are given, the range includes
+    them, so that a quantity that must be 0 is expected from 0 to 0."""
 
     above: float = -math.inf
     below: float = math.inf
-    why: str  # the source of these numbers; for a condition, what it means if it is not fulfilled
+    why: str  # the source of the ends; for a condition, what an unfulfilled condition means
 
     @model_validator(mode="after")
     def has_a_range(self) -> Self:
         if self.above == -math.inf and self.below == math.inf:
-            raise ValueError("above: neither this nor below is given, so nothing could contradict it")
+            raise ValueError("above: neither above nor below is given, so nothing could fail; give one")
         if self.above > self.below:
             raise ValueError(f"above: {self.above} is above below={self.below}")
         return self
@@ -50,13 +50,13 @@ class Expected(Checked):
         return math.isfinite(self.above) and math.isfinite(self.below)
 
     def holds(self, interval: Interval) -> bool:
-        """Return whether the whole interval lies in the range."""
+        """Return True if the whole interval lies in the range."""
         if self.closed:
             return self.above <= interval.low and interval.high <= self.below
         return self.above < interval.low and interval.high < self.below
 
     def excludes(self, interval: Interval) -> bool:
-        """Return whether no part of the interval lies in the range."""
+        """Return True if no part of the interval lies in the range."""
         if self.closed:
             return interval.high < self.above or self.below < interval.low
         return interval.high <= self.above or self.below <= interval.low
@@ -64,9 +64,9 @@ class Expected(Checked):
 
 class Control(Checked):
     """The same measurement under conditions in which the claim should fail. Its keys replace the finding's;
-    arms that are not named stay."""
+    the other arms stay."""
 
-    what: str  # is wrong in it, in words
+    what: str  # what is wrong in the control, in words
     all: Overrides = Field(default_factory=dict)
     arms: dict[str, Overrides] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
@@ -87,34 +87,32 @@ class Finding(Checked):
 
     claim: str  # one sentence
     source: str  # paper, arXiv number, section
-    numbers: str  # of the source, and how well the source was checked
-    read: Literal[
-        "here", "second hand", "memory", "ours"
-    ]  # how ``numbers`` were obtained; ours: not published
+    numbers: str  # the source's numbers, and how well the source was checked
+    # How ``numbers`` were obtained; ours: not published.
+    read: Literal["here", "second hand", "memory", "ours"]
     size: str  # model, text and length, in words
-    minutes: Annotated[float, Field(gt=0, le=20)]  # that it takes on two cores
-    trains: bool  # otherwise models are measured as initialised
+    minutes: Annotated[float, Field(gt=0, le=20)]  # on two cores
+    trains: bool  # False: models are measured as initialised
     # Overrides of train.py: of every model; of each arm; and one key with several values for every arm.
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
     seeds: Seeds  # of the models; arms are paired by seed
-    measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the function, and its
-    options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments
-    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; all must hold
+    measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the measuring function
+    options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
+    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim is all of them
     inconclusive: dict[str, Expected] = Field(default_factory=dict)  # conditions for a verdict
-    because: dict[str, Expected] = Field(
-        default_factory=dict
-    )  # what the likely reason predicts: no part of it
+    # What the likely reason of the claim predicts, which decides no verdict.
+    because: dict[str, Expected] = Field(default_factory=dict)
     control: Control
     picture: Picture
     remark: str
 
     @model_validator(mode="after")
     def control_has_its_arms(self) -> Self:
-        if other := self.control.arms.keys() - self.arms.keys():
+        if unknown := self.control.arms.keys() - self.arms.keys():
             names = ", ".join(self.arms)
-            raise ValueError(f"control.arms: no arm is called {min(other)!r}; choose from {names}")
+            raise ValueError(f"control.arms: no arm is called {min(unknown)!r}; choose from {names}")
         return self
 
     def as_control(self) -> "Finding":
@@ -132,14 +130,15 @@ class Finding(Checked):
         return self.model_dump(mode="json", include=keys)
 
     def quantities(self) -> list[str]:
-        """Return the names of everything that its function must return."""
+        """Return the names of the quantities that the measuring function must return."""
         return [*self.expected, *self.inconclusive, *self.because]
 
-    def under(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
-        """Return the finding under other conditions. Raises ConfigError if its models differ in a key."""
+    def with_overrides(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
+        """Return the finding with these overrides and seeds. Raises ConfigError if an override sets a key
+        that the finding itself varies."""
         varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
-        if taken := overrides.keys() & varied:
-            raise ConfigError(f"{min(taken)}: its models differ in this key; change another one, or --seeds")
+        if conflicts := overrides.keys() & varied:
+            raise ConfigError(f"{min(conflicts)}: the finding varies this key; set another key, or --seeds")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
 
 

@@ -1,16 +1,16 @@
-"""From the numbers of each seed to a verdict.
+"""Judge a finding by the numbers of each seed.
 
 The mean of a quantity has a 95 % t-interval over seeds (Student 1908). The quantity
 
 - passes if the interval lies in the expected range;
-- fails if it lies outside, after it is widened if a finding has several quantities;
+- fails if the interval lies outside, after it is widened if the finding has several quantities;
 - is inconclusive otherwise: the interval crosses an end of the range, there are fewer than three seeds, or a
   number is not finite.
 
-A finding passes if all of its quantities do, and fails if one does. Since all must pass, a false PASS of the
-finding is no likelier than one of a quantity (Berger 1982). Since one failure is enough, a false FAIL would
-be likelier, so the k intervals that decide it are simultaneous (Bonferroni, 1 − 5 %/k). Conditions come
-first: if one of ``inconclusive`` is not fulfilled, the finding is INCONCLUSIVE.
+A finding passes if all of its quantities pass, and fails if one fails. Since all must pass, a false PASS of
+the finding is no likelier than a false PASS of a quantity (Berger 1982). Since one failure is enough, a false
+FAIL would be likelier, so the k intervals that decide a FAIL are simultaneous (Bonferroni, 1 − 5 % / k). The
+conditions come first: if one of ``inconclusive`` is not fulfilled, the finding is INCONCLUSIVE.
 """
 
 import math
@@ -50,7 +50,7 @@ class Judgement:
 
 
 def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], among: int) -> Judged:
-    """Judge one of ``among`` quantities by its value in each seed."""
+    """Judge a quantity by its value in each seed. ``among`` is the number of the finding's quantities."""
     if not all(map(math.isfinite, values)):
         unknown = Interval(len(values), math.nan, math.nan, math.nan)
         return Judged(quantity, expected, unknown, Verdict.INCONCLUSIVE)

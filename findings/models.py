@@ -1,4 +1,4 @@
-"""The models of a finding: for each seed, one per arm and per value of the key that is varied."""
+"""The models of a finding: for each seed, one model per arm and value of the varied key."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
     from model import GPT
 
-# How every trained model is run and watched, which is no part of its conditions.
+# Overrides of how a model is run and watched, which are no part of a finding's conditions.
 TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
-UNSEEN = 1_000_000  # steps from this one on are trained by no run, so their batches are new
-EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: so many characters of data=shakespeare
+UNSEEN = 1_000_000  # no run trains this step or a later one, so their batches are new
+EXCERPT = re.compile(r"excerpt of (\d+)")  # a data.path: the first characters of data=shakespeare
 
 
 @dataclass
 class Case:
-    """One model."""
+    """A model, trained or as initialised, that a finding measures."""
 
     arm: str
-    value: Scalar  # of the key that is varied, if any
-    arguments: list[str]  # of train.py, that make it
+    value: Scalar  # the varied key's value; None if no key is varied
+    arguments: list[str]  # the arguments of train.py that train the model
     config: RunConfig
     data: Prepared
-    folder: Path | None  # of its run; None if it is not trained, and measured as initialised
+    folder: Path | None  # the run folder; None if the model is measured as initialised
 
     @property
     def precision(self) -> str:
-        """The precision in which it was trained. It is measured in fp32."""
+        """The precision in which the model was trained; all models are measured in fp32."""
         return device.choose(self.config.device, self.config.precision).precision if self.folder else "fp32"
 
     def model(self) -> "GPT":
-        """Return a new copy of it in fp32 on the CPU, in training mode, with its last or initial weights."""
+        """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
         from training.build import OURS, initial_model
         from training.load_model import load_model
 
@@ -58,7 +58,7 @@ class Case:
         if self.folder is None:
             return initial_model(self.config, vocab_size)
         if self.run.diverged:
-            raise ConfigError(f"{self.folder}: it diverged, so it has no last weights to measure")
+            raise ConfigError(f"{self.folder}: the run diverged, so it has no last weights to measure")
         steps = checkpoint_file.saved_steps(self.folder / "checkpoints")
         if not steps:
             raise ConfigError(f"{self.folder}: no checkpoint; delete the folder, and run it again")
@@ -67,7 +67,7 @@ class Case:
         return load_model(loaded, vocab_size, (*OURS, *packages))
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
-        """Return the training batch of a step: tokens and targets, (rows, block_size) int64 both."""
+        """Return the training batch of a step: tokens and targets, both (rows, block_size) int64."""
         import torch
 
         from model.seeds import seed_for
@@ -86,7 +86,7 @@ class Case:
 
     @cached_property
     def run(self) -> load.Run:
-        """Its run, read back. Raises ConfigError if it cannot be read."""
+        """The model's run, read back. Raises ConfigError if the run cannot be read."""
         assert self.folder
         try:
             return load.load(self.folder)[0]
@@ -94,20 +94,20 @@ class Case:
             raise ConfigError(f"{self.folder}: {error}; delete the folder, and run it again") from None
 
     def loss(self) -> float:
-        """Return the last val/full_loss, in nats per token, at most the first val/loss, as which a run that
-        diverged counts (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
+        """Return min(last val/full_loss, first val/loss), in nats per token; the first val/loss for a run
+        that diverged (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
         first = float(self.run.curve("val/loss")[1][0])
         return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
 
 
 @dataclass
 class Cases:
-    """All models of one seed. ``cases["pre"]`` is an arm's model if no key is varied, ``cases.over("pre")``
-    are its models by their value."""
+    """All models of one seed. ``cases["pre"]`` is an arm's model if no key is varied; ``cases.over("pre")``
+    has the arm's models by the varied key's value."""
 
     seed: int
     every: list[Case] = field(default_factory=list)
-    others: list["Cases"] = field(default_factory=list)  # of the other seeds
+    others: list["Cases"] = field(default_factory=list)  # the models of each other seed
 
     @property
     def arms(self) -> list[str]:
@@ -123,14 +123,14 @@ class Cases:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurement of one seed: values by quantity, and (arm, x, y) points of the picture."""
+    """The measurement of one seed: values by quantity, and the picture's points (arm, x, y)."""
 
     values: Mapping[str, float]
     rows: list[tuple[str, Any, float]]
 
 
-def excerpt(characters: int, folder: Path) -> Path:
-    """Return a file with the first characters of data=shakespeare; write it if it does not exist."""
+def write_excerpt(characters: int, folder: Path) -> Path:
+    """Return a file with the first characters of data=shakespeare; write the file if it does not exist."""
     from data.corpora import shakespeare
 
     file = folder / f"shakespeare-{characters}.txt"
@@ -145,10 +145,10 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
     models: list[tuple[str, Scalar, list[str]]] = []
-    for (arm, of_arm), value in product(finding.arms.items(), values):
-        overrides = finding.all | of_arm | ({key: value} if key else {})
-        if few := EXCERPT.fullmatch(str(overrides.get("data.path"))):
-            overrides["data.path"] = str(excerpt(int(few[1]), out / "texts"))
+    for (arm, arm_overrides), value in product(finding.arms.items(), values):
+        overrides = finding.all | arm_overrides | ({key: value} if key else {})
+        if length := EXCERPT.fullmatch(str(overrides.get("data.path"))):
+            overrides["data.path"] = str(write_excerpt(int(length[1]), out / "texts"))
         models.append((arm, value, [app.quoted(override(*pair)) for pair in overrides.items()]))
     searching = app.search_path(config_dir)
     configs = app.composed_all("config", RunConfig, [[*arguments, *searching] for *_, arguments in models])
@@ -158,9 +158,9 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, tokens_of(config))
         data.check_length(config.model.block_size)
-        # How a run is watched is no part of its identity; findings share it if they watch it in the same way.
-        how = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-        runs_dir = str(out / "runs" / short_hash(how))
+        # Findings share a run if they watch it in the same way, though that is no part of a run's identity.
+        watching = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
+        runs_dir = str(out / "runs" / short_hash(watching))
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
@@ -172,4 +172,4 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
 
 
 def each_case(cases: list[Cases]) -> Iterator[Case]:
-    return (case for of_seed in cases for case in of_seed.every)
+    return (case for seed_cases in cases for case in seed_cases.every)

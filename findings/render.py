@@ -1,4 +1,4 @@
-"""Results in words: in the terminal, and as results/findings.md."""
+"""Write results for a reader: in the terminal, and as results/findings.md."""
 
 import math
 import os
@@ -12,10 +12,10 @@ from rich.text import Text
 
 from comparison.figures import save
 from comparison.table import markdown, number
-from findings.figure import picture
+from findings.figure import figure_spec
 from findings.finding import Expected, Finding, Overrides, override
 from findings.judging import Judged, Judgement, Verdict, judge
-from findings.running import Result, kept
+from findings.running import Result, find_result
 from system.terminal import duration
 
 COLORS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
@@ -33,17 +33,19 @@ Written by `python -m findings --docs`. How to read it: [docs/findings.md](../do
 
 
 class Entry:
-    """A finding with the results of it and of its control in the first of the folders that has them."""
+    """A finding, its result and its control's result, each from the first folder that has one."""
 
     def __init__(self, name: str, finding: Finding, folders: Sequence[Path]) -> None:
         def first(key: str, conditions: Finding) -> Result | None:
-            return next((result for folder in folders if (result := kept(key, conditions, folder))), None)
+            return next(
+                (result for folder in folders if (result := find_result(key, conditions, folder))), None
+            )
 
         control = finding.as_control()
         self.name, self.finding = name, finding
         self.result, self.control = first(name, finding), first(f"{name}-control", control)
         self.judgement = judge(finding, self.result.by_seed) if self.result else None
-        self.of_control = judge(control, self.control.by_seed) if self.control else None
+        self.control_judgement = judge(control, self.control.by_seed) if self.control else None
 
 
 def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
@@ -73,9 +75,9 @@ def verdict_of(judgement: Judgement | None) -> str:
 def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> RenderableType:
     """Return the verdict, and each quantity with its interval."""
     lines = [Text.assemble((str(judgement.verdict), COLORS[judgement.verdict]), f"  {name}: {finding.claim}")]
-    parts = judgement.quantities, judgement.conditions, judgement.because
+    groups = judgement.quantities, judgement.conditions, judgement.because
     kinds = "", "condition: ", "and, if the reason is right: "
-    for kind, quantities in zip(kinds, parts, strict=True):
+    for kind, quantities in zip(kinds, groups, strict=True):
         for judged in quantities:
             words = f"  {kind}{judged.quantity}: {interval(judged)} at {judged.interval.n} seeds; "
             words += f"expected {expectation(judged.expected)}: "
@@ -98,11 +100,11 @@ def listing(findings: Sequence[Entry]) -> RenderableType:
 
 
 def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> None:
-    """Write a table of all findings and a section of each into ``file``, and their pictures as SVG."""
+    """Write a table of all findings and a section on each into ``file``, and the pictures as SVG."""
     pictures.mkdir(parents=True, exist_ok=True)
     for entry in findings:
         if entry.result:
-            save(picture(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
+            save(figure_spec(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
     link = os.path.relpath(pictures, file.parent)
     file.write_text(document(findings, link), encoding="utf-8")
 
@@ -113,7 +115,7 @@ def document(findings: Sequence[Entry], pictures: str) -> str:
             "finding": f"[{entry.name}](#{entry.name})",
             "claim": entry.finding.claim,
             "verdict": f"**{verdict_of(entry.judgement)}**",
-            "its control": verdict_of(entry.of_control),
+            "its control": verdict_of(entry.control_judgement),
         }
         for entry in findings
     ]
@@ -170,6 +172,6 @@ def facts(entry: Entry) -> list[tuple[str, str]]:
         machine = f"{where.processor}, {where.precision}, torch {where.packages['torch']}"
         seeds = ", ".join(map(str, entry.result.by_seed))
         lines.append(("Measured", f"seeds {seeds}; {runs}measuring {duration(seconds.measuring)}; {machine}"))
-    if entry.of_control:
-        lines.append(("Control", f"{finding.control.what}: **{entry.of_control.verdict}**"))
+    if entry.control_judgement:
+        lines.append(("Control", f"{finding.control.what}: **{entry.control_judgement.verdict}**"))
     return lines

@@ -1,9 +1,9 @@
-"""From a finding to its numbers: train and measure what is missing, and keep both.
+"""Train and measure the models of a finding, and keep the runs and the numbers.
 
-    <out>/runs/          the runs, as train.py leaves them; findings share those that are the same
-    <out>/results/       a JSON for each finding and its control, named by what it was measured on and with
+    <out>/runs/          the runs, as train.py writes them; findings share a run that both need
+    <out>/results/       a JSON for each finding and each control; its name has a hash of models and code
 
-The same command again resumes: it finishes unfinished runs and reads back finished measurements.
+The same command resumes: it finishes unfinished runs and reads back finished measurements.
 """
 
 import importlib
@@ -32,7 +32,7 @@ from system.errors import ConfigError
 from system.files import small_text, write_atomically
 
 LARGEST = 2**24  # bytes of a result
-PARTS = ("model", "data", "diagnostics", "findings")  # the folders whose code makes and measures models
+PARTS = ("model", "data", "diagnostics", "findings")  # the folders of code that makes and measures models
 
 
 class Where(BaseModel):
@@ -43,16 +43,16 @@ class Where(BaseModel):
 
 
 class Seconds(BaseModel):
-    training: float  # of its runs, one after another
+    training: float  # the sum over the runs
     measuring: float
 
 
 class Result(BaseModel, ser_json_inf_nan="strings"):
-    """A measurement, as it is kept."""
+    """A measurement, as the JSON file keeps it."""
 
-    conditions: dict[str, Any]  # everything that it depends on, except the code
+    conditions: dict[str, Any]  # everything that the numbers depend on, except the code
     by_seed: dict[int, dict[str, float]]  # seed -> quantity -> value
-    rows: list[tuple[str, float | str, float]]  # the picture's points of all seeds: (arm, x, y)
+    rows: list[tuple[str, float | str, float]]  # the picture's points (arm, x, y) of all seeds
     seconds: Seconds
     where: Where  # the machine, as in environment.json, and the number of runs
 
@@ -66,7 +66,7 @@ def read(file: Path) -> Result | None:
 
 
 def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
-    """Return the result of a finding: the one that is kept, or a new measurement. Raises ConfigError and
+    """Read a finding's kept result, or measure the finding. Return the result. Raises ConfigError and
     DataError."""
     out = out.resolve()
     cases = all_cases(finding, out, config_dir)
@@ -81,16 +81,16 @@ def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None
     return result
 
 
-def kept(name: str, finding: Finding, folder: Path) -> Result | None:
-    """Return the newest result of a finding under its conditions, whatever code measured it."""
+def find_result(name: str, finding: Finding, folder: Path) -> Result | None:
+    """Return the newest kept result that has the finding's conditions, whatever code measured it."""
     files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
     results = map(read, sorted(files, key=lambda file: file.stat().st_mtime, reverse=True))
     return next((r for r in results if r and r.conditions == finding.conditions()), None)
 
 
 def content_hash(finding: Finding, cases: list[Cases]) -> str:
-    """Return eight digits that stand for the models, their texts, and the code that makes and measures them.
-    Expectations do not count."""
+    """Return a hash, eight hex digits, of the models, their texts, and the code that makes and measures the
+    models. Expectations are no part of the hash."""
     models = [
         [case.arm, case.value, identity.identity(case.config, case.precision, case.data.fingerprint)]
         for case in each_case(cases)
@@ -98,13 +98,13 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
     code = [
         file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).rglob("*.py"))
     ]
-    code.append(source(finding.measure))  # which may be outside the project
+    code.append(source(finding.measure))  # the function may be outside the project
     return identity.short_hash({"conditions": finding.conditions(), "models": models, "code": code})
 
 
 def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:
-    """Train the models whose runs have not ended, by one sweep. Raises ConfigError if a run failed, and
-    Interrupted at a signal, which the sweep received, too."""
+    """Train, in one sweep, the models whose runs have not ended. Raises ConfigError if a run failed, and
+    Interrupted at a signal, which is passed on to the sweep."""
     pending = {case.folder: case for case in each_case(cases) if case.folder and not has_ended(case.folder)}
     if not pending:
         return
@@ -114,7 +114,7 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     command += [f"--config-dir={config_dir}"] if config_dir else []
     received: list[int] = []
 
-    def forward(number: int, frame: Any) -> None:  # does not wait for the sweep: the code below does
+    def forward(number: int, frame: Any) -> None:  # sweep.wait below waits for the end of the sweep
         received.append(number)
         sweep.send_signal(number)
 
@@ -124,7 +124,7 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     if received:
         raise signals.Interrupted(received[0])
     if status:
-        raise ConfigError("some of its runs failed, see above; the same command tries them again")
+        raise ConfigError("some of the finding's runs failed, see above; the same command tries them again")
 
 
 def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
@@ -134,10 +134,10 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
     function = import_function(finding.measure)
     torch.use_deterministic_algorithms(True)
     by_seed: dict[int, Measured] = {}
-    console, began = Console(stderr=True), time.perf_counter()
-    shown: dict[str, Any] = {"console": console, "disable": not console.is_terminal, "transient": True}
-    for of_seed in track(cases, f"measuring {name}", **shown):
-        measured = by_seed[of_seed.seed] = function(of_seed, **finding.options)
+    console, start = Console(stderr=True), time.perf_counter()
+    progress: dict[str, Any] = {"console": console, "disable": not console.is_terminal, "transient": True}
+    for seed_cases in track(cases, f"measuring {name}", **progress):
+        measured = by_seed[seed_cases.seed] = function(seed_cases, **finding.options)
         if missing := [quantity for quantity in finding.quantities() if quantity not in measured.values]:
             available = ", ".join(map(repr, measured.values))
             raise ConfigError(f"{finding.measure} returns no {missing[0]!r}; it returns {available}")
@@ -151,7 +151,7 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
         conditions=finding.conditions(),
         by_seed={seed: dict(measured.values) for seed, measured in by_seed.items()},
         rows=[row for measured in by_seed.values() for row in measured.rows],
-        seconds=Seconds(training=training, measuring=time.perf_counter() - began),
+        seconds=Seconds(training=training, measuring=time.perf_counter() - start),
         where=Where(**machine, runs=len(runs)),
     )
 
@@ -162,4 +162,4 @@ def import_function(target: str) -> Callable[..., Measured]:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"measure: {target} cannot be imported ({error}); check its name") from None
+        raise ConfigError(f"measure: {target} cannot be imported ({error}); check the name") from None

@@ -1,4 +1,4 @@
-"""Measurements of models as initialised, in fp32: gradients, the stream and its directions, by depth."""
+"""Measure models as initialised, in fp32: gradients, and variance and direction of the stream, by depth."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -55,8 +55,8 @@ def gradient_slopes(cases: Cases) -> Measured:
 
 
 def gradient_order(cases: Cases) -> Measured:
-    """ln of the last block's ‖∂loss/∂W₂‖ in post-norm over that in pre-norm, the mean over depths, by
-    initialization. Arms are called ``post, xavier`` and so on."""
+    """ln(post / pre) of the last block's ‖∂loss/∂W₂‖ in post-norm and pre-norm, averaged over depths, for
+    each initialization. Arms are called ``post, xavier`` and so on."""
     gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
     values = {}
     for init in ("xavier", "gpt2"):
@@ -66,7 +66,7 @@ def gradient_order(cases: Cases) -> Measured:
 
 
 def gradient_profile(cases: Cases) -> Measured:
-    """‖∂loss/∂W₂‖ of the last block over that of the first, and over that of the second."""
+    """‖∂loss/∂W₂‖ of the blocks: last / first, and last / second."""
     gradients = {arm: mlp_gradients(cases[arm]) for arm in cases.arms}
     values = {f"last / first, {arm}": norms[-1] / norms[0] for arm, norms in gradients.items()}
     values |= {f"last / second, {arm}": norms[-1] / norms[1] for arm, norms in gradients.items()}
@@ -74,15 +74,15 @@ def gradient_profile(cases: Cases) -> Measured:
 
 
 def stream_variances(case: Case, idx: Tensor) -> list[float]:
-    """Return the variance of the stream, over all its numbers, after the embedding and after each block."""
+    """Return the variance of the stream, over all its numbers, after the embedding and each block."""
     streams = block_effects.stream(case.model().eval(), idx)
     return [float(x.double().var(correction=0)) for x in streams]
 
 
 def variance_at_init(cases: Cases) -> Measured:
-    """The growth of the stream's variance. What the second half of the blocks adds over what the quarter
-    before adds is 2 if it grows linearly, as in pre-norm, and 1 if it grows as ln ℓ, as with
-    LayerNorm-Scaling. In peri a branch adds 1; in post the variance is 1."""
+    """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
+    quarter before adds. It is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ, as with
+    LayerNorm-Scaling. In peri a branch adds a variance of 1; in post the variance is 1."""
     variances = {arm: stream_variances(cases[arm], cases[arm].batch()[0]) for arm in cases.arms}
 
     def doubling(arm: str) -> float:
@@ -99,17 +99,17 @@ def variance_at_init(cases: Cases) -> Measured:
     return Measured(values, as_points({arm: by_depth(y) for arm, y in variances.items()}))
 
 
-def turning(case: Case) -> list[float]:
-    """Return 1 − cos(x_ℓ₋₁, x_ℓ) of each block ℓ, the mean over tokens."""
+def block_turns(case: Case) -> list[float]:
+    """Return 1 − cos(x_ℓ₋₁, x_ℓ) of each block ℓ, averaged over tokens; x_ℓ is the stream after block ℓ."""
     streams = block_effects.stream(case.model().eval(), case.batch()[0])
     return [float(1 - block_effects.cosines(x, y).mean()) for x, y in pairwise(streams)]
 
 
 def angles_at_init(cases: Cases) -> Measured:
-    """A block of a pre-norm model adds a vector of about constant size to a stream whose square grows by
-    that: a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is normalized, and it does not
-    fall."""
-    angles = {arm: by_depth(turning(cases[arm]), 1) for arm in cases.arms}
+    """The slope of ln(1 − cos) against ln ℓ, from block 2. In pre-norm each block adds a vector of about the
+    same size to the stream: a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is
+    normalized after each branch, and 1 − cos does not fall."""
+    angles = {arm: by_depth(block_turns(cases[arm]), 1) for arm in cases.arms}
     slopes = {
         f"slope of {arm}": log_slope({block: y for block, y in points.items() if block >= 2})
         for arm, points in angles.items()

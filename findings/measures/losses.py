@@ -1,5 +1,4 @@
-"""Measurements of the losses of trained models: val/full_loss, in nats per token. A run that diverged counts
-as its initial loss."""
+"""Measure losses of trained models: val/full_loss, in nats per token; the initial loss if it diverged."""
 
 import math
 from collections.abc import Mapping
@@ -18,15 +17,15 @@ def losses(cases: Cases) -> dict[str, float]:
     return {arm: cases[arm].loss() for arm in cases.arms}
 
 
-def curves(chosen: Mapping[str, Case]) -> Points:
+def loss_curves(cases: Mapping[str, Case]) -> Points:
     """Return val/loss by step of each arm, for the picture."""
     return as_points(
-        {arm: dict(zip(*case.run.curve("val/loss"), strict=True)) for arm, case in chosen.items()}
+        {arm: dict(zip(*case.run.curve("val/loss"), strict=True)) for arm, case in cases.items()}
     )
 
 
 def all_curves(cases: Cases) -> Points:
-    return curves({arm: cases[arm] for arm in cases.arms})
+    return loss_curves({arm: cases[arm] for arm in cases.arms})
 
 
 def final_losses(cases: Cases) -> Measured:
@@ -39,8 +38,8 @@ def final_losses(cases: Cases) -> Measured:
 
 
 def warm_up(cases: Cases) -> Measured:
-    """The cost of leaving out the warm-up, by placement. Arms are called ``post, none`` and ``post,
-    warm-up``."""
+    """The loss without minus the loss with warm-up, for each placement. Arms are called ``post, none`` and
+    ``post, warm-up``."""
     final = losses(cases)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
     for placement in dict.fromkeys(arm.split(", ")[0] for arm in cases.arms):
@@ -49,72 +48,72 @@ def warm_up(cases: Cases) -> Measured:
     return Measured(values, all_curves(cases))
 
 
-# each at its own best learning rate
+# Each arm at its own best learning rate.
 
 
-def by_value(cases: Cases, arm: str) -> Table:
-    """Return the loss at each value of the varied key, from the smallest."""
+def loss_by_value(cases: Cases, arm: str) -> Table:
+    """Return the arm's loss at each value of the varied key, in ascending order of the values."""
     return dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
 
 
 def tables_of(cases: Cases) -> dict[str, Table]:
-    return {arm: by_value(cases, arm) for arm in cases.arms}
+    return {arm: loss_by_value(cases, arm) for arm in cases.arms}
 
 
 def best_rate(cases: Cases, arm: str) -> float:
-    """Return the rate with the lowest mean loss over the other seeds: this one has no part in the choice."""
-    tables = [by_value(other, arm) for other in cases.others]
+    """Return the rate with the lowest mean loss over the other seeds, so no seed chooses its own rate."""
+    tables = [loss_by_value(other, arm) for other in cases.others]
     return min(tables[0], key=lambda rate: float(np.mean([table[rate] for table in tables])))
 
 
 def is_edge(value: float, table: Table) -> float:
-    """Return 1 if the value is the smallest or largest that was tried: a better one may lie beyond."""
-    return float(value in (min(table), max(table)))
+    """Return 1 if the value is the table's smallest or largest, else 0: a better value may lie beyond."""
+    return 1.0 if value in (min(table), max(table)) else 0.0
 
 
 def last_below(table: Table, limit: float, upwards: bool = True) -> float:
-    """Return the value, starting from the best one, at which the loss first crosses a limit, by linear
-    interpolation in the logarithm of the value; the last value that was tried if it never does."""
+    """Return the value at which the loss first exceeds the limit, going from the best value ``upwards`` or
+    downwards, interpolated linearly in the value's logarithm; the last value if the loss never does."""
     values = sorted(table, reverse=not upwards)
     last = min(table, key=lambda value: table[value])
     for value in values[values.index(last) + 1 :]:
         if table[value] > limit:
-            part = (limit - table[last]) / (table[value] - table[last])
-            return math.exp(math.log(last) + part * (math.log(value) - math.log(last)))
+            fraction = (limit - table[last]) / (table[value] - table[last])
+            return math.exp(math.log(last) + fraction * (math.log(value) - math.log(last)))
         last = value
     return last
 
 
-def val_loss(case: Case, part: float) -> float:
-    """Return val/loss after a part of the steps, by linear interpolation between evaluations."""
+def val_loss(case: Case, fraction: float) -> float:
+    """Return val/loss after a fraction of the steps, by linear interpolation between evaluations."""
     steps, losses = case.run.curve("val/loss")
-    return float(np.interp(part * case.config.train.steps, steps, losses))
+    return float(np.interp(fraction * case.config.train.steps, steps, losses))
 
 
 def at_best_rate(cases: Cases) -> Measured:
-    """Each arm's loss at its own best rate relative to the first arm's; how much larger that ratio (of
-    val/loss) is at the end than halfway; and log10 of the highest rate at which its loss is within 10 % of
-    its best, over the first arm's."""
+    """Each arm compared with the first, each at its own best rate: loss / first arm's loss − 1; the ratio of
+    val/loss at the end minus that ratio halfway; and log10(highest rate / first arm's highest rate), where
+    the highest rate is the one up to which an arm's loss is within 10 % of its lowest."""
     best = {arm: best_rate(cases, arm) for arm in cases.arms}
     tables = tables_of(cases)
     final = {arm: tables[arm][best[arm]] for arm in cases.arms}
     highest = {arm: last_below(table, 1.1 * min(table.values())) for arm, table in tables.items()}
     halfway, at_end = (
-        {arm: val_loss(cases.over(arm)[best[arm]], part) for arm in cases.arms} for part in (0.5, 1.0)
+        {arm: val_loss(cases.over(arm)[best[arm]], fraction) for arm in cases.arms} for fraction in (0.5, 1.0)
     )
     values = {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in cases.arms}
     first, *others = cases.arms
     for arm in others:
-        closing = at_end[arm] / at_end[first] - halfway[arm] / halfway[first]
+        change = at_end[arm] / at_end[first] - halfway[arm] / halfway[first]
         values[f"{arm} / {first} − 1"] = final[arm] / final[first] - 1
-        values[f"{arm} / {first}, at the end − halfway"] = closing
+        values[f"{arm} / {first}, at the end − halfway"] = change
         values[f"log10 of {arm}'s highest rate / {first}'s"] = math.log10(highest[arm] / highest[first])
     return Measured(values, as_points(tables))
 
 
 def steps_to(case: Case, loss: float) -> float:
-    """Return the step at which val/loss is first as low, by linear interpolation between evaluations;
-    infinite if it never is."""
+    """Return the step at which val/loss first reaches ``loss``, by linear interpolation between evaluations;
+    infinity if val/loss never does."""
     steps, values = case.run.curve("val/loss")
     low = np.flatnonzero(values <= loss)
     if not len(low):
@@ -124,21 +123,22 @@ def steps_to(case: Case, loss: float) -> float:
 
 
 def steps_to_loss(cases: Cases, target: str) -> Measured:
-    """The steps of arm ``target`` to its final loss over those of each arm to the same loss, each at its own
-    best rate: above 1 is faster, 0 never gets there."""
+    """For each arm, how many times faster than ``target`` it reaches the loss that ``target`` ends at:
+    target's steps / the arm's steps, each at its own best rate; 0 if the arm never reaches it. The goal is a
+    val/loss, which runs log at many steps; val/full_loss, which the finding reports, they log once."""
     best = {arm: best_rate(cases, arm) for arm in cases.arms}
-    chosen = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
-    goal = val_loss(chosen[target], 1.0)
-    needed = {arm: steps_to(case, goal) for arm, case in chosen.items()}
+    best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
+    goal = val_loss(best_case[target], 1.0)
+    needed = {arm: steps_to(case, goal) for arm, case in best_case.items()}
     values = {f"{target}'s steps / {arm}'s": needed[target] / steps for arm, steps in needed.items()}
-    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], by_value(cases, arm)) for arm in best}
-    return Measured(values | {f"loss of {target}": chosen[target].loss()}, curves(chosen))
+    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], loss_by_value(cases, arm)) for arm in best}
+    return Measured(values | {f"loss of {target}": best_case[target].loss()}, loss_curves(best_case))
 
 
 def rate_sensitivity(cases: Cases) -> Measured:
-    """Learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, §2.2), the second arm's
-    minus the first's, and log10 of the second's highest trainable rate over the first's: at which the loss is
-    within 0.2 nats of the arm's lowest."""
+    """Learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, §2.2); the second arm's
+    minus the first's; and log10(second arm's highest rate / first arm's), where the highest rate is the one
+    up to which an arm's loss is within 0.2 nats of its lowest."""
     tables = tables_of(cases)
     initial = float(cases.every[0].run.curve("val/loss")[1][0])
     values, highest = {}, {}
@@ -153,9 +153,9 @@ def rate_sensitivity(cases: Cases) -> Measured:
 
 
 def batch_sizes(cases: Cases) -> Measured:
-    """The cost of micro-batches of one row over those of all rows: in val/full_loss, on running estimates,
-    and in val/loss on the statistics of such micro-batches, if the model has any. The varied key is
-    train.grad_accum."""
+    """The loss with the smallest micro-batches minus the loss with the largest: val/full_loss, which uses
+    running estimates, and val/loss on the statistics of such micro-batches, if the model has a norm that
+    uses them. The varied key is train.grad_accum."""
     values, tables = {}, {}
     for arm in cases.arms:
         by_rows = {case.config.train.batch_size // int(n): case for n, case in cases.over(arm).items()}
@@ -170,7 +170,7 @@ def batch_sizes(cases: Cases) -> Measured:
 
 
 def data_regimes(cases: Cases) -> Measured:
-    """Each norm's loss relative to LayerNorm's and to DyT's, with few data and with many. Arms are called
+    """Each norm's loss / LayerNorm's − 1 and / DyT's − 1, with little data and with much. Arms are called
     ``dyt, starved`` and ``dyt, rich``."""
     final = losses(cases)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
@@ -184,9 +184,9 @@ def data_regimes(cases: Cases) -> Measured:
 
 
 def trainable_scales(cases: Cases, learned: float) -> Measured:
-    """The range of initialization scales from which a model learns, in decades: log10 of the largest over the
-    smallest at which its loss ends at or below ``learned``, as ``last_below`` finds them from the best one; 0
-    if there is none. The varied key is model.init_scale."""
+    """The range of initialization scales from which a model learns, in decades: log10(largest / smallest
+    scale whose final loss is at most ``learned``), going from the best scale as ``last_below`` does; 0 if no
+    scale is below. The varied key is model.init_scale."""
     tables = tables_of(cases)
     decades = {}
     for arm, table in tables.items():

@@ -1,4 +1,4 @@
-"""Measurements of norms in models as initialised: what they depend on, and how precisely they compute."""
+"""Measure norms in models as initialised: what a norm's output depends on, and how precise it is."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,20 +14,20 @@ from diagnostics import norm_maps
 from findings.measures.at_init import as_points, log_slope
 from findings.models import UNSEEN, Case, Cases, Measured
 
-BATCHES = 24  # over which a fluctuation is measured
+BATCHES = 24  # number of batches by which a fluctuation is measured
 
 
 @torch.no_grad()
-def change(logits: Tensor, reference: Tensor) -> float:
-    """Return the largest difference, in standard deviations of the reference."""
+def largest_change(logits: Tensor, reference: Tensor) -> float:
+    """Return max |logits − reference| / std(reference)."""
     return float((logits - reference).abs().max() / reference.std())
 
 
 @torch.no_grad()
 def test_time_identity(cases: Cases) -> Measured:
-    """The largest change of the logits of a row, in standard deviations of the logits: from training mode to
-    evaluation mode; alone in the batch instead of among others, in training mode; and cut to half its
-    length."""
+    """The largest change of a row's logits, in standard deviations of the logits: in evaluation mode instead
+    of training mode; alone in the batch instead of among other rows, in training mode; and cut to half the
+    row's length."""
     values: dict[str, float] = {}
     rows: list[tuple[str, Any, float]] = []
     for arm in cases.arms:
@@ -37,9 +37,9 @@ def test_time_identity(cases: Cases) -> Measured:
         alone, short = model(idx[:1]), model(idx[:, :T])
         evaluated = model.eval()(idx)
         changes = {
-            "evaluation": change(evaluated, in_training),
-            "alone in the batch": change(alone, in_training[:1]),
-            "half of the length": change(short, in_training[:, :T]),
+            "evaluation": largest_change(evaluated, in_training),
+            "alone in the batch": largest_change(alone, in_training[:1]),
+            "half of the length": largest_change(short, in_training[:, :T]),
         }
         values |= {f"{arm}: {what}": value for what, value in changes.items()}
         rows += [(arm, what, max(value, 1e-8)) for what, value in changes.items()]
@@ -63,29 +63,29 @@ def exact(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def cancellation(cases: Cases, offsets: list[float]) -> Measured:
-    """The largest error of a normalized row in fp32 against fp64, with its mean so many standard deviations
-    from 0.
+    """The largest error of normalized rows in fp32, compared with fp64, for rows whose mean is ``offsets``
+    standard deviations from 0.
 
-    The difference E[x²] − E[x]² loses two digits for each digit of the offset. Once none are left it can be
-    negative, and its root NaN.
+    The difference E[x²] − E[x]² loses two digits for each digit of the offset. Once no digit is left, the
+    difference can be negative, and its root NaN.
     """
     width = cases[cases.arms[0]].config.model.n_embd
     noise = torch.randn(256, width, generator=torch.Generator().manual_seed(cases.seed))
     ways = {arm: cases[arm].model().final for arm in cases.arms} | {"one pass": one_pass}
     errors: dict[str, dict[float, float]] = {way: {} for way in ways}
-    lost = {}
+    nan_share = {}
     for offset in offsets:
         x = noise + offset
         for way, normalize in ways.items():
             y = normalize(x)
             finite = y.isfinite().all(-1)
             errors[way][offset] = float((y[finite].double() - exact(x)[finite]).abs().max())
-        lost[offset] = float((~finite).float().mean())  # of the last way, one pass
-    grows = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
+        nan_share[offset] = float((~finite).float().mean())  # of "one pass", the last of ``ways``
+    growing = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
     far = max(offsets)
     values = {
-        "one pass: slope of its error": log_slope(grows),
-        "one pass: largest share of rows that are NaN": max(lost.values()),
+        "one pass: slope of its error": log_slope(growing),
+        "one pass: largest share of rows that are NaN": max(nan_share.values()),
         "layernorm: largest error": max(errors["layernorm"].values()),
         "log10 of torch_layernorm's error / layernorm's, farthest out": math.log10(
             errors["torch_layernorm"][far] / errors["layernorm"][far]
@@ -96,9 +96,9 @@ def cancellation(cases: Cases, offsets: list[float]) -> Measured:
 
 @torch.no_grad()
 def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
-    """Return, by site, how the batch means of a norm's inputs fluctuate over batches of tokens (B, T) in
-    training mode: the standard deviation of a channel's batch mean, in standard deviations of the channel;
-    the root mean square over channels. For n independent values per batch it is 1/√n."""
+    """Return, by site, how much the batch means of a norm's inputs fluctuate over batches of tokens (B, T),
+    in training mode: std(a channel's batch mean) / std(the channel), as root mean square over channels. For n
+    independent values per batch the fluctuation is 1/√n."""
     model = case.model()
     moments: dict[str, list[Tensor]] = {site: [] for site in norm_maps.norms(model)}  # (2, C) of each batch
 
@@ -111,24 +111,24 @@ def fluctuations(case: Case, batches: Iterable[Tensor]) -> dict[str, float]:
     for idx in batches:
         model(idx)
     result = {}
-    for site, of_batches in moments.items():
-        means, squares = torch.stack(of_batches, dim=1)  # (batches, C) both
+    for site, batch_moments in moments.items():
+        means, squares = torch.stack(batch_moments, dim=1)  # both (batches, C)
         variances = squares.mean(0) - means.mean(0).square()
         result[site] = float((means.var(0) / variances).mean().sqrt())
     return result
 
 
 def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) -> Measured:
-    """The fluctuation of BatchNorm's batch means before a block's attention, against the rows and against the
-    time steps of a batch."""
+    """The fluctuation of BatchNorm's batch means before a block's attention, by the number of rows and by the
+    number of time steps of a batch."""
     case = cases["batchnorm"]
     site = f"{block % case.config.model.n_layer:02d}.attn.pre"
 
-    def at(B: int, T: int) -> float:  # noqa: N803
+    def fluctuation(B: int, T: int) -> float:  # noqa: N803
         return fluctuations(case, (case.batch(step, B)[0][:, :T] for step in range(BATCHES)))[site]
 
-    by_rows = {B: at(B, lengths[-1]) for B in rows}
-    by_length = {T: at(rows[-1], T) for T in lengths}
+    by_rows = {B: fluctuation(B, lengths[-1]) for B in rows}
+    by_length = {T: fluctuation(rows[-1], T) for T in lengths}
     points = [(f"rows, of {lengths[-1]} time steps", B, y) for B, y in by_rows.items()]
     points += [(f"time steps, of {rows[-1]} rows", T, y) for T, y in by_length.items()]
     slopes = {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}
@@ -136,8 +136,8 @@ def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) 
 
 
 def text_batches(case: Case, way: str) -> Iterator[Tensor]:
-    """Yield tokens (B, T) of the training split: windows from ``anywhere``, as in training; ``one by one``,
-    each token from anywhere; or ``in a row``, windows that follow one another from anywhere."""
+    """Yield tokens (B, T) of the training split, in a ``way``: "anywhere", random windows, as in training;
+    "one by one", random tokens; or "in a row", windows that follow one another from a random start."""
     B, T = case.config.train.batch_size, case.config.model.block_size
     random = torch.Generator().manual_seed(case.config.seed)
     for step in range(BATCHES):
@@ -152,8 +152,8 @@ def text_batches(case: Case, way: str) -> Iterator[Tensor]:
 
 
 def batch_fluctuation(cases: Cases, way: str) -> Measured:
-    """The fluctuation of BatchNorm's batch means over that of as many independent values, the mean over the
-    norms of the blocks: for batches drawn in a ``way`` of text_batches, and for windows in a row."""
+    """The fluctuation of BatchNorm's batch means / the fluctuation of as many independent values, averaged
+    over the norms of the blocks: for batches drawn in a ``way`` of text_batches, and for windows in a row."""
     case = cases["batchnorm"]
     independent = (case.config.train.batch_size * case.config.model.block_size) ** -0.5
     values, rows = {}, []

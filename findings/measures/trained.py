@@ -1,4 +1,4 @@
-"""Measurements of trained models, with their last weights, in fp32."""
+"""Measure trained models, with their last weights, in fp32."""
 
 from functools import partial
 from typing import Any
@@ -14,13 +14,13 @@ from findings.models import UNSEEN, Case, Cases, Measured
 from training.loss import cross_entropy
 
 Numbers = NDArray[Any]
-WINDOWS = 64  # of the validation split on which a model is measured
+WINDOWS = 64  # number of windows of the validation split on which a model is measured
 
 
 def variance_trained(cases: Cases) -> Measured:
-    """The growth of the stream's variance: what the second half of the blocks adds over what the first half
-    adds, 1 if it grows linearly and more if exponentially; and its largest over its smallest after a
-    block."""
+    """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
+    first half adds, which is 1 for linear growth and more for exponential growth; and the largest variance
+    after a block / the smallest."""
     variance = {arm: stream_variances(cases[arm], cases[arm].windows(WINDOWS)[0]) for arm in cases.arms}
     values = {}
     for arm, y in variance.items():
@@ -47,8 +47,8 @@ def removable_blocks(cases: Cases) -> Measured:
 
 
 def angles_trained(cases: Cases) -> Measured:
-    """The angular distance over each block: its slope against the block, except the last one, which Gromov et
-    al. 2024 (arXiv 2403.17887) find to turn the stream more again."""
+    """The angular distance that each block turns the stream: the slope against the block number, without the
+    last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
     values, rows = {}, []
     for arm in cases.arms:
         case = cases[arm]
@@ -60,9 +60,8 @@ def angles_trained(cases: Cases) -> Measured:
 
 
 @torch.no_grad()
-def gap(case: Case, rows: int) -> float:
-    """Return the loss in training mode minus that in evaluation mode, on the same batches of ``rows``, in
-    nats."""
+def mode_gap(case: Case, rows: int) -> float:
+    """Return the loss in training mode minus that in evaluation mode, in nats, on batches of ``rows``."""
     model, differences = case.model(), []
     for step in range(256 // rows):
         x, y = case.batch(UNSEEN + step, rows)
@@ -72,26 +71,26 @@ def gap(case: Case, rows: int) -> float:
 
 
 def evaluation_gap(cases: Cases, sizes: list[int]) -> Measured:
-    """The cost of using the statistics of batches of so many rows: 0 for a norm that does not use the
-    batch."""
-    gaps = {(arm, rows): gap(cases[arm], rows) for arm in cases.arms for rows in sizes}
+    """The loss with the statistics of batches of each of ``sizes`` rows minus the loss in evaluation mode; 0
+    for a norm that does not use the batch."""
+    gaps = {(arm, rows): mode_gap(cases[arm], rows) for arm in cases.arms for rows in sizes}
     values = {f"{arm}, {rows} rows: training − evaluation": loss for (arm, rows), loss in gaps.items()}
     return Measured(values, [(arm, rows, loss) for (arm, rows), loss in gaps.items()])
 
 
 def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
-    """The correlation of DyT's α with 1 / std of its input: over training, the mean over norms; and at the
-    end, over the norms.
+    """The correlation of DyT's α with 1 / std of the norm's input: over the steps of training, averaged over
+    the norms; and over the norms, at the end of training.
 
     Args:
-        shuffled: permute the αs at random, each norm's over time and the last ones over the norms.
+        shuffled: permute α at random: each norm's over the steps, and the last ones over the norms.
     """
     case, random = cases["dyt"], np.random.default_rng(cases.seed)
     sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
     over_time, rows, last = [], [], []
     for site in sites:
         steps, alpha = case.run.curve(f"norm.alpha/{site}")
-        evenly = steps % case.config.stats.every == 0  # more are logged at the start
+        evenly = steps % case.config.stats.every == 0  # the first steps are logged more often
         alpha, inverse = alpha[evenly], 1 / case.run.curve(f"act.std/{site}.in")[1][evenly]
         alpha = random.permutation(alpha) if shuffled else alpha
         over_time.append(correlation(alpha, inverse))
@@ -113,8 +112,8 @@ def correlation(x: Numbers, y: Numbers) -> float:
 
 
 def s_shaped_maps(cases: Cases) -> Measured:
-    """The part of a norm's map that a tanh explains and a straight line does not, R² minus R², of the norms
-    of the last block and of the first."""
+    """R² of a tanh fitted to a norm's map minus R² of a straight line, averaged over the norms of a block: in
+    the last block, and in the last block minus the first."""
     values, rows = {}, []
     for arm in cases.arms:
         case = cases[arm]

@@ -13,7 +13,7 @@ TRAINED = [name for name, finding in FINDINGS.items() if finding.trains]
 
 
 def committed(name: str, finding: Finding) -> running.Result:
-    result = running.kept(name, finding, RESULTS)
+    result = running.find_result(name, finding, RESULTS)
     assert result, f"{name}: no result under its conditions; python -m findings {name}, then --docs"
     return result
 
@@ -55,10 +55,10 @@ def test_measured_again_without_training_it_has_the_same_numbers_and_its_control
     """On its first three seeds, within what another processor rounds differently."""
     finding, control = FINDINGS[name], FINDINGS[name].as_control()
     before = committed(name, finding).by_seed
-    again = running.obtain(name, finding.under({}, finding.seeds[:3]), tmp_path).by_seed
+    again = running.obtain(name, finding.with_overrides({}, finding.seeds[:3]), tmp_path).by_seed
     for seed, values in again.items():
         assert values == pytest.approx(before[seed], rel=0.02, abs=2e-4)
-    control = control.under({}, control.seeds[:4])
+    control = control.with_overrides({}, control.seeds[:4])
     assert judge(control, running.obtain(name, control, tmp_path).by_seed).verdict != Verdict.PASS
 
 

@@ -21,7 +21,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Cases]]
     """The models of our findings, on these seeds."""
     out = tmp_path_factory.mktemp("findings")
     names = ("gradient_slopes", "variance_at_init", "angles_at_init")
-    return {name: all_cases(load_findings()[name].under({}, list(SEEDS)), out) for name in names}
+    return {name: all_cases(load_findings()[name].with_overrides({}, list(SEEDS)), out) for name in names}
 
 
 def vocabulary(cases: Cases) -> int:
