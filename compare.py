@@ -1,12 +1,12 @@
 """Compare runs: which norm, where, by how much, and is it noise?
 
-    python compare.py runs                                  table, and report/index.html
-    python compare.py runs --where placement=pre            only some of them
-    python compare.py runs --baseline norm=batchnorm        a baseline other than layernorm in pre
-    python compare.py runs --over model.n_layer             the mean over the values of a key
-    python compare.py runs/A runs/B                         two runs: where they part
+    python compare.py runs                                  a table, and report/index.html
+    python compare.py runs --where placement=pre            only the runs with this value
+    python compare.py runs --baseline norm=batchnorm        another baseline than layernorm in pre
+    python compare.py runs --over model.n_layer             average over the values of a key
+    python compare.py runs/A runs/B                         the step at which two runs part
 
-Read it from the bottom. It imports neither torch nor a model.
+Read this file from the bottom. compare.py imports neither torch nor a model.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from system.terminal import escaped
 
 
 def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that have ended, and what was passed over, with the reasons."""
+    """Return the runs that have ended, and a line on each folder that is passed over, with the reason."""
     runs: dict[str, Run] = {}
     passed_over = []
     for folder in find_runs(paths):
@@ -45,7 +45,7 @@ def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     return list(runs.values()), passed_over
 
 
-def report_of(args: argparse.Namespace) -> Report:
+def load_report(args: argparse.Namespace) -> Report:
     runs, passed_over = load_all(args.runs)
     for condition in args.where:
         runs = select(runs, condition)
@@ -59,7 +59,7 @@ def report_of(args: argparse.Namespace) -> Report:
 
 
 def compare(args: argparse.Namespace, console: Console) -> None:
-    report = report_of(args)
+    report = load_report(args)
     console.print(table.render(report))
     from comparison.write import write_report  # Jinja2 and the drawing library, after the table is printed
 
@@ -85,7 +85,7 @@ def watch(args: argparse.Namespace, console: Console) -> None:
     while True:
         with console.capture() as printed:
             try:
-                console.print(table.render(report_of(args)))
+                console.print(table.render(load_report(args)))
             except ComparisonError as error:  # for example, no run has ended yet
                 console.print(Text(escaped(str(error))))
         if printed.get() != shown:
@@ -107,7 +107,7 @@ def main() -> None:
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
     add("--over", metavar="KEY", action="append", default=[], help="average over a key")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only these runs")
-    add("--mixed", action="store_true", help="also runs with other data, lengths or evaluations")
+    add("--mixed", action="store_true", help="also compare runs with other data, lengths or evaluations")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch; default: 5")

@@ -1,1 +1,1 @@
-"""Run folders → statistics → figures and reports. Imports no torch, so it starts at once."""
+"""Compare runs: run folders → statistics → figures and reports. Imports no torch, to start at once."""

@@ -1,4 +1,4 @@
-"""Caveats of a comparison: how rates were chosen, the data regime, what else differs, and what it costs."""
+"""Caveats of a comparison: the choice of rates, the data regime, other differences, and costs."""
 
 import math
 from collections import defaultdict
@@ -14,7 +14,7 @@ from comparison.rates import Family
 
 
 def rates(families: Sequence[Family], chosen_elsewhere: bool) -> str:
-    """Return how the learning rates were chosen, which decides what the table can mean."""
+    """Return a sentence on how the learning rates were chosen, which decides what the table can mean."""
     used = sorted({rate for family in families for rate in family.rates})
     tried = grouping.join(f"{rate:g}" for rate in used)
     if chosen_elsewhere:
@@ -35,7 +35,7 @@ def rates(families: Sequence[Family], chosen_elsewhere: bool) -> str:
 
 
 def regime(runs: Sequence[Run]) -> str:
-    """Return what the models were trained on, without which no comparison of them means much."""
+    """Return a sentence on the data and the length of training, without which a comparison says little."""
     tokens = [run.environment["data"].get("train_tokens", 0) for run in runs]
     trained = [grouping.trained_tokens(run) for run in runs]
     parts = [
@@ -55,7 +55,7 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def couplings(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence on the settings that norm and placement decided, as a final norm; nothing if none."""
+    """Return a sentence on the settings that norm and placement decide, such as the final norm, if any."""
     keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
     deciding = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
     settled = [run.environment.get("settled", {}) for run in runs]
@@ -69,14 +69,14 @@ def couplings(runs: Sequence[Run]) -> list[str]:
         usual = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
         others = {value: dict.fromkeys(who) for value, who in by_value.items() if value != usual}
         words = [f"{value} for {grouping.join(who)}" for value, who in others.items()]
-        words += [f"{'else ' * bool(words)}{usual}"] if usual is not None else []
+        words += [f"else {usual}" if words else usual] if usual is not None else []
         sentences.append(f"{key}={', '.join(words)}")
     return [f"Settled by norm and placement: {'; '.join(sentences)}."] if sentences else []
 
 
 def finite_gaps(runs: Sequence[Run]) -> list[float]:
-    """Return val/full_loss minus the mean training loss of the last tenth of the steps, of each finished run
-    that has both."""
+    """Return val/full_loss − the mean training loss of the last tenth of the steps, for each finished run
+    that has both losses."""
     gaps = []
     for run in runs:
         steps, losses = run.curve("train/loss")
@@ -87,7 +87,7 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Return what else may explain a difference: other code, versions or machines."""
+    """Return warnings of what else may explain a difference: other code, versions or machines."""
     environments = [run.environment for run in runs]
     conditions = {key: [e[key] for e in environments] for key in ("precision", "threads", "compile")}
     machines = [(e["processor"], e["device"].partition(":")[0]) for e in environments]
@@ -106,7 +106,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def cost(group: Group) -> dict[str, Any]:
-    """Return the median over runs of each one's median tokens/s, the largest memory, and the parameters."""
+    """Return a group's tokens/s (the median of the runs' medians), memory, parameters, leaks and gap."""
     speeds = [float(np.median(v[1])) for run in group.runs if (v := run.metrics.get("train/tokens_per_s"))]
     memory = [run.status.get("peak_memory") or math.nan for run in group.runs]
     gaps = finite_gaps(group.runs)

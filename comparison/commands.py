@@ -1,4 +1,4 @@
-"""Commands that make runs: those that were compared, and those that are missing."""
+"""Commands that train the compared runs again, or the runs that are missing for a verdict."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from comparison.groups import Group
 from comparison.load import Run
 
-MAX_SEEDS = 20  # that are proposed
+MAX_SEEDS = 20  # a command proposes no more seeds
 
 
 def rerun(run: Run) -> str:
-    """Return the command that makes this run alone."""
+    """Return the command that trains this run and no other."""
     arguments = run.environment.get("overrides") or []
-    return shlex.join(["python", "train.py", *arguments, *["hydra.mode=RUN"] * is_preset(arguments)])
+    mode = ["hydra.mode=RUN"] if is_preset(arguments) else []
+    return shlex.join(["python", "train.py", *arguments, *mode])
 
 
 def more_seeds(groups: Sequence[Group], needed: tuple[int, int] | None) -> str:
-    """Return the command that brings groups to the same seeds: the fewest that may settle the question, 3 to
-    MAX_SEEDS. Empty for averages over a key, and if the runs do not say how they were made."""
+    """Return the command that trains the groups on the same seeds: the fewest that may lead to a verdict, 3
+    to MAX_SEEDS. Return "" for averages over a key, and for runs without recorded overrides."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
     target = min(max(needed[0] if needed else 0, 3), MAX_SEEDS)
     first = max(seeds, default=-1) + 1
@@ -29,12 +30,12 @@ def more_seeds(groups: Sequence[Group], needed: tuple[int, int] | None) -> str:
         if not overrides or len({run.group for run in group.runs}) > 1:
             return ""
         arguments = [word for word in overrides if word.partition("=")[0] not in ("seed", "fresh")]
-        arguments += ["hydra.sweeper.tune=null"] * is_preset(arguments)
+        arguments += ["hydra.sweeper.tune=null"] if is_preset(arguments) else []
         if missing:
             commands.append(shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"]))
     return " && ".join(commands)
 
 
 def is_preset(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments name a preset, which may be a sweep by itself."""
+    """Return True if the arguments name a preset, which may itself be a sweep."""
     return any(argument.startswith("experiment=") for argument in arguments)

@@ -13,9 +13,9 @@ from comparison.groups import Group
 from comparison.load import Floats, Run
 from comparison.verdicts import CONFIDENCE
 
-POINTS = 200  # of a curve
-COLUMNS = 64  # of a map
-CELLS = 400_000  # of all maps of a page together, which compress to about a megabyte
+POINTS = 200  # in a curve, at most
+COLUMNS = 64  # in a map, at most
+CELLS = 400_000  # in all maps of a page; compressed they take about a megabyte
 CURVES = (
     "val/loss",
     "train/loss",
@@ -28,7 +28,7 @@ CURVES = (
 
 @dataclass
 class Band:
-    """A metric of a group. The ends of the interval, low and high, are NaN below three seeds."""
+    """A metric of a group by step. The ends of its interval, low and high, are NaN for fewer than 3 seeds."""
 
     step: Floats
     tokens: Floats
@@ -39,8 +39,8 @@ class Band:
 
 
 def band(group: Group, metric: str) -> Band | None:
-    """Return the mean over the runs that have the metric at a step; None if no run has it. In the means of
-    tokens and seconds a run that ended earlier counts with its last ones."""
+    """Return the mean over the runs that have the metric at a step; None if no run has it. A run that
+    ended earlier enters the means of tokens and seconds with its last values."""
     runs = [run for run in group.runs if metric in run.metrics]
     steps = thinned_steps(runs, metric, POINTS)
     if not len(steps):
@@ -54,7 +54,7 @@ def band(group: Group, metric: str) -> Band | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the deviation of one seed is NaN
         half = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * np.nanstd(values, axis=0, ddof=1) / np.sqrt(n)
-    half[n < 3] = np.nan  # with two seeds the interval is wider than any figure
+    half[n < 3] = np.nan  # the interval of two seeds is wider than any figure
     return Band(steps, tokens, seconds, middle, middle - half, middle + half)
 
 
@@ -62,10 +62,10 @@ def band(group: Group, metric: str) -> Band | None:
 class Map:
     """A statistic of each block, for several groups."""
 
-    name: str  # as act.rms/*.mlp
+    name: str  # for example act.rms/*.mlp
     steps: Floats  # (columns,)
-    blocks: list[str]  # their numbers, as 03
-    values: list[Floats]  # for each group (blocks, columns); NaN where no seed has a value
+    blocks: list[str]  # block numbers as two-digit strings, for example "03"
+    values: list[Floats]  # an array (blocks, columns) for each group; NaN where no seed has a value
 
 
 def maps(groups: Sequence[Group]) -> list[Map]:
@@ -91,18 +91,18 @@ def maps(groups: Sequence[Group]) -> list[Map]:
 
 
 def thinned_steps(runs: Sequence[Run], metric: str, limit: int) -> Floats:
-    """Return the steps at which runs have a metric: all of them, or ``limit`` that are evenly spread."""
+    """Return the steps at which runs have a metric: all these steps, or ``limit`` evenly spread ones."""
     steps = np.unique(np.concatenate([np.zeros(0), *(run.curve(metric)[0] for run in runs)]))
     return steps[np.unique(np.linspace(0, len(steps) - 1, min(limit, len(steps))).round().astype(int))]
 
 
 def last_rows(logged: Floats, steps: Floats) -> NDArray[np.intp]:
-    """Return the index of the last logged step that is not after each of ``steps``; at least 0."""
+    """Return, for each of ``steps``, the index of the last logged step that is not later; at least 0."""
     return np.maximum(np.searchsorted(logged, steps, side="right") - 1, 0)
 
 
 def values_at(steps: Floats, logged: Floats, values: Floats) -> Floats:
-    """Return the values that were logged at ``steps``; NaN where none was."""
+    """Return the values that were logged at ``steps``; NaN at a step without a value."""
     if not len(logged):
         return np.full(len(steps), np.nan)
     index = last_rows(logged, steps)
@@ -110,7 +110,7 @@ def values_at(steps: Floats, logged: Floats, values: Floats) -> Floats:
 
 
 def mean(values: Floats) -> Floats:
-    """Return the mean over the first axis, ignoring NaN; NaN where all are."""
+    """Return the mean over the first axis without NaN; NaN where all values are NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
         result: Floats = np.nanmean(values, axis=0)

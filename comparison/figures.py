@@ -1,7 +1,7 @@
-"""Figures as Vega-Lite: one description of each, drawn by the page with its switches and saved for a paper.
+"""Figures in Vega-Lite: one description of a figure is drawn on the page and saved as a file for a paper.
 
-https://vega.github.io/vega-lite/docs. A description has its data under the name ``rows``: a list of
-dicts, which ``filled`` puts in. Lines and text are ``currentColor``: black in a file, light on a dark page.
+https://vega.github.io/vega-lite/docs. A description names its data ``rows``: a list of
+dicts, which ``filled`` inserts. Lines and text are ``currentColor``: black in a file, light on a dark page.
 """
 
 import math
@@ -16,7 +16,7 @@ from comparison.rates import Sensitivity
 
 Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
-FORMATS = (".svg", ".png", ".pdf")  # in which a figure can be saved
+FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 # Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # groups above which a figure has lines without points, and there are no maps
@@ -49,7 +49,7 @@ def category(name: str, **options: Any) -> Spec:
 
 
 def tooltip(*fields: str, **formats: str) -> Spec:
-    """Return a tooltip with these fields, and with those that have a format."""
+    """Return a tooltip with ``fields``, and with the fields of ``formats``, each in its format."""
     formatted = [{"field": field, "format": form} for field, form in formats.items()]
     return {"tooltip": [{"field": field} for field in fields] + formatted}
 
@@ -66,7 +66,7 @@ def by_group(titles: Sequence[str]) -> Spec:
 
 
 def curves(titles: Sequence[str], metric: str, axis: str = "step") -> Spec:
-    """A line per group with the interval of its mean. Rows: group, step, tokens, seconds, mean, low, high."""
+    """Return a line per group with its interval. Rows: group, step, tokens, seconds, mean, low, high."""
     group, y = by_group(titles), number("mean", metric)
     line = LINE | {"point": len(titles) <= MANY and {"size": 9}}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
@@ -95,7 +95,7 @@ def curve_rows(titles: Sequence[str], bands: Sequence[Band | None]) -> Rows:
 
 
 def heat(statistic: Map, columns: int = 4) -> Spec:
-    """A map per group: steps from left to right, the last block on top. Rows: group, step, block, value."""
+    """Return a map per group: steps to the right, the last block on top. Rows: group, step, block, value."""
     values = np.concatenate([array.ravel() for array in statistic.values])
     values = values[np.isfinite(values)]
     wide = len(values) and values.min() > 0 and values.max() > 30 * values.min()
@@ -122,14 +122,14 @@ def heat_rows(titles: Sequence[str], statistic: Map) -> Rows:
 
 
 def profile(titles: Sequence[str]) -> Spec:
-    """A statistic through the depth at one step. Rows: group, block, value."""
+    """Return a figure of a statistic at one step, by block. Rows: group, block, value."""
     encoding = {"x": category("block", axis={"labelAngle": 0}), "y": number("value", "")}
     encoding |= tooltip("group", "block", value=".4g") | by_group(titles)
     return spec(width=640, height=260, mark=LINE, encoding=encoding)
 
 
 def rates(titles: Sequence[str], metric: str) -> Spec:
-    """Loss against learning rate. Rows: group, rate, loss."""
+    """Return a figure of loss by learning rate. Rows: group, rate, loss."""
     x = number("rate", "learning rate", scale={"type": "log"}, axis={"format": "~g"})
     encoding = {"x": x, "y": number("loss", f"{metric}, at most the initial loss")}
     encoding |= tooltip("group", rate="g", loss=".4f") | by_group(titles)
@@ -145,7 +145,7 @@ def rate_rows(titles: Sequence[str], sensitivities: Sequence[Sensitivity]) -> Ro
 
 
 def spec(**parts: Any) -> Spec:
-    """A Vega-Lite spec with the shared defaults."""
+    """Return a Vega-Lite spec with the shared defaults."""
     schema = "https://vega.github.io/schema/vega-lite/v6.json"
     return {"$schema": schema, "config": STYLE, "data": {"name": "rows"}} | parts
 
@@ -173,5 +173,5 @@ def save(description: Spec, out: Path) -> None:
 
 
 def rounded(value: float) -> float | None:
-    """Round to five digits, more than a figure shows; None if the value is not finite: JSON has no NaN."""
+    """Return the value with five digits, more than a figure shows; None if non-finite: JSON has no NaN."""
     return float(f"{value:.5g}") if math.isfinite(value) else None

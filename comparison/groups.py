@@ -1,4 +1,4 @@
-"""Group runs: those that differ only in their seed form a group. Every other key that differs is a column."""
+"""Group runs: runs that differ only in their seed form a group. Every other key that differs is a column."""
 
 import difflib
 import fnmatch
@@ -26,7 +26,7 @@ class ComparisonError(UserError):
 class Group:
     """Runs that differ only in their seed, or in keys that are averaged over."""
 
-    keys: Keys  # that distinguish the group from the others
+    keys: Keys  # the keys that distinguish the group from the others
     runs: list[Run]
     values: dict[int, float]  # the metric by seed, of runs that finished
     diverged: set[int]  # the seeds of runs that diverged
@@ -37,7 +37,7 @@ class Group:
 
     @property
     def losses(self) -> Losses:
-        """The values by seed, or none if a run of the group diverged."""
+        """The values by seed; empty if a run of the group diverged."""
         return {} if self.diverged else self.values
 
 
@@ -68,7 +68,7 @@ def is_watching(key: str) -> bool:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """Return the keys, except the seed, in which runs differ. An option of a norm or placement counts only if
-    it differs between runs with the same norm or placement: others do not have it."""
+    it differs between runs with the same norm or placement: other runs do not have the option."""
     names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not is_watching(key))
     keys = []
     for key in names:
@@ -86,7 +86,7 @@ def component(key: str) -> str | None:
 
 
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Return whether another key determines this one: ``norm`` determines model.qk_norm if that is "same",
+    """Return True if another key determines this one: ``norm`` determines model.qk_norm if that is "same",
     and model.bias determines an option of a norm such as norm.bias."""
     part = key if key in COMPONENTS else component(key)
     if part and part.startswith("model."):
@@ -111,11 +111,12 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     for run in runs:
         members[run.group].append(run)
     groups = []
-    for same in members.values():
-        finished = {run.seed: run.last(metric) for run in same if not run.diverged}
+    for runs_of_group in members.values():
+        finished = {run.seed: run.last(metric) for run in runs_of_group if not run.diverged}
         values = {seed: value for seed, value in finished.items() if math.isfinite(value)}
-        diverged = {run.seed for run in same if run.diverged}
-        groups.append(Group({key: same[0].config.get(key, MISSING) for key in keys}, same, values, diverged))
+        diverged = {run.seed for run in runs_of_group if run.diverged}
+        group_keys = {key: runs_of_group[0].config.get(key, MISSING) for key in keys}
+        groups.append(Group(group_keys, runs_of_group, values, diverged))
     all_keys = [group.keys for group in groups]
     for name, group in zip(members, groups, strict=True):
         if all_keys.count(group.keys) > 1:
@@ -129,8 +130,8 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
 
 
 def average(groups: Sequence[Group], key: str) -> list[Group]:
-    """Merge groups that differ only in ``key``. The value of a seed is the mean over the values of the key
-    that all groups have; seeds that lack one of them are left out. Raises ComparisonError."""
+    """Merge groups that differ only in ``key``. A seed's value is the mean over the values of ``key`` that
+    all groups have; seeds that lack one of these are left out. Raises ComparisonError."""
     if not any(key in group.keys for group in groups):
         names = join(keys_of(groups))
         raise ComparisonError(f"--over: the runs do not differ in {key}; they differ in {names}")
@@ -149,7 +150,7 @@ def average(groups: Sequence[Group], key: str) -> list[Group]:
 
 
 def without(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:
-    """Return the groups that differ only in ``key``, together, each time with the keys that they share."""
+    """Return families of groups that differ only in ``key``, each with the keys that its groups share."""
     families: dict[str, tuple[Keys, list[Group]]] = {}
     for group in groups:
         keys = {k: v for k, v in group.keys.items() if k != key}
@@ -183,7 +184,7 @@ def has(keys: Keys, wanted: Mapping[str, str]) -> bool:
 
 
 def matches(value: Any, text: str) -> bool:
-    """Return whether a value of a config is what the user typed."""
+    """Return True if a config's value matches the text that the user typed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return fnmatch.fnmatchcase(str(value).lower(), text.lower())
     try:
@@ -220,7 +221,7 @@ def trained_tokens(run: Run) -> int:
 
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """Return a condition that only the largest part fulfils; if there is none, the advice to name folders."""
+    """Return a condition that only the runs of the largest part fulfil, else the advice to name folders."""
     largest, *others = sorted(parts, key=len, reverse=True)
     for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):
         values = {run.config.get(key) for run in largest}

@@ -1,6 +1,6 @@
 """Read run folders back: plain files, without torch and without the code that wrote them.
 
-An unreadable folder is reported and passed over, so that it does not hide the others.
+An unreadable folder is reported and passed over, so that it does not hide the other folders.
 """
 
 import glob
@@ -25,8 +25,8 @@ from system.files import first_error, harmless, lines, small_text
 from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
-FINDINGS = "findings"  # the folder of python -m findings in runs/: not compared unless it is named
-# Keys that say where and how a run was watched, not what it is.
+FINDINGS = "findings"  # runs/findings is of python -m findings, and compared only if the user names it
+# Keys that say where a run was trained and how it was watched, not what was trained.
 NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
 NOT_COMPARED |= {f"train.{key}" for key in run_files.WATCHING}
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
@@ -50,7 +50,7 @@ Required = TypedDict(
 REQUIRED = TypeAdapter(configured(ConfigDict(extra="allow"))(Required))
 Floats = NDArray[np.float64]
 Axes = dict[str, Floats]  # step, tokens, seconds: of each row of metrics.jsonl
-Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> its rows, its values
+Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> row numbers, values
 
 
 class UnreadableError(UserError):
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def group(self) -> str:
-        """The same for runs that differ only in their seed."""
+        """The hash that runs share which differ only in their seed."""
         return str(self.environment["group"])
 
     @property
@@ -95,7 +95,7 @@ class Run:
         return float(self.metrics[metric][1][-1]) if metric in self.metrics else math.nan
 
     def curve(self, metric: str) -> tuple[Floats, Floats]:
-        """Steps and values of a metric, only the finite ones."""
+        """Steps and values of a metric, without the non-finite values."""
         rows, values = self.metrics.get(metric, (np.zeros(0, np.int32), np.zeros(0)))
         finite = np.isfinite(values)
         return self.axes["step"][rows[finite]], values[finite]
@@ -162,8 +162,8 @@ def load(folder: Path) -> tuple[Run, list[str]]:
 
 
 def read_yaml(file: Path) -> Any:
-    """Return the content of a config. Refused are aliases, a few lines of which can expand to more than fits
-    into memory, and deep nesting, at which the C library crashes."""
+    """Return the content of a config. Raises ValueError for aliases, a few lines of which can expand to more
+    than fits into memory, and for deep nesting, at which the C library crashes."""
     text = small_text(file, LARGEST)
     depth = 0
     for event in yaml.parse(text, Loader):
@@ -201,7 +201,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
         remarks.append(f"{file.name}: {len(invalid) - 3:,} more lines are not rows")
     metrics = {}
     for name, (rows, values) in columns.items():
-        numbers = np.array(values, np.float64)  # also parses the strings NaN and Infinity
+        numbers = np.array(values, np.float64)  # np.array also parses the strings NaN and Infinity
         if numbers.ndim != 1:
             raise ValueError(f"{file.name}: a value of {name} is not a number")
         metrics[escaped(name)] = np.array(rows, np.int32), numbers

@@ -1,8 +1,8 @@
-"""report/index.html: one file that holds the table, the figures and the library that draws them, and fetches
-nothing.
+"""Write report/index.html: one file with the table, the figures and the library that draws them. The page
+fetches nothing.
 
-The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert carries. It
-describes the figures of the page and the files for a paper alike, in SVG, at 0.9 MB; Plotly has 4.8 MB.
+The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert includes. One
+description of a figure serves the page and the SVG file; the library has 0.9 MB, Plotly 4.8 MB.
 Numbers and library are compressed to about a third, and the browser decompresses them.
 """
 
@@ -56,7 +56,7 @@ def page(report: Report) -> str:
 
 
 def sort_value(text: str) -> str:
-    """Return the number that a cell begins with, by which it is sorted; else its text."""
+    """Return the number that a cell begins with, else the cell's text: the page sorts by it."""
     value = re.match(r"[+−-]?[\d,]*\.?\d+(e[+-]?\d+)?", text)
     return value[0].replace(",", "") if value else "" if text == "—" else text
 

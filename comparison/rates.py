@@ -1,4 +1,4 @@
-"""Learning rates: each group at its own best one, and the cost of a wrong one."""
+"""Learning rates: each group's best rate, and the cost of another rate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from comparison.verdicts import Interval, Losses, interval
 class Family:
     """Groups that differ only in their learning rate."""
 
-    keys: Keys  # that distinguish the family from the others
-    rates: dict[float, Group]  # from the lowest rate
+    keys: Keys  # the keys that distinguish the family from the others
+    rates: dict[float, Group]  # in ascending order
     best: float | None  # the rate with the lowest mean loss among those at which no seed diverged, if any
 
     @property
@@ -24,7 +24,7 @@ class Family:
         return self.rates[min(self.rates) if self.best is None else self.best]
 
     def has_edge(self, rate: float | None) -> bool:
-        """Return whether a rate is the lowest or highest of several: a better one may lie beyond."""
+        """Return True if a rate is the lowest or highest of several: a better rate may lie beyond."""
         return len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
 
     @property
@@ -43,7 +43,7 @@ def families(groups: Sequence[Group]) -> list[Family]:
 
 def best_rate(rates: Mapping[float, Group]) -> float | None:
     """Return the rate with the lowest mean val/full_loss, whatever metric is compared, over the seeds that
-    all rates have, or over each rate's own seeds if they have none in common."""
+    all rates have, or over each rate's own seeds if no seed has all rates."""
     losses = {
         rate: {run.seed: run.last("val/full_loss") for run in group.runs}
         for rate, group in rates.items()
@@ -61,11 +61,11 @@ def best_rate(rates: Mapping[float, Group]) -> float | None:
 
 @dataclass
 class Sensitivity:
-    """The loss that a family loses, averaged over the rates, by not being trained at its best one."""
+    """The mean loss of a family over all rates − its loss at the best rate."""
 
     family: Family
-    rates: list[float]  # that every family has
-    losses: list[float]  # the mean at each rate
+    rates: list[float]  # the rates that every family has
+    losses: list[float]  # the mean loss at each rate
     value: Interval
 
 
@@ -87,14 +87,14 @@ def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> 
     return means.tolist(), interval((table.mean(axis=0) - lowest).tolist())
 
 
-def sensitivities(tried: Sequence[Family]) -> list[Sensitivity]:
-    """Return the sensitivity of every family, whose values are losses, over the rates that all have; nothing
-    if these are fewer than three, or no run was evaluated before its first step."""
-    common = sorted(set.intersection(*(set(family.rates) for family in tried))) if tried else []
+def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
+    """Return the sensitivity of every family, whose values are losses, over the rates that all families have;
+    [] if these are fewer than three, or no run was evaluated before its first step."""
+    common = sorted(set.intersection(*(set(family.rates) for family in families))) if families else []
     if len(common) < 3:
         return []
     result = []
-    for family in tried:
+    for family in families:
         groups = [family.rates[rate] for rate in common]
         curves = [run.curve("val/loss") for group in groups for run in group.runs]
         starts = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]

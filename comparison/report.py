@@ -1,4 +1,4 @@
-"""Report on runs: the table with its verdicts, and everything a reader must know to interpret it."""
+"""Report on runs: the table with its verdicts, and what a reader must know to interpret the table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none"
 
 @dataclass
 class Row:
-    """A group, at its best learning rate if it has several, and how it compares with its baseline."""
+    """A group, at its best learning rate if it has several, compared with its baseline."""
 
     family: Family
     loss: Interval
     baseline: Family | None = None
     difference: Interval | None = None  # from the baseline, over common seeds
     verdict: str = ""
-    needed: tuple[int, int] | None = None  # the number of seeds that may settle it
-    command: str = ""  # that runs some of them
+    needed: tuple[int, int] | None = None  # range of the number of seeds that may lead to a verdict
+    command: str = ""  # trains more seeds
 
     @property
     def group(self) -> Group:
@@ -56,7 +56,7 @@ class Report:
     rows: list[Row]  # sorted by their keys, the baseline first
     runs: list[Run]
     summary: list[str]  # the sentences above the table
-    warnings: list[str]  # what a reader must know before believing it
+    warnings: list[str]  # what a reader must know before believing the table
     sensitivities: list[Sensitivity]
     passed_over: list[str] = field(default_factory=list)
 
@@ -72,12 +72,11 @@ def build_report(
     over: Sequence[str] = (),
     mixed: bool = False,
 ) -> Report:
-    """Compare the last value of a metric of runs that have ended.
+    """Compare the last values of a metric, of runs that have ended.
 
     Args:
-        baseline: values of keys; a group is compared with the one that has these and otherwise the same keys.
-        over: keys to average over.
-        mixed: also compare runs with other data, lengths or evaluations.
+        baseline: values of keys; a group is compared with the group that has these values and else the same
+        keys. over: keys to average over. mixed: also compare runs with other data, lengths or evaluations.
 
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
@@ -91,7 +90,7 @@ def build_report(
         grouping.check_comparable(compared, metric)
     groups = grouping.group_runs(compared, metric)
     if over and all(len(family.rates) == 1 for family in families(groups)):
-        for group in groups:  # the rate that was chosen for a group is no reason to keep it apart
+        for group in groups:  # a group's chosen rate does not keep it from being averaged
             group.keys.pop(RATE, None)
     for key in over:
         if key == RATE:
@@ -112,8 +111,8 @@ def build_report(
 
 
 def tuning_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by which the rate of others was chosen. The others say that they are ``tuned``; the
-    runs that tuned them differ from them only in rate, length and seed."""
+    """Return the runs by which the rates of other runs were chosen. The other runs have ``tuned`` in their
+    config; the runs that tuned them differ from them only in rate, length and seed."""
     final = {likeness(run) for run in runs if RATE in (run.config.get("tuned") or [])}
     return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
 
@@ -125,7 +124,7 @@ def likeness(run: Run) -> str:
 
 
 def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
-    """Compare each row with its baseline. The verdicts hold together (Holm)."""
+    """Compare each row with its baseline. The verdicts are corrected for their number (Holm)."""
     wanted = baseline_values(rows, baseline, runs)
     pairs: list[tuple[Row, Family, list[float]]] = []
     for row in rows:
@@ -139,14 +138,14 @@ def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: S
             differences = paired(row.group.losses, row.baseline.chosen.losses)
             row.difference = interval(differences)
             pairs.append((row, row.baseline, differences))
-    p_values = [p_of(row.family, other) for row, other, _ in pairs]
+    p_values = [p_of_pair(row.family, other) for row, other, _ in pairs]
     comparisons = sum(not math.isnan(p) for p in p_values)
     for (row, other, differences), p in zip(pairs, holm(p_values), strict=True):
         row.verdict = verdict(row.group, other.chosen, differences, p, metric)
         comparable = not row.group.diverged and row.group.values and other.chosen.losses
         if comparable and not p <= 1 - CONFIDENCE:
             if not math.isnan(p):
-                price = max(len(row.family.rates), len(other.rates))  # for having chosen the rates
+                price = max(len(row.family.rates), len(other.rates))  # Bonferroni: the choice of the rates
                 row.needed = seeds_needed(differences, comparisons * price)
             row.command = commands.more_seeds([row.group, other.chosen], row.needed)
 
@@ -169,8 +168,8 @@ def verdict(group: Group, baseline: Group, differences: Sequence[float], p: floa
     return "lower" if lower else "higher"
 
 
-def p_of(family: Family, baseline: Family) -> float:
-    """Return the two-sided p of no difference, each at its best rate."""
+def p_of_pair(family: Family, baseline: Family) -> float:
+    """Return the two-sided p of no difference, each family at its best rate."""
     if family.best is None or baseline.best is None:
         return math.nan
     if len(family.rates) == len(baseline.rates) == 1:
@@ -179,9 +178,9 @@ def p_of(family: Family, baseline: Family) -> float:
 
 
 def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:
-    """Return the values that make a group a baseline: those requested, or USUAL, or the first value of the
-    first key; and the options of the baseline's norm and placement. Raises ComparisonError if no group has
-    what is requested."""
+    """Return the values that make a group a baseline: the requested values, or USUAL, or the first value of
+    the first key; and the options of the baseline's norm and placement. Raises ComparisonError if no group
+    has the requested values."""
     keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
     for key, text in requested.items():
         if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
@@ -200,8 +199,7 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
 
 
 def warnings(row: Row, tried: Sequence[Family]) -> list[str]:
-    """Return what a reader must know before believing a row; ``tried`` are families of runs that chose
-    rates."""
+    """Return what a reader must know before believing a row; ``tried`` has the families that chose rates."""
     lines = []
     tuning = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
     if any(family.has_edge(row.family.best) for family in [row.family, *tuning]):

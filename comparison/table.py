@@ -1,4 +1,4 @@
-"""The table, cell by cell: the same words in the terminal, in Markdown, in CSV and on the page."""
+"""Write the table, with the same cells in the terminal, in Markdown, in CSV and on the page."""
 
 import csv
 import math
@@ -40,7 +40,7 @@ def verdict(row: Row) -> str:
 
 
 def cells(report: Report) -> list[Cells]:
-    """Return a dict for each row, without the columns that are empty in all of them."""
+    """Return a dict for each row, without the columns that are empty in all rows."""
     form = ".4f" if "loss" in report.metric else ",.4g"
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
     rows = []
@@ -68,7 +68,7 @@ def cells(report: Report) -> list[Cells]:
 
 
 def notes(report: Report) -> list[str]:
-    """Return how to read the table."""
+    """Return sentences on how to read the table."""
     lines = [
         "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed."
     ]
@@ -87,7 +87,7 @@ def notes(report: Report) -> list[str]:
 
 
 def render(report: Report) -> RenderableType:
-    """Return the table for a terminal, with everything that belongs around it."""
+    """Return the table for a terminal, with the sentences above and below it."""
     parts: list[RenderableType] = [Text(line) for line in report.summary]
     parts.append(rich_table(cells(report), {*report.keys, "verdict", "leaks"}))
     parts += [Text(note, "dim") for note in notes(report)]
@@ -127,7 +127,8 @@ def sensitivity(report: Report) -> list[Cells]:
 def markdown(rows: Sequence[Cells]) -> str:
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    escaped_lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped_lines)
 
 
 def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:

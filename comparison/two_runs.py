@@ -1,4 +1,4 @@
-"""Two runs side by side: their settings, where their statistics part, how they end."""
+"""Compare two runs: their settings, the step at which their statistics part, their last losses."""
 
 import math
 
@@ -11,13 +11,13 @@ from rich.text import Text
 from comparison.groups import MISSING, as_text, is_watching
 from comparison.load import Run
 
-APART = 0.01  # relative difference above which values are reported as apart; below, it may be rounding
+APART = 0.01  # relative difference above which values are apart; a smaller difference may be rounding
 
 
-def parting(a: Run, b: Run, tolerance: float) -> str:
+def first_difference(a: Run, b: Run, tolerance: float) -> str:
     """Return the first step, and the first site at that step, at which statistics of two runs differ by more
     than ``tolerance``, relative to the larger value."""
-    partings = []
+    differences = []
     for metric in a.metrics.keys() & b.metrics.keys():
         if "/" not in metric or metric.startswith(("train/", "val/", "stats/", "leak.")):
             continue
@@ -25,15 +25,15 @@ def parting(a: Run, b: Run, tolerance: float) -> str:
         for step in sorted(of_a.keys() & of_b.keys()):
             x, y = of_a[step], of_b[step]
             if abs(x - y) > tolerance * max(abs(x), abs(y)):
-                partings.append((step, place(metric), f"{metric}: {x:.6g} and {y:.6g}"))
+                differences.append((step, forward_order(metric), f"{metric}: {x:.6g} and {y:.6g}"))
                 break
-    if not partings:
+    if not differences:
         return "nowhere"
-    step, _, values = min(partings)
+    step, _, values = min(differences)
     return f"from step {step:,.0f}, first {values}"
 
 
-def place(metric: str) -> tuple[int, int, int, str]:
+def forward_order(metric: str) -> tuple[int, int, int, str]:
     """Return a key that sorts metrics in the order of the forward pass; gradients and weights come last."""
     kind, _, site = metric.partition("/")
     block, _, rest = site.partition(".")
@@ -51,7 +51,7 @@ def render(a: Run, b: Run) -> RenderableType:
             table.add_row(Text(key), Text(of_a), Text(of_b), style="dim" if is_watching(key) else "")
     parts: list[RenderableType] = [table]
     for words, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-        parts.append(Text(f"statistics {words}: {parting(a, b, tolerance)}"))
+        parts.append(Text(f"statistics {words}: {first_difference(a, b, tolerance)}"))
     x, y = (run.last("val/full_loss") for run in (a, b))
     if math.isfinite(y - x):
         parts.append(Text(f"val/full_loss: {x:.4f} and {y:.4f}, differing by {y - x:+.4f}"))

@@ -1,11 +1,11 @@
-"""Is a difference noise? Paired t-intervals, simultaneous verdicts, and how many seeds would settle it.
+"""Test whether a difference is noise: paired t-intervals, simultaneous verdicts, and the seeds needed.
 
 Runs of one seed see the same batches and start from the same weights, so two groups are compared seed by
 seed: the differences have less noise than the losses.
 
     interval            Student 1908: mean ± t·s/√n
     holm                Holm 1979: the chance that any verdict of a report is false is at most 5 %
-    p_of_best           the same where each side's learning rate was chosen by the runs that are compared
+    p_of_best           a p-value if the compared runs also chose both sides' learning rates
     seeds_needed        the sample size of a paired t-test with a power of 80 %
 """
 
@@ -19,14 +19,14 @@ from scipy.special import chdtri, nctdtr, stdtr, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MOST_SEEDS = 1000  # more than anybody runs
+MAX_SEEDS = 1000  # more than anybody trains
 
 Losses = Mapping[int, float]  # by seed
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval of the mean of n numbers. With one number low and high are NaN, with none mean is, too."""
+    """The interval of the mean of n numbers. For n = 1, low and high are NaN; for n = 0, mean is NaN, too."""
 
     n: int
     mean: float
@@ -49,19 +49,19 @@ def interval(numbers: Sequence[float], confidence: float = CONFIDENCE) -> Interv
 
 
 def paired(group: Losses, baseline: Losses) -> list[float]:
-    """Return group minus baseline, for the seeds that both have."""
+    """Return group − baseline for each seed that both have."""
     return [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
 
 
 def p_less(differences: Sequence[float]) -> float:
-    """Return the p of a one-sided paired t-test: how likely such differences are if their mean is not below
-    0. NaN for fewer than two."""
+    """Return the p of a one-sided paired t-test: how likely such differences are if their true mean is not
+    below 0. NaN for fewer than two differences."""
     n = len(differences)
     if n < 2:
         return math.nan
     mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
     if deviation == 0:
-        return 0.5 if mean == 0 else float(mean > 0)
+        return 0.5 if mean == 0 else 1.0 if mean > 0 else 0.0
     return float(stdtr(n - 1, mean / (deviation / math.sqrt(n))))
 
 
@@ -113,10 +113,10 @@ def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float
 
 
 def pairs_needed(effect: float, alpha: float) -> int:
-    """Return the fewest pairs with a power of POWER; MOST_SEEDS + 1 if more would be needed."""
-    n = np.arange(2, MOST_SEEDS + 1)
+    """Return the fewest pairs with a power of POWER; MAX_SEEDS + 1 if more would be needed."""
+    n = np.arange(2, MAX_SEEDS + 1)
     enough = n[power(effect, n, alpha) >= POWER]
-    return int(enough[0]) if len(enough) else MOST_SEEDS + 1
+    return int(enough[0]) if len(enough) else MAX_SEEDS + 1
 
 
 def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Write what a comparison leaves behind, for people and for other programs:
+"""Write the files of a comparison, for people and for other programs:
 
 index.html              the page
 table.md, table.csv     the table
@@ -22,12 +22,12 @@ from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
-NUMBERS = 1_000_000  # in metrics.csv, as many as a spreadsheet holds; of more, evenly spread steps
+NUMBERS = 1_000_000  # in metrics.csv, as a spreadsheet holds no more; then steps are thinned evenly
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
-    """Write all files into ``out``, and yield a line about each when it is done. Raises ComparisonError if
-    the folder has other files, and OSError."""
+    """Write all files into ``out``, and yield a line about each file once it is written. Raises
+    ComparisonError if the folder has other files, and OSError."""
     if others := [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []:
         advice = "name a folder for the report alone"
         raise ComparisonError(f"--out: {out} has other files, as {others[0]}; {advice}")
@@ -46,8 +46,8 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     for name, spec in specs.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
-    many = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
-    yield f"{out / 'figures'}/: {len(specs)} figures as SVG" + many * (len(report.rows) > figures.MANY)
+    note = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
+    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if len(report.rows) > figures.MANY else ''}"
 
 
 def run_row(run: Run, report: Report) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def run_row(run: Run, report: Report) -> dict[str, Any]:
 
 
 def write_metrics(report: Report, file: Path) -> str:
-    """Write metrics.csv. Return how it was thinned, if it was."""
+    """Write metrics.csv. Return a note on how rows were thinned, or "" if all were written."""
     total = sum(len(rows) for run in report.runs for rows, _ in run.metrics.values())
     stride = math.ceil(total / NUMBERS)
     with file.open("w", encoding="utf-8", newline="") as stream:
