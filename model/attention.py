@@ -34,10 +34,10 @@ class CausalSelfAttention(nn.Module):
     Args:
         n_embd, n_head: channels C, a multiple of n_head.
         qk_norm: hs -> the norm of each head's queries, and another of its keys; default none.
-        rotate: hs -> what is done to queries and keys after it: ``model.embeddings.Rotary``; default nothing.
+        rotate: hs -> a module for queries and keys after qk_norm: ``model.embeddings.Rotary``; default none.
         attend: dropout -> a module that maps q, k, v to the weighted values: ``Attend`` or ``PlainAttend``.
         dropout: probability, on the attention weights and on the output.
-        bias: whether the linear maps have one.
+        bias: add a bias in the linear maps.
         init, gain, projection_gain: std of the weights; factors on it of the values and of the projection.
         new_norm: (qk_norm, hs, name) -> the norm, with its random initial values; see model/seeds.py.
 
@@ -82,10 +82,10 @@ class CausalSelfAttention(nn.Module):
 
 
 class PlainAttend(Attend):
-    """The same function by matrix products and a softmax.
+    """Attend's function, computed by matrix products and a softmax.
 
-    On a CPU it trains faster in bf16 or with dropout: torch's fused kernel has a slow backward and no
-    dropout, and its fallback makes more passes over the weights than this.
+    On a CPU PlainAttend trains faster in bf16 or with dropout: torch's fused kernel has a slow backward and
+    no dropout, and torch's fallback makes more passes over the weights.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same

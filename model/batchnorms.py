@@ -1,4 +1,4 @@
-"""The norms whose statistics run over the batch. The contract is that of model/norms.py."""
+"""The norms whose statistics run over the batch; model/norms.py says what a norm must fulfil."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def ranks(sync: bool) -> int:
 
 
 def of_each(mine: Tensor, ranks: int) -> Tensor:
-    """Gather ``mine`` of all ranks, (ranks, …). For a small tensor gloo's all-reduce takes thrice as long."""
+    """Gather ``mine`` of all ranks, (ranks, …). gloo's all-reduce of a small tensor takes 3 times as long."""
     if ranks == 1:
         return mine[None]
     every = [torch.empty_like(mine) for _ in range(ranks)]
@@ -58,7 +58,7 @@ class StandardizeBatch(torch.autograd.Function):
         y, s = ctx.saved_tensors
         sums = torch.stack([(g * y).sum(ctx.over), g.sum(ctx.over)])
         dot, total = of_each(sums, ctx.ranks).sum(0)
-        gradient = torch.addcmul(total * (-s / ctx.n), g, s)  # in two passes over memory, not four
+        gradient = torch.addcmul(total * (-s / ctx.n), g, s)  # two passes over memory instead of four
         gradient.addcmul_(y, dot * (-s / ctx.n))
         return gradient, None, None, None
 
@@ -66,10 +66,10 @@ class StandardizeBatch(torch.autograd.Function):
 class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
-    In training, statistics run over all B·T values of a channel in the micro-batch, in evaluation they are
-    running estimates: two functions, the first of which depends on the rest of the batch, and is noisy for
-    small batches. In a causal model it LEAKS THE FUTURE: position t is scaled by tokens after t and by other
-    rows, so the training loss is not that of a language model. Only evaluation mode is causal.
+    In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
+    running estimates. So a model has two functions; the one in training depends on the rest of the batch, and
+    is noisy for small batches. In a causal model it LEAKS THE FUTURE: position t is scaled by tokens after t
+    and by other rows, so the training loss is not that of a language model. Only evaluation mode is causal.
 
     The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.

@@ -1,4 +1,4 @@
-"""Dropout that is fast on a CPU, where torch's spends most of its time drawing a random number an element."""
+"""Dropout that is fast on a CPU, where torch's dropout mostly draws random numbers, one per element."""
 
 import torch
 import torch.nn.functional as F

@@ -24,9 +24,9 @@ from model.linear import Linear
 def window_start(n: int, block_size: int) -> int:
     """Return the first of n tokens that the model sees when it predicts the next one.
 
-    As long as they fit, it sees all. Then the window hops: it drops its older half, and grows until it is
-    full again. Between two hops every token keeps its position in the window, so its keys and values stay
-    valid; with learned positions a window could not slide.
+    As long as the n tokens fit, the model sees all. Then the window hops: it drops its older half, and grows
+    until it is full again. Between two hops every token keeps its position in the window, so its keys and
+    values stay valid; with learned positions a window could not slide.
     """
     hop = max(1, block_size // 2)
     return hop * max(0, -(-(n - block_size) // hop))
@@ -121,7 +121,7 @@ class CachedAttend(nn.Module):
 
 @torch.inference_mode()
 def agrees(model: GPT, vocab_size: int) -> bool:
-    """Return whether a ``Decoder`` gives the logits of ``model``, in evaluation mode, for random tokens."""
+    """Return True if a ``Decoder`` gives the logits of ``model``, in evaluation mode, for random tokens."""
     T = min(model.block_size, 8)
     generator = torch.Generator().manual_seed(0)
     idx = torch.randint(vocab_size, (1, T), generator=generator).to(model.head.weight.device)

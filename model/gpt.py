@@ -54,11 +54,11 @@ class GPT(nn.Module):
         final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
         embedding, attention, mlp: what makes these; partial(Embedding, norm=…, scale=…, positions=…),
             partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…) set their options.
-        head: what makes the map to logits.
+        head: (n_embd, vocab_size, init) -> the map to logits.
         tie: use the token embedding as the head's weight (Press & Wolf 2017).
         init: the initialization; model/init.py has two.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
-        bias: whether the linear maps have one. (A norm's bias is the norm's own affair.)
+        bias: add a bias in the linear maps. (A norm decides on its own bias.)
         seed: of the initial weights. Each parameter has its own stream, (seed, "init", its name), so that
             neither a norm that draws random numbers nor an additional module changes another parameter.
 

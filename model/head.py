@@ -15,10 +15,10 @@ class Head(Linear):
 
 
 class PaddedHead(Head):
-    """The same logits, from W padded with rows of zeros to a multiple of 64; theirs are cut off.
+    """Head's logits, from W padded with rows of zeros to a multiple of 64; the rows' logits are cut off.
 
-    GPUs multiply such sizes faster, and GPT-2's vocabulary of 50,257 is not one. training/device.py decides
-    where it is used.
+    GPUs multiply by multiples of 64 faster, and GPT-2's vocabulary of 50,257 is none. training/device.py
+    decides which head is used.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)

@@ -21,7 +21,7 @@ class MLP(nn.Module):
         gated: W₁ is two matrices, and the hidden features are 8/3·n_embd, rounded up to a multiple of 8, so
             that there are as many weights as in a plain MLP (Shazeer 2020).
         dropout: probability, on the output.
-        bias: whether the linear maps have one.
+        bias: add a bias in the linear maps.
         init, gain, projection_gain: std of the weights; factors on it of W₁ and of W₂.
     """
 

@@ -60,13 +60,13 @@ class LayerNorm(Affine):
     No other token matters, so training and evaluation are the same function for any batch size, the model
     stays causal, nothing has to be synchronised across devices, and there are no running buffers.
 
-    σ² is the biased variance, Σ(x−μ)²/C, not /(C−1): nothing is estimated; it is the second moment of the
+    σ² is the biased variance, Σ(x−μ)²/C, not Σ(x−μ)²/(C−1): it is no estimate, but the second moment of the
     very numbers that are scaled, so y has mean square 1 (up to ε). x is centred before it is squared, because
     E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and again, because in fp32 rounding μ
     leaves an offset of up to |μ|·6e-8. On rows with a large mean this is more accurate than F.layer_norm.
 
-    A drop-in for torch.nn.LayerNorm (docs/library.md): the same arguments but the last, attributes, state
-    dict and values, in the dtype of the input.
+    A drop-in for torch.nn.LayerNorm (docs/library.md): the same attributes, state dict and values, in the
+    input's dtype, and the same arguments plus ``detach_statistics``.
 
     Args:
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
@@ -74,7 +74,7 @@ class LayerNorm(Affine):
         elementwise_affine: learn a weight and, if ``bias``, a bias, both of normalized_shape.
         device, dtype: of the parameters.
         detach_statistics: let no gradient flow through μ and σ. The output is the same. Xu et al. 2019 (arXiv
-            1911.07013, DetachNorm, without weight and bias) show with it what that gradient does.
+            1911.07013, DetachNorm, without weight and bias) use it to show what this gradient does.
 
     Raises:
         ValueError: the input has other trailing dimensions, or no real floating-point dtype.
@@ -125,7 +125,7 @@ class LayerNorm(Affine):
 class RMSNorm(Affine):
     """y = x / √(E[x²] + ε) · weight, E over a token's features (Zhang & Sennrich 2019, arXiv 1910.07467).
 
-    LayerNorm without centring: one statistic, not two, and y changes with a constant shift of the features. ε
+    LayerNorm without centring: one statistic instead of two, and y changes if all features are shifted. ε
     is inside the root, as in Llama; torch.nn.RMSNorm with the same eps is the same function.
 
     Args:
@@ -163,10 +163,10 @@ class ScaleNorm(nn.Module):
 
 class GroupNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each group of a token's features (Wu & He 2018,
-    arXiv 1803.08494): LayerNorm in each of ``num_groups`` equal parts of them.
+    arXiv 1803.08494): LayerNorm in each of ``num_groups`` equal parts of the features.
 
-    It is torch.nn.GroupNorm on (B·T, C). On (B, C, T), as in vision, statistics would run over all positions,
-    too, and LEAK THE FUTURE, even in evaluation.
+    GroupNorm is torch.nn.GroupNorm on (B·T, C). On (B, C, T), as in vision, statistics would run over all
+    positions, too, and LEAK THE FUTURE, even in evaluation.
 
     Args:
         channels: C, the last dimension of the input.

@@ -54,7 +54,7 @@ class Placement(ABC):
         final_norm: put a norm between the last block and the head.
         depth_scaled_init: draw the last projection of a branch with std/√(2·n_layer), as GPT-2 does: then the
             initial variance of the stream, a sum of 2·n_layer branches, does not grow with depth (Radford et
-            al. 2019, §2.3). False if something else prevents that.
+            al. 2019, §2.3). False if the placement prevents that growth otherwise.
         branch_gain: factor on the initial std of a branch's matrices except queries and keys.
     """
 
@@ -95,8 +95,8 @@ class Post(Placement):
 class Peri(Placement):
     """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    At the start each branch adds a variance of 1, whatever its weights, so the stream's grows linearly, by
-    2·n_layer. As the scale of a branch's weights does not matter, they are not scaled by depth.
+    At the start each branch adds a variance of 1, whatever its weights, so the stream's variance grows
+    linearly, by 2·n_layer. As the scale of a branch's weights does not matter, they are not scaled by depth.
     """
 
     depth_scaled_init = False
@@ -122,9 +122,9 @@ class DeepNorm(Placement):
     """x ← norm(α·x + f(x)), without a final norm; α = (2·n_layer)^¼ (Wang et al. 2022, arXiv 2203.00555, for
     decoders).
 
-    The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. Both
-    bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper initialises
-    by Xavier's rule (model.init=xavier).
+    The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
+    β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
+    initialises by Xavier's rule (model.init=xavier).
 
     Args:
         alpha, beta: other values; None: the paper's, by depth.

@@ -1,6 +1,6 @@
-"""Seeds of random streams: every draw is a pure function of (seed, what it is for, where).
+"""Seeds of random streams: every draw is a pure function of (seed, purpose, place).
 
-So nothing depends on what was drawn before: a resumed run needs no stored generator state, evaluation cannot
+So no draw depends on earlier draws: a resumed run needs no stored generator state, evaluation cannot
 shift the training data, and two runs of one seed see the same batches and initial weights, whatever their
 norm.
 """
@@ -27,13 +27,13 @@ def seed_for(seed: int, stream: str, *where: int | str) -> int:
 
 
 def unseeded(norm: Norm, n: int, name: str) -> nn.Module:
-    """Return ``norm(n)``; what it draws comes from torch's global generator."""
+    """Return ``norm(n)``, whose random initial values come from torch's global generator."""
     return norm(n)
 
 
 def seeded(seed: int, parent: str, norm: Norm, n: int, name: str) -> nn.Module:
-    """Return ``norm(n)`` for the place ``name`` in the module ``parent``; what it draws depends on the seed
-    and that place alone, so it is the same whichever other norms the model has."""
+    """Return ``norm(n)`` for the place ``name`` in the module ``parent``. Its random initial values
+    depend on the seed and that place alone, whichever other norms the model has."""
     path = f"{parent}.{name}".removeprefix(".")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "init", path))

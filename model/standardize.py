@@ -35,7 +35,7 @@ class Standardize(torch.autograd.Function):
         return y, s
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:  # h is 0 the first time
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:  # h ≠ 0: second derivative
         y, s = ctx.saved_tensors
         n = math.prod([y.shape[dim] for dim in ctx.dims])
         along = torch.addcmul((g * y).mean(ctx.dims, keepdim=True), h, s, value=1 / n)
@@ -46,7 +46,7 @@ class Standardize(torch.autograd.Function):
 
 
 class StandardizeByConstants(Standardize):
-    """The same y, with μ and s as constants to the gradient, which is s · g."""
+    """y and s of Standardize, with μ and s constant for the gradient of x, which is then s · g."""
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:
