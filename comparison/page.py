@@ -2,8 +2,7 @@
 fetches nothing.
 
 The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert includes. One
-description of a figure serves the page and the SVG file; the library has 0.9 MB, Plotly 4.8 MB.
-Numbers and library are compressed to about a third, and the browser decompresses them.
+description of a figure serves page and SVG file; the library has 0.9 MB, Plotly 4.8 MB. The page compresses it.
 """
 
 import base64
