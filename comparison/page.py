@@ -2,7 +2,7 @@
 fetches nothing.
 
 The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert includes. One
-description of a figure serves page and SVG file; the library has 0.9 MB, Plotly 4.8 MB. The page compresses it.
+description of a figure serves page and SVG file; the library has 0.9 MB, Plotly 4.8 MB. It is compressed.
 """
 
 import base64
