@@ -1,13 +1,12 @@
-"""Sample text from a checkpoint, token by token.
+"""Sample text from a checkpoint.
 
     python sample.py                                          from the newest run's best checkpoint
-    python sample.py run=runs/NAME which=last prompt=ROMEO:   from another, with a prompt
-    python sample.py init_from=gpt2                           from OpenAI's, or a folder of Hugging Face's
-    python sample.py num_samples=3 temperature=0.5            several, tamer (0: the likeliest token)
+    python sample.py run=runs/NAME which=last prompt=ROMEO:   from another run's last checkpoint
+    python sample.py init_from=gpt2                           from GPT-2, or a folder in its layout
+    python sample.py num_samples=3 temperature=0.5            three texts; 0 takes the likeliest tokens
 
-The checkpoint is enough: it holds the tokenizer and the config. Samples are drawn side by side; the first is
-printed while it grows.
-"""
+No other file is needed: the checkpoint holds the tokenizer and the config. Samples are drawn side by side;
+the first sample is printed while it is drawn."""
 
 import codecs
 import sys
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
     LastLogits = Callable[[Tensor], Tensor]  # a window of tokens (B, n) -> logits of the next token (B, V)
 
-# Torch is imported in functions: a wrong key, path or prompt is reported without it.
+# Torch is imported in functions, so that a wrong key, path or prompt is reported at once.
 
 REFRESH = 0.05  # seconds between prints
-SMALL = 3_000_000  # parameters; below, a CPU is not faster in bf16 (two cores, AVX512-BF16)
+SMALL = 3_000_000  # parameters; a smaller model is not faster in bf16 on a CPU (two cores, AVX512-BF16)
 
 
 def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
-    """Return the prompt. Raises OSError, and DataError if its file is not UTF-8."""
+    """Return the prompt. Raises OSError, and DataError if prompt_file is not UTF-8."""
     if config.prompt_file is None:
         return config.prompt or tokenizer.start
     try:
@@ -53,11 +52,10 @@ def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
 
 
 def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":
-    """Return the checkpoint's model as a function of a window of tokens, and its device and precision.
+    """Return the checkpoint's model as a function of a window of tokens, and the device and precision.
 
-    ``precision=auto`` is as in training, but fp32 for small models on a CPU: bf16 halves the bytes of the
-    weights that each token reads, which pays off only for many weights.
-    """
+    ``precision=auto`` is resolved as in training, but to fp32 for small models on a CPU: bf16 halves the
+    bytes of weights that are read for each token, which is faster only if there are many weights."""
     import torch
 
     from model.generate import Decoder, agrees, uncached
@@ -89,12 +87,12 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
 def draw(
     logits: "Tensor", temperature: float, top_k: int | None, top_p: float | None, uniform: "Tensor"
 ) -> "Tensor":
-    """Return one token for each row of logits (B, V): (B,), int64. It is the first token at which the
-    cumulative probability exceeds the row's random number, uniform (B, 1) in [0, 1), fp64.
+    """Draw one token from each row of logits (B, V): (B,), int64: the first token at which the cumulative
+    probability exceeds the row's random number, ``uniform`` (B, 1) in [0, 1), fp64.
 
-    temperature divides the logits, and 0 takes the largest. top_k keeps the k largest; top_p the fewest whose
-    probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after temperature and top_k.
-    """
+    The logits are divided by temperature; 0 takes the largest logit. top_k keeps the k largest logits; top_p
+    keeps the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after
+    temperature and top_k."""
     import torch
 
     if temperature == 0:
@@ -102,7 +100,7 @@ def draw(
     kept, tokens = logits.double(), None
     if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
         kept, tokens = kept.topk(min(top_k or kept.shape[-1], kept.shape[-1]))
-    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below, it is infinite
+    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below 1e-99: infinite
     total = summed[:, -1:]
     if top_p is not None:
         enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
@@ -114,13 +112,13 @@ def draw(
 def sample(
     config: SampleConfig, last_logits: "LastLogits", start: "Tensor", block_size: int
 ) -> Iterator[list[int]]:
-    """Yield the next token of every sample, ``max_new_tokens`` times, from start (B, n)."""
+    """Yield the next token of every sample, ``max_new_tokens`` times, after the prompt ``start`` (B, n)."""
     import torch
 
     from model.generate import generate
     from model.seeds import seed_for
 
-    # a random stream for each sample: the second sample is the same with and without a third
+    # each sample has a random stream, so that it does not depend on num_samples
     seeds = [seed_for(config.seed, "sample", number) for number in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
@@ -137,8 +135,8 @@ def sample(
 
 
 def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:
-    """Print a text while its tokens arrive, at most 20 times a second: a small model draws thousands, and
-    printing each takes a third of the time."""
+    """Print a text while its tokens arrive, at most 20 times a second: a small model draws thousands of
+    tokens a second, and printing each would take a third of the time."""
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end inside a character
     as_text = partial(terminal.escaped, keep="\n\t") if sys.stdout.isatty() else str
     print(as_text(prompt), end="", flush=True)
@@ -149,7 +147,7 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
             if time.perf_counter() - printed > REFRESH:
                 print(as_text(new), end="", flush=True)
                 new, printed = "", time.perf_counter()
-    finally:  # also if it is interrupted
+    finally:  # also after an interruption
         print(as_text(new + characters.decode(b"", final=True)), flush=True)
 
 
@@ -172,15 +170,16 @@ def main(config: SampleConfig) -> None:
 
     start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
     began = time.perf_counter()
-    drawn: list[list[int]] = []  # for each position the tokens of all samples
+    drawn: list[list[int]] = []  # for each position, the tokens of all samples
 
-    def first_sample() -> Iterator[int]:
+    def draw_showing_first() -> Iterator[int]:
+        """Yield the first sample's tokens while all samples are drawn; record every sample's in ``drawn``."""
         for tokens in sample(config, last_logits, start, loaded.meta.config.model.block_size):
             drawn.append(tokens)
             yield tokens[0]
 
-    show(prompt, tokenizer, first_sample())
-    seconds = time.perf_counter() - began  # in which all samples grew
+    show(prompt, tokenizer, draw_showing_first())
+    seconds = time.perf_counter() - began  # for all samples
     for number in range(1, config.num_samples):
         print("---------------")
         show(prompt, tokenizer, (tokens[number] for tokens in drawn))

@@ -1,1 +1,1 @@
-"""The command line: composing conf/ with what was typed, validation, and one-line errors."""
+"""The command line: compose conf/ with the arguments, validate the result, print errors in one line."""

@@ -1,4 +1,4 @@
-"""The command line of the programs: Hydra's, but text arrives unchanged and errors are one line.
+"""The command line of the programs. Hydra parses it, but text arrives unchanged and errors are one line.
 
 @cli.command("config", RunConfig)
 def main(config: RunConfig) -> float | None: ...
@@ -31,18 +31,18 @@ from system.errors import ConfigError
 from system.validate import Checked, checked, keys
 
 CONF = Path(__file__).parents[1] / "conf"
-TEXT_KEYS = frozenset(  # their values are text and never parsed
+TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
     "prompt prompt_file checkpoint run runs_dir init_from out data.path data.cache hydra.sweep.dir "
     "wandb.project wandb.entity wandb.group wandb.dir".split()
 )
-FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # they take no value
+FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
 Config = TypeVar("Config", bound=Checked)
 
 
 def command(
     config_name: str, kind: type[Config], outlives_readers: bool = False
 ) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
-    """Make ``main(config)`` a program: compose conf/<config_name>.yaml with the command line and validate it.
+    """Decorate ``main(config)``: compose conf/<config_name>.yaml with the command line, validate and pass it.
 
     The program exits when stdout is closed (`| head`); with ``outlives_readers`` it keeps running.
     """
@@ -54,12 +54,12 @@ def command(
         def job(composed: DictConfig) -> Any:
             settings = HydraConfig.get()
             in_sweep = settings.sweep.subdir != "."
-            with job_record.kept(Path(settings.runtime.output_dir) if in_sweep else None) as outcome:
+            with job_record.record_job(Path(settings.runtime.output_dir) if in_sweep else None) as outcome:
                 try:
                     outcome["value"] = main(checked(kind, plain(composed, settings)))
                     return outcome["value"]
                 except signals.Interrupted as signal:
-                    if signal.__cause__:  # an error on the way out
+                    if signal.__cause__:  # an error while the program ended
                         messages.print_error(str(signal.__cause__))
                     raise
                 except Exception as error:
@@ -70,21 +70,21 @@ def command(
 
         @launch.exit_together()
         def program() -> None:
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed below
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
             if outlives_readers:
                 terminal.outlive_readers()
             launch.silence_other_ranks()
-            sys.argv[1:] = [quoted(argument) for argument in options_first(sys.argv[1:])]
+            sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
             try:
                 with signals.ending():
                     job()
             except BrokenPipeError:
                 messages.exit_quietly()
-            except Exception as error:  # outside of a job every error is about the command line
+            except Exception as error:  # errors outside of a job are about the command line
                 messages.print_error(messages.error_line(error, known_keys(kind)))
                 sys.exit(1)
             finally:
-                gc.freeze()  # otherwise Python searches all of torch for garbage at exit, for half a second
+                gc.freeze()  # without it, searching torch for garbage at exit takes half a second
             sys.exit(1 if failures else 0)
 
         return program
@@ -93,16 +93,16 @@ def command(
 
 
 def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[str, Config]:
-    """Return a config for each combination of the values in a command line, keyed by what differs:
-    ``norm=none,layernorm`` makes two; without alternatives it is one, keyed by "". Raises what
-    ``messages.report`` prints."""
+    """Return a config for each combination of the values in a command line, keyed by the overrides that
+    differ: ``norm=none,layernorm`` gives two configs; without alternatives there is one, keyed by "". Raises
+    the errors that ``messages.report`` prints."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-dir")
     options, overrides = parser.parse_known_args([argument for argument in arguments if argument != "-m"])
     overrides += search_path(options.config_dir)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        parsed = OverridesParser.create(loader).parse_overrides([quoted(override) for override in overrides])
+        parsed = OverridesParser.create(loader).parse_overrides([quote(override) for override in overrides])
     values = alternatives(parsed)
     jobs = [list(job) for job in itertools.product(*values.values())]
     names = [" ".join(override for override in job if len(values[key_of(override)]) > 1) for job in jobs]
@@ -118,7 +118,8 @@ def search_path(config_dir: str | None) -> list[str]:
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
-    """Return the config that each list of overrides makes, in any program. Raises as ``choices``."""
+    """Return the config of each list of overrides, inside or outside of a Hydra job. Raises as
+    ``choices``."""
     in_job = GlobalHydra.instance().is_initialized()
     with nullcontext() if in_job else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         composed = [hydra.compose(config_name, job, return_hydra_config=True) for job in jobs]
@@ -126,7 +127,7 @@ def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) ->
 
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
-    """Return the overrides of each key that a job may take, several in a sweep; the last of a key counts."""
+    """Return the overrides of each key, several if it is swept over; the last override of a key counts."""
     values = {}
     for override in parsed:
         key = override.get_key_element()
@@ -144,7 +145,8 @@ def key_of(override: str) -> str:
 
 
 def known_keys(kind: type[Config]) -> list[str]:
-    """Return every key that the command line may set, with those of the norms and placements in conf/."""
+    """Return every key that the command line may set, including those of the norms and placements in
+    conf/."""
     known = keys(kind)
     for group in ("norm", "placement"):
         for file in (CONF / group).glob("*.yaml"):
@@ -153,10 +155,10 @@ def known_keys(kind: type[Config]) -> list[str]:
 
 
 def options_first(arguments: list[str]) -> list[str]:
-    """Return Hydra's options before the overrides, wherever they were typed: its parser rejects a mixture."""
+    """Return Hydra's options before the overrides, wherever they were typed: Hydra rejects a mixture."""
     options: list[str] = []
     overrides: list[str] = []
-    is_value = False  # of the option before
+    is_value = False  # the argument is the value of the option before it
     for argument in arguments:
         is_option = argument.startswith("-")
         (options if is_option or is_value else overrides).append(argument)
@@ -164,17 +166,17 @@ def options_first(arguments: list[str]) -> list[str]:
     return options + overrides
 
 
-def quoted(argument: str) -> str:
+def quote(argument: str) -> str:
     """Quote ``prompt=What's in a name?`` so that Hydra's parser returns exactly this text."""
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
-    if key == "init_from" and (value == "null" or "," in value):  # no weights; or a sweep
+    if key == "init_from" and (value == "null" or "," in value):  # null: no weights; a comma: a sweep
         return argument
-    return as_text(key, value)
+    return text_override(key, value)
 
 
-def as_text(key: str, value: str) -> str:
+def text_override(key: str, value: str) -> str:
     """Return the override that sets ``key`` to exactly this text."""
     # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
     value = re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
@@ -182,8 +184,8 @@ def as_text(key: str, value: str) -> str:
 
 
 def arguments() -> list[str]:
-    """Return the command line that makes this run alone, also if it is one of a sweep, as it is typed:
-    without the quotes that ``quoted`` added. Empty outside of a program."""
+    """Return the command line that starts this run by itself, even if a sweep started it, without the quotes
+    that ``quote`` added. Empty outside of a program."""
     if not HydraConfig.initialized():
         return []
     settings = HydraConfig.get()

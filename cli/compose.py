@@ -1,5 +1,5 @@
-"""The config that Hydra composed, as plain data: every norm and placement with its name, its class, and the
-options of the YAML of that name."""
+"""Convert the config that Hydra composed to plain data: each norm and placement has its name, its class and
+the options from the YAML file of that name."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from interop.pretrained import pretrained
 from system.errors import ConfigError
 
-load_yaml = cache(OmegaConf.load)  # the jobs of a sweep read a file once
-SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* that name a norm
+load_yaml = cache(OmegaConf.load)  # cached, as the jobs of a sweep read the same files
+SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
 
 
 def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
-    """Return the composed config as plain data. ``settings`` is Hydra's own part: the choice of each group,
-    the folders searched, the command line. Raises ConfigError."""
+    """Return the composed config as plain data. ``settings`` is Hydra's part of the config: the choice of
+    each group, the searched folders, the command line. Raises ConfigError."""
     if composed.get("model") and composed.get("init_from"):
         typed = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
         composed = with_architecture(composed, typed)
@@ -35,7 +35,7 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
 
 
 def composed_job(composed: DictConfig) -> dict[str, Any]:
-    """Return a config that was composed together with Hydra's own part as plain data without that part."""
+    """Return a config as plain data; ``composed`` also holds Hydra's part, which is left out."""
     settings = composed.hydra
     with open_dict(composed):
         del composed["hydra"]
@@ -43,8 +43,8 @@ def composed_job(composed: DictConfig) -> dict[str, Any]:
 
 
 def with_architecture(composed: DictConfig, typed: set[str]) -> DictConfig:
-    """Return the config with the keys that the weights of ``init_from`` determine, which override every
-    default. Raises ConfigError if a typed key has another value."""
+    """Return the config with the values that the weights of ``init_from`` determine, which override every
+    default. Raises ConfigError if a typed key has a different value."""
     config = pretrained(str(composed.init_from)).config
     composed = copy.deepcopy(composed)
     for key, value in config.architecture.items():
@@ -65,7 +65,7 @@ def with_architecture(composed: DictConfig, typed: set[str]) -> DictConfig:
 
 
 def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) -> Any:
-    """Return the norm that ``model.<site>`` names; ``same`` is the norm of the group, with its options."""
+    """Return the norm that ``model.<site>`` names; ``same`` means the run's norm, with its options."""
     name = values["model"].get(site)
     if name == "same":
         return values.get("norm")

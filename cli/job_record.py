@@ -1,10 +1,11 @@
-"""The record of a sweep's job, for the process that launched it: a folder with two files, on a cluster three.
+"""The record of a sweep's job, which the launching process reads: a folder with two files, on a cluster
+three.
 
-    job.json    its arguments and state; the process that runs the job updates it
-    log.txt     its output
-    slurm.json  its number on the cluster
+    job.json    the job's state, its processes and its error
+    log.txt     the output of the job
+    slurm.json  the job's ID on the cluster
 
-The launching process writes job.json before the job starts.
+The launching process writes job.json before the job starts; then the process that runs the job updates it.
 """
 
 import json
@@ -25,7 +26,7 @@ from typing_extensions import TypedDict
 from system import os_compat, signals
 from system.files import jsonable, read_or_empty, write_atomically
 
-Process = tuple[int, float]  # number and start time: system/os_compat.py
+Process = tuple[int, float]  # process ID and start time: system/os_compat.py
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -57,9 +58,9 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
-    """Context manager around a job, which puts its ``value`` or ``error`` into the dict that this yields. In
-    a sweep that goes to job.json and the output to log.txt; a ``folder`` of None is no sweep."""
+def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
+    """Context manager around a job: yield a dict into which the job puts its ``value`` or ``error``. Record
+    the dict in job.json and the output in log.txt, unless ``folder`` is None, outside of a sweep."""
     outcome: dict[str, Any] = {}
     if folder is None:
         yield outcome
@@ -70,7 +71,7 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
     idle.clear()
     record |= {"state": "running", "host": platform.node()}
     on_cluster = "SUBMITIT_EXECUTOR" in os.environ
-    if not on_cluster:  # there a job is ended by its number
+    if not on_cluster:  # a cluster ends jobs by their ID
         record["process"] = this_process()
     with (
         (folder / "log.txt").open("a", encoding="utf-8", buffering=1) as log,
@@ -80,35 +81,37 @@ def kept(folder: Path | None) -> Iterator[dict[str, Any]]:
     ):
         state = "ended"
         try:
-            write(folder, record)  # from here on the launching process forwards its signals
+            write(folder, record)  # from now on the launching process forwards signals to this one
             yield outcome
         except SystemExit:
             if on_cluster:
                 state = "waiting"  # the cluster may preempt the job and start it again
             raise
         finally:
-            if on_cluster or read(folder).get("launcher") == record["launcher"]:  # not another sweep's by now
+            if (
+                on_cluster or read(folder).get("launcher") == record["launcher"]
+            ):  # unless another sweep has taken over
                 write(folder, record | {"state": state} | outcome)
             idle.set()
 
 
-def write_cluster_job(folder: Path, number: str) -> None:
-    write_atomically(folder / "slurm.json", json.dumps({"job": number}))
+def write_cluster_job(folder: Path, job: str) -> None:
+    write_atomically(folder / "slurm.json", json.dumps({"job": job}))
 
 
 def cluster_job(folder: Path) -> str:
-    """Return the number of the job that was last submitted for this record; "" for none."""
+    """Return the ID of the job that was last submitted for this record; "" for none."""
     return str(read_or_empty(folder / "slurm.json", CLUSTER_JOB).get("job", ""))
 
 
-PARENT = os.getppid()  # of a launcher's worker: the launching process
+PARENT = os.getppid()  # the launching process, if this process is a worker of a launcher
 idle = threading.Event()  # set while this process has no job
 
 
 @cache
 def end_with_launcher() -> None:
-    """End this worker, as by SIGTERM and so saving, when the launching process has ended: by then its next
-    job may be another sweep's."""
+    """Watch the launching process: when it has ended, end this worker by SIGTERM, so that its job saves
+    before another sweep runs the same job."""
 
     def watch() -> None:
         while os.getppid() == PARENT:
@@ -123,22 +126,22 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def is_anothers(record: dict[str, Any]) -> bool:
-    """Return true if another process of this machine launched this job and waits for its end."""
+def belongs_to_other(record: dict[str, Any]) -> bool:
+    """Return True if another process of this machine launched this job and is waiting for its end."""
     if record.get("state") not in ("waiting", "running") or record["launcher"][0] == os.getpid():
         return False
-    return os_compat.exists(*record["launcher"])
+    return os_compat.is_running(*record["launcher"])
 
 
-def alive(record: dict[str, Any]) -> bool:
-    """Return true if another process of this machine, not of a cluster, is running this job."""
+def is_running(record: dict[str, Any]) -> bool:
+    """Return True if another process of this machine is running this job; False on a cluster."""
     process = record.get("process")
     if not process or record.get("host") != platform.node() or process[0] == os.getpid():
         return False
-    return record["state"] == "running" and os_compat.exists(*process)
+    return record["state"] == "running" and os_compat.is_running(*process)
 
 
 @cache
 def this_process() -> tuple[int, float]:
-    """Return this process's number, which another may have later, and its start time."""
+    """Return the ID and start time of this process; together they are unique, as IDs are reused."""
     return os.getpid(), os_compat.start_time(os.getpid()) or 0.0

@@ -1,4 +1,4 @@
-"""Errors in one line for the user: ``error: <key or file>: <what is wrong>; <what to do>``."""
+"""Print errors as one line for the user: ``error: <key or file>: <what is wrong>; <what to do>``."""
 
 import os
 import re
@@ -19,12 +19,12 @@ from system import terminal
 from system.errors import UserError
 from system.validate import unknown_key
 
-SUBMITIT = "hydra/launcher/submitit_slurm"  # a package has it; conf/hydra/launcher/slurm.yaml builds on it
+SUBMITIT = "hydra/launcher/submitit_slurm"  # from a package; conf/hydra/launcher/slurm.yaml extends it
 
 
 def report(error: Exception, known: list[str], prefix: str | None = None) -> str:
-    """Print what a user can do about an error in one line, after ``prefix``, and return the line. A bug is
-    printed with its traceback."""
+    """Print an error as one line after ``prefix``, and return the line. A bug is printed with its
+    traceback."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
     if not isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
@@ -36,7 +36,7 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
 
 
 def exit_quietly() -> NoReturn:
-    """Exit because stdout is closed: | head."""
+    """Exit without a message, as stdout is closed, for example by ``| head``."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
 

@@ -1,4 +1,4 @@
-"""The configs of programs that load a model: sample.py and, with its own keys, scripts/export.py."""
+"""The config of sample.py, and its part that scripts/export.py shares: the model to load."""
 
 from typing import Annotated, Literal
 

@@ -17,7 +17,7 @@ DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
 class Component(Checked):
-    """A norm or placement: the name of its YAML, its class, and keyword arguments of that class."""
+    """A norm or placement: the name of its YAML file, its class, and the keyword arguments of the class."""
 
     model_config = ConfigDict(extra="allow")
     name: str = Field(alias="_name_", pattern=r"^\w[\w.+-]*$")
@@ -49,11 +49,11 @@ class ModelConfig(Checked):
     @model_validator(mode="after")
     def heads_divide_channels(self) -> "ModelConfig":
         if self.n_embd % self.n_head:
-            advice = "choose a multiple of it"
+            advice = f"choose a multiple of {self.n_head}"
             raise ValueError(f"n_embd: {self.n_embd} is not divisible by n_head={self.n_head}; {advice}")
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
             raise ValueError(
-                f"positions: rotary rotates pairs of channels, but n_embd={self.n_embd} over "
+                f"positions: rotary rotates pairs of channels, but n_embd={self.n_embd} / "
                 f"n_head={self.n_head} is odd; choose another n_head"
             )
         return self
@@ -126,7 +126,7 @@ class TrainConfig(Checked):
         return self
 
 
-Pattern = Annotated[str, Field(max_length=100)]  # of metric names: diagnostics/metric_names.py
+Pattern = Annotated[str, Field(max_length=100)]  # matches metric names: diagnostics/metric_names.py
 
 
 class StatsConfig(Checked):
@@ -178,7 +178,7 @@ class RunConfig(Checked):
     wandb: WandbConfig
 
     def chosen(self) -> str:
-        """Return the norms and the placement as they are typed: ``norm=layernorm placement=pre``."""
+        """Return the norms and the placement as on the command line: ``norm=layernorm placement=pre``."""
         sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
         others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
         weights = [f"init_from={self.init_from}"] * (self.init_from is not None)

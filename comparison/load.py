@@ -21,14 +21,14 @@ from typing_extensions import TypedDict
 
 from rundir import run_files
 from system.errors import UserError
-from system.files import first_error, harmless, lines, small_text
+from system.files import escape_strings, first_error, lines, small_text
 from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 FINDINGS = "findings"  # runs/findings is of python -m findings, and compared only if the user names it
 # Keys that say where a run was trained and how it was watched, not what was trained.
 NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
-NOT_COMPARED |= {f"train.{key}" for key in run_files.WATCHING}
+NOT_COMPARED |= {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
 LARGEST = 2**18  # bytes of a config
 Scalar = bool | int | float | str | None
@@ -131,10 +131,12 @@ def load(folder: Path) -> tuple[Run, list[str]]:
     try:
         if not (folder / "metrics.jsonl").exists():
             raise UnreadableError("not a run: it has no metrics.jsonl")
-        config: dict[str, Any] = VALUES.validate_python(flatten(harmless(read_yaml(folder / "config.yaml"))))
+        config: dict[str, Any] = VALUES.validate_python(
+            flatten(escape_strings(read_yaml(folder / "config.yaml")))
+        )
         config |= REQUIRED.validate_python(config)
-        status = run_files.parsed(folder / "status.json")
-        environment = run_files.parsed(folder / "environment.json")
+        status = run_files.read_valid(folder / "status.json")
+        environment = run_files.read_valid(folder / "environment.json")
         state = status["state"]
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
@@ -146,7 +148,7 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         if missing := [key for key in ENVIRONMENT if key not in known]:
             raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
         proof = folder / "certificate.json"
-        certificate = run_files.parsed(proof) if proof.exists() else {}
+        certificate = run_files.read_valid(proof) if proof.exists() else {}
         axes, metrics, remarks = read_metrics(folder / "metrics.jsonl")
         if state == "finished" and "val/full_loss" not in metrics:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")

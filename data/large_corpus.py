@@ -1,5 +1,5 @@
-"""Text files -> batches of rows -> token ids, for corpora larger than memory. Hugging Face `datasets` streams
-the rows, and several processes tokenize them, so no more than a few batches are in memory.
+"""Tokenize corpora larger than memory: text files -> batches of rows -> token ids. Hugging Face's `datasets`
+streams the rows, and several processes tokenize them, so only a few batches are in memory at once.
 """
 
 import glob
@@ -25,12 +25,12 @@ from system.errors import DataError
 
 END = "<|endoftext|>"
 TEXT, LINES, TABLE = (".txt", ".md", ".text"), (".jsonl", ".ndjson", ".json"), (".parquet",)
-ROWS = 1000  # read at once
+ROWS = 1000  # number of rows read at once
 Tokens = NDArray[np.unsignedinteger]
 
 
 def kind_of(file: Path) -> str:
-    """Return the file's extension, without that of its compression. Raises DataError if it is unknown."""
+    """Return the file's extension, ignoring .gz or .zst. Raises DataError if it is unknown."""
     kind = Path(file.stem).suffix if file.suffix in (".gz", ".zst") else file.suffix
     if kind not in (*TEXT, *LINES, *TABLE):
         raise DataError(f"{file}: unknown extension; expected one of {' '.join((*TEXT, *LINES, *TABLE))}")
@@ -43,11 +43,12 @@ class Batch:
 
     file: Path
     field: str
-    start: int  # rows of the file before it
+    start: int  # number of rows of the file before this batch
     rows: list[str]
 
     def texts(self) -> list[str]:
-        """Return its documents; plain text is joined into one. Raises DataError at a row without text."""
+        """Return the documents in the batch; lines of plain text are joined into one. Raises DataError at a
+        row without text."""
         if kind_of(self.file) in TEXT:
             return ["".join(self.rows)]
         if kind_of(self.file) in TABLE:
@@ -57,7 +58,7 @@ class Batch:
     def document(self, line: str) -> str:
         try:
             text: str = json.loads(line)[self.field]
-            text.encode()  # refuses lone surrogates
+            text.encode()  # raises at lone surrogates
             return text
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise DataError(
@@ -66,10 +67,10 @@ class Batch:
             ) from None
 
 
-def batches_of(file: Path, field: str, size: int) -> Iterator[Batch]:
-    """Yield the rows of a file in batches of at least ``size`` characters, but for the last."""
+def read_batches(file: Path, field: str, size: int) -> Iterator[Batch]:
+    """Yield the rows of a file in batches of at least ``size`` characters; the last may be shorter."""
     start, length, rows = 0, 0, list[str]()
-    for row in rows_of(file, field):
+    for row in read_rows(file, field):
         rows.append(row)
         length += len(row)
         if length >= size:
@@ -79,7 +80,7 @@ def batches_of(file: Path, field: str, size: int) -> Iterator[Batch]:
         yield Batch(file, field, start, rows)
 
 
-def rows_of(file: Path, field: str) -> Iterator[str]:
+def read_rows(file: Path, field: str) -> Iterator[str]:
     """Yield the lines of a file, or the texts in a Parquet file. Raises DataError if it cannot be read."""
     import pyarrow
     from datasets import load_dataset, logging
@@ -90,7 +91,7 @@ def rows_of(file: Path, field: str) -> Iterator[str]:
     if kind_of(file) in TABLE:
         format_, options = "parquet", {"columns": [field]}
     try:
-        if file.suffix == ".zst":  # `datasets` does not notice that one is truncated
+        if file.suffix == ".zst":  # `datasets` does not notice a truncated file
             with pyarrow.input_stream(str(file)) as stream:
                 while stream.read(2**20):
                     pass
@@ -109,11 +110,11 @@ def rows_of(file: Path, field: str) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------
 # Tokens of batches
 
-tokenizer: tokenizers.Tokenizer  # in a worker
+tokenizer: tokenizers.Tokenizer  # set in worker processes only
 
 
 def start_worker(spec: dict[str, Any]) -> None:
-    """Initialise a worker, which ends when its parent does."""
+    """Initialise a worker process, which ends when its parent ends."""
     global tokenizer
 
     parent: Any = multiprocessing.parent_process()
@@ -122,8 +123,8 @@ def start_worker(spec: dict[str, Any]) -> None:
 
 
 def encode(batch: Batch) -> Tokens:
-    """Return the token ids of a batch, 1-D. Documents end with <|endoftext|>, or a line break in its
-    absence."""
+    """Return the token ids of a batch, 1-D. Documents end with <|endoftext|>, or with a line break if the
+    tokenizer has no such token."""
     is_document = kind_of(batch.file) not in TEXT
     has_end = END in getattr(tokenizer, "special", ())
     end = [tokenizer.vocab_size - 1] if is_document and has_end else []  # GPT-2's only special token
@@ -135,11 +136,11 @@ def encode(batch: Batch) -> Tokens:
     return np.concatenate([[], *ids], dtype=token_type(tokenizer.vocab_size), casting="unsafe")
 
 
-def encoded(batches: Iterable[Batch], processes: int, spec: dict[str, Any]) -> Iterator[Tokens]:
+def encode_all(batches: Iterable[Batch], processes: int, spec: dict[str, Any]) -> Iterator[Tokens]:
     """Yield the token ids of each batch, computed by several processes; Ctrl-C reaches this process alone."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, initializer=start_worker, initargs=(spec,))
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by processes started now
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers, started now, inherit SIG_IGN
     for _ in range(processes):
         pool.submit(os.getpid)
     signal.signal(signal.SIGINT, handler)

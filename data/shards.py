@@ -1,8 +1,8 @@
-"""Several token files as one array, and the two formats of a token file.
+"""Join several token files into one array; read the two formats of a token file.
 
-nanoGPT's   token ids, nothing else
-llm.c's     a header of 1024 bytes, which starts with a magic number, a version and the number of tokens
-"""
+nanoGPT's format    token ids, nothing else
+llm.c's format      a header of 1024 bytes, which starts with a magic number, a version and the number of
+tokens"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from system.errors import DataError
 
 HEADER = 1024  # bytes
-# token types of llm.c's files, by magic number and version
-KINDS: dict[tuple[int, int], np.dtype[Any]] = {
+# (magic number, version) -> token type of llm.c's files
+TOKEN_TYPES: dict[tuple[int, int], np.dtype[Any]] = {
     (20240520, 1): np.dtype(np.uint16),
     (20240801, 7): np.dtype(np.uint32),
 }
 
 
 class Shards:
-    """1-D arrays of tokens, concatenated without a copy: ``shards[positions]`` has the shape of positions."""
+    """1-D arrays of tokens, concatenated without a copy: ``shards[positions]`` has the shape of
+    ``positions``."""
 
     def __init__(self, parts: Sequence[NDArray[np.unsignedinteger]]) -> None:
         self.parts = parts
@@ -41,16 +42,16 @@ class Shards:
 
 
 def header(file: Path) -> np.dtype[Any] | None:
-    """Return the type of the tokens after llm.c's header, or None without such a header. Raises DataError if
-    its version is unknown or its number of tokens wrong."""
+    """Return the token type that llm.c's header states; None if the file has no such header. Raises DataError
+    if the version is unknown or the number of tokens is wrong."""
     with file.open("rb") as stream:
         start = stream.read(HEADER)
     if len(start) < HEADER:
         return None
     magic, version, count = map(int, np.frombuffer(start[:12], "<i4"))
-    if magic not in {known for known, _ in KINDS}:
+    if magic not in {known for known, _ in TOKEN_TYPES}:
         return None
-    if (dtype := KINDS.get((magic, version))) is None:
+    if (dtype := TOKEN_TYPES.get((magic, version))) is None:
         raise DataError(f"{file}: has llm.c's version {version}, which is unknown; convert it")
     size = file.stat().st_size - HEADER
     if size != count * dtype.itemsize:
@@ -60,8 +61,8 @@ def header(file: Path) -> np.dtype[Any] | None:
     return dtype
 
 
-def mapped(file: Path, dtype: np.dtype[Any], offset: int = 0) -> NDArray[np.unsignedinteger]:
-    """Return the file's tokens, 1-D; an empty file cannot be mapped."""
+def map_file(file: Path, dtype: np.dtype[Any], offset: int = 0) -> NDArray[np.unsignedinteger]:
+    """Return a memory map of the tokens, 1-D; an empty file, which cannot be mapped, gives an empty array."""
     if file.stat().st_size <= offset:
         return np.empty(0, dtype)
     return np.memmap(file, dtype=dtype, mode="r", offset=offset)

@@ -1,4 +1,4 @@
-"""The tokens of a corpus, made once and kept in the cache."""
+"""Tokenize a corpus once and keep the tokens in the cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,8 @@ def prepare(
     cache: str,
     spec: dict[str, Any] | None = None,
 ) -> Prepared:
-    """Load the tokens of a corpus, making them first if the cache lacks them. Arguments as in conf/data;
-    ``spec`` describes the tokenizer if ``tokenizer`` does not name one.
+    """Load the tokens of a corpus from the cache, or build them and write them to the cache. Arguments as in
+    conf/data; ``spec`` describes the tokenizer if ``tokenizer`` is "init_from".
 
     Raises:
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
@@ -55,8 +55,8 @@ def build(
     vocab_size: int,
     val_fraction: float,
 ) -> None:
-    """Write ``folder`` with the tokens of ``text``, split as nanoGPT does, before it is tokenized: so the
-    validation split is the same text under every tokenizer."""
+    """Write ``folder`` with the tokens of ``text``. As in nanoGPT, the text is split before it is tokenized,
+    so that the validation split is the same text for every tokenizer."""
     if len(text) > 10_000_000:  # takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))

@@ -1,11 +1,11 @@
-"""A folder of token files, written once and read through a memory map:
+"""Write a folder of token files once, and read it through memory maps:
 
     train.bin, val.bin     token ids, uint16 or uint32, nanoGPT's layout
     meta.json              counts, dtype, tokenizer, SHA-256 of each file
 
-Its name is a hash of what determines its content. It is built under a temporary name and renamed, so a folder
-that exists is complete, and two processes that prepare at once end with one.
-"""
+The folder's name ends in a hash of everything that determines the content. The folder is written under a
+temporary name and renamed, so a folder that exists is complete, even if two processes prepare the same
+tokens."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import tokenizers
-from data.shards import Shards, mapped
+from data.shards import Shards, map_file
 from data.windows import Tokens
 from system.errors import DataError
 from system.files import small_text
 
 FORMAT = 2
-LARGEST = 2**26  # bytes of meta.json, with a tokenizer of 2^20 tokens in it
+LARGEST = 2**26  # largest meta.json, in bytes; enough for a tokenizer of 2^20 tokens
 SPLITS = ("train", "val")
-ABANDONED = 86400  # seconds after which an unfinished folder is that of a killed process
-ALWAYS_VERIFIED = 2**26  # bytes; token files up to this size are read through at every start
+ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
+ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Prepared:
     train: Tokens
     val: Tokens
     tokenizer: tokenizers.Tokenizer
-    fingerprint: str  # of the tokens and the tokenizer, wherever they came from
+    fingerprint: str  # hash of the tokens and the tokenizer
 
     def check_length(self, block_size: int) -> None:
-        """Raise DataError if a split has no window of block_size tokens and a next token."""
+        """Raise DataError if a split is shorter than a window of block_size tokens and its next token."""
         for split, tokens in (("training", self.train), ("validation", self.val)):
             if len(tokens) <= block_size:
                 raise DataError(
@@ -66,7 +66,7 @@ def digest(content: bytes | dict[str, Any]) -> str:
 
 
 def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsignedinteger]]") -> None:
-    """Write a temporary folder and rename it to ``folder``. Another process may be faster."""
+    """Write a temporary folder and rename it to ``folder``, unless another process has done so first."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
@@ -74,9 +74,9 @@ def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsi
         try:
             for split, tokens in splits.items():
                 with (temporary / f"{split}.bin").open("wb") as file:
-                    file.write(tokens.data)  # tofile misses some errors of the disk
+                    file.write(tokens.data)  # ndarray.tofile misses some errors of the disk
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-            temporary.chmod(0o755)  # mkdtemp's is the owner's alone
+            temporary.chmod(0o755)  # mkdtemp gives access to the owner only
             temporary.rename(folder)
         except OSError:
             if not folder.is_dir():
@@ -98,7 +98,7 @@ def remove_abandoned(cache: Path) -> None:
 
 
 def read_meta(folder: Path, remedy: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
-    """Return meta.json and the tokenizer in it. Raises DataError with ``remedy``."""
+    """Return meta.json and the tokenizer that it describes. Raises DataError, which ends in ``remedy``."""
     try:
         meta = json.loads(small_text(folder / "meta.json", LARGEST))
         tokenizer = tokenizers.from_spec(meta["tokenizer"])
@@ -112,7 +112,8 @@ def read_meta(folder: Path, remedy: str) -> tuple[dict[str, Any], tokenizers.Tok
 
 
 def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
-    """Map the token files that ``folder`` describes; they are in it, or in ``bins``.
+    """Map the token files that the meta.json of ``folder`` describes; they are in ``bins``, by default
+    ``folder``.
 
     Raises:
         DataError: a file is missing, has the wrong size, or fails its checksum.
@@ -139,7 +140,7 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
 
 
 def file_entries(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
-    """Return meta.json's entries for the token files of a split; it has no list if there is one file."""
+    """Return the entry of each token file of a split; meta.json has no list of files if there is only one."""
     entry = meta[split]
     single = {"name": f"{split}.bin", "tokens": entry["tokens"], "sha256": entry["sha256"]}
     return list(entry.get("files", [single]))
@@ -148,8 +149,8 @@ def file_entries(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
 def open_file(
     folder: Path, entry: dict[str, Any], dtype: np.dtype[Any], verify: bool, remedy: str
 ) -> NDArray[np.unsignedinteger]:
-    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError with
-    ``remedy`` if the file is not as described."""
+    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError, which ends
+    in ``remedy``, if the file differs from the entry."""
     file = folder / Path(entry["name"]).name
     offset = int(entry.get("offset", 0))  # bytes before the tokens
     expected = offset + int(entry["tokens"]) * dtype.itemsize
@@ -159,7 +160,7 @@ def open_file(
             raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
         if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != entry["sha256"]:
             raise DataError(f"{file}: fails its checksum; {remedy}")
-        return mapped(file, dtype, offset)
+        return map_file(file, dtype, offset)
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}; {remedy}") from None
 

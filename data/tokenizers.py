@@ -1,11 +1,11 @@
-"""Text ⇄ token ids. A tokenizer is plain data: its ``spec`` is stored in the prepared folder and in every
-checkpoint, and ``from_spec`` rebuilds it, so sampling needs no other file. ``start`` is the default prompt,
-``encode`` gives ids, 1-D, or raises DataError if the text cannot be encoded, and ``decode`` gives UTF-8, in
-which a token may be part of a character.
+"""Convert text to token ids and back. A tokenizer's ``spec`` is plain data that is stored in the prepared
+folder and in every checkpoint; ``from_spec`` rebuilds the tokenizer, so sampling needs no other file.
+``encode`` returns ids, 1-D, or raises DataError if the text cannot be encoded; ``decode`` returns UTF-8, in
+which a token may be part of a character; ``start`` is the default prompt.
 
 char    one token a character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
-gpt2    GPT-2's own byte pair encoding (Radford et al. 2019)
+gpt2    GPT-2's byte pair encoding (Radford et al. 2019)
 """
 
 import base64
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import tiktoken
 
 Ids = NDArray[np.integer] | Sequence[int]
-PART = 2**20  # characters encoded at once: as UTF-32 they take four times the memory
+PART = 2**20  # number of characters encoded at once, to save memory: UTF-32 takes 4 bytes per character
 
 
 class CharTokenizer:
@@ -36,7 +36,7 @@ class CharTokenizer:
         self.start = "\n" if "\n" in chars else chars[0]
         self.spec = {"kind": "char", "chars": chars}
         codes = np.frombuffer(chars.encode("utf-32-le"), np.uint32)
-        # code point -> id; len(chars) for characters outside the vocabulary
+        # code point -> id, or len(chars) if the character is not in the vocabulary
         self.ids = np.full(0x110000, len(chars), np.uint16 if len(chars) < 2**16 else np.uint32)
         self.ids[codes] = np.arange(len(chars))
 
@@ -59,8 +59,8 @@ class CharTokenizer:
         return "".join(self.chars[i] for i in ids).encode()
 
 
-# The patterns by which GPT-2 and GPT-4 cut a text into pieces, within which bytes are merged. The names are
-# stored in files, so a pattern never changes.
+# The patterns by which GPT-2 and GPT-4 cut a text into pieces; bytes are merged within a piece only. Files
+# store a pattern's name, so a pattern must never change.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     "gpt4": (
@@ -70,17 +70,18 @@ PATTERNS = {
 }
 
 
-SPACES = 500_000  # in a row; from about a million on, tiktoken's regular expressions run out of stack
+SPACES = 500_000  # refused in a row; tiktoken's regular expressions run out of stack at about a million
 LONG_SPACE = re.compile(rf"(?<!\s)\s{{{SPACES}}}")
 
 
 class BytePairTokenizer:
-    """UTF-8 bytes, whose neighbours are merged while the result is one of ``tokens``, lowest id first.
+    """Byte pair encoding: neighbouring bytes are merged while the result is one of ``tokens``, lowest id
+    first.
 
     Args:
-        pattern: a name in PATTERNS.
-        tokens: the bytes of each id; every single byte is among them, so any text can be encoded.
-        special: further tokens, such as <|endoftext|>, that text is never encoded to.
+        pattern: a key of PATTERNS.
+        tokens: the bytes of each id. They include all 256 single bytes, so any text can be encoded.
+        special: further tokens, such as <|endoftext|>, which ``encode`` never returns.
     """
 
     start = "\n"
@@ -138,7 +139,8 @@ def train_char(train: str, val: str, vocab_size: int) -> CharTokenizer:
 
 
 def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
-    """Return a tokenizer of the 256 bytes and the vocab_size - 256 most frequent merges, or all there are."""
+    """Return a tokenizer of the 256 bytes and the vocab_size - 256 most frequent merges, or fewer if the text
+    is too short."""
     import rustbpe
 
     trainer = rustbpe.Tokenizer()
@@ -166,7 +168,7 @@ def from_spec(spec: Any) -> Tokenizer:
     try:
         arguments = dict(spec)
         return kinds[arguments.pop("kind")](**arguments)
-    except (TypeError, LookupError, ValueError, AttributeError):  # no table; other keys, types or values
+    except (TypeError, LookupError, ValueError, AttributeError):  # not a dict, or wrong keys, types or values
         known = ", ".join(kinds)
         raise DataError(f"tokenizer: invalid description; this version knows the kinds {known}") from None
 

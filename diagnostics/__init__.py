@@ -1,3 +1,2 @@
-"""A library that observes a model from outside, on the eager model, without changing it: statistics of
-activations, gradients and weights, causality, what each block and norm does. It knows modules by their
-names."""
+"""Observe a model without changing it: statistics of activations, gradients and weights, causality, the
+effect of each block and norm. The model must be the eager one; its modules are found by their names."""

@@ -1,13 +1,12 @@
-"""Statistics of a model's activations and of the gradients at them, layer by layer, measured by hooks.
+"""Measure statistics of a model's activations and of their gradients, layer by layer, by hooks.
 
     activations = Activations(model, metric_names.selection(["act.rms", "grad.rms"], sites=["*"]))
     with activations as values:
         loss_of(without_effects(model)).backward()
     values["act.rms/00.mlp"]  # a 0-d tensor on the model's device
 
-The model must be the eager one: hooks on a compiled model are silently ignored. Outside of ``with`` there are
-no hooks.
-"""
+The model must be the eager one: hooks on a compiled model are silently ignored. The hooks exist inside
+``with`` only."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,20 +20,20 @@ from diagnostics import statistics
 
 
 def without_effects(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return a view of ``model``, tokens (B, T) to logits (B, T, V), that leaves no trace in it: its
-    parameters are detached and its buffers are copies. Gradients end at the activations, which saves about
-    half of a backward."""
+    """Return ``model`` as a function, tokens (B, T) -> logits (B, T, V), without side effects: parameters are
+    detached and buffers copied. Backward computes gradients of activations only, which saves about half of
+    its time."""
     state = {name: p.detach() for name, p in model.named_parameters()}
     state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
     return lambda idx: functional_call(model, state, (idx,))
 
 
 class Activations:
-    """The statistics selected by ``wanted``, of the one forward and backward that run inside ``with``.
+    """The statistics selected by ``wanted``, of one forward and backward inside ``with``.
 
     Args:
         model: a model.GPT.
-        wanted: tells whether to measure a name such as ``act.rms/03.mlp``; see diagnostics.metric_names.
+        wanted: returns True for the metrics to measure, such as ``act.rms/03.mlp``; see metric_names.py.
         histograms: also count the values of the residual stream, as ``hist.act/<site>``; see
             ``statistics.histogram``.
     """
@@ -60,7 +59,7 @@ class Activations:
             hook.remove()
         self.hooks.clear()
 
-    # ``site`` is the part of the metric's name behind the slash, ``name`` the module's name
+    # ``site`` is the part of the metric's name after the slash, ``name`` the module's name
 
     def watch_block(self, site: str, name: str) -> None:
         for kind in ("attn", "mlp"):
@@ -79,7 +78,7 @@ class Activations:
 
     def watch_residual(self, site: str, name: str) -> None:
         """Watch x ← post(a·x + b·out(f(c·pre(x)))), in which a·x is computed first."""
-        skips: list[Tensor] = []  # a·x, until the branch is computed
+        skips: list[Tensor] = []  # a·x, kept until the branch is computed
 
         def add(_: Tensor, branch: Tensor) -> None:
             if skips:
@@ -103,7 +102,7 @@ class Activations:
 
     def watch_norm(self, site: str, name: str) -> None:
         def internals(x: Tensor) -> None:
-            for statistic, internal in statistics.INTERNALS.items():
+            for statistic, internal in statistics.NORM_INTERNALS.items():
                 self.record(f"norm.{statistic}/{site}", internal, self.modules[name], x)
 
         self.on_input(name, internals)
@@ -123,25 +122,25 @@ class Activations:
     ) -> None:
         if not (always or self.wanted(name)):
             return
-        with torch.autocast(self.device_type, enabled=False):  # or attention's products would be bf16
+        with torch.autocast(self.device_type, enabled=False):  # it would compute q·k in bf16
             value = statistic(*(x.float() if isinstance(x, Tensor) else x for x in args))
         if value is not None:
             self.values[name] = value
 
-    def on_input(self, name: str, look: Callable[..., object]) -> None:
-        """Call ``look(*inputs)`` before the forward of the module ``name``, if it exists."""
+    def on_input(self, name: str, callback: Callable[..., object]) -> None:
+        """Call ``callback(*inputs)`` before the forward of the module ``name``, if it exists."""
 
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            look(*args)
+            callback(*args)
 
         if name in self.modules:
             self.hooks.append(self.modules[name].register_forward_pre_hook(hook))
 
-    def on_output(self, name: str, look: Callable[[Tensor, Tensor], object]) -> None:
-        """Call ``look(input, output)`` after the forward of the module ``name``, if it exists."""
+    def on_output(self, name: str, callback: Callable[[Tensor, Tensor], object]) -> None:
+        """Call ``callback(input, output)`` after the forward of the module ``name``, if it exists."""
 
         def hook(_: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
-            look(args[0], output)
+            callback(args[0], output)
 
         if name in self.modules:
             self.hooks.append(self.modules[name].register_forward_hook(hook))

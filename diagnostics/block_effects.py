@@ -1,4 +1,5 @@
-"""How much each block of a model matters: what leaving it out costs, and how far it turns the stream.
+"""Measure how much each block of a model matters: the loss without the block, and how far it turns the
+stream.
 
 python -m scripts.blocks runs/NAME prints both for a trained model.
 """
@@ -27,28 +28,30 @@ def stream(model: Any, idx: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> Iterator[float]:
-    """Yield the rise of the loss when one block is left out: n_layer numbers, in nats per token. A block that
-    can be removed costs about 0 (Gromov et al. 2024, arXiv 2403.17887; Sun et al. 2025, arXiv 2502.05795).
+    """Yield, for each block, the loss without the block minus the loss with all blocks, in nats per token. A
+    block that can be removed costs about 0 (Gromov et al. 2024, arXiv 2403.17887; Sun et al. 2025, arXiv
+    2502.05795).
 
     Args:
         model: a model.GPT.
-        loss_of: computes the loss of a model, on the same tokens each time.
+        loss_of: computes the loss of a model; it must use the same tokens at each call.
     """
     full_loss = loss_of(model)
     for block in model.blocks:
-        with forward_hooks([(block, lambda _, args, output: args[0])]):  # its output is its input
+        with forward_hooks([(block, lambda _, args, output: args[0])]):  # replaces the output by the input
             cost = float(loss_of(model) - full_loss)
         yield cost
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
-    """Return x·y / (‖x‖‖y‖) of each token, (B, T, C) twice -> (B, T), in fp64: callers subtract it from 1."""
+    """Return x·y / (‖x‖‖y‖) of each token, (B, T, C) twice -> (B, T), in fp64, as callers take differences
+    from 1."""
     return torch.cosine_similarity(x.double(), y.double(), dim=-1)
 
 
 def angular_distances(streams: list[Tensor]) -> list[float]:
-    """Return (1/π) arccos cos(x_ℓ, x_ℓ+1), from 0 to 1, averaged over tokens, of the outputs of ``stream``:
-    how far each block turns the stream (Gromov et al. 2024, arXiv 2403.17887, eq. 7, on the last token of
-    each row)."""
+    """Return arccos(cosine similarity)/π, from 0 to 1, of the stream before and after each block, averaged
+    over all tokens (Gromov et al. 2024, arXiv 2403.17887, eq. 7, use only the last token). ``streams`` is the
+    result of ``stream``."""
     pairs = pairwise(streams)
     return [(cosines(x, y).clamp(-1, 1).arccos().mean() / torch.pi).item() for x, y in pairs]

@@ -1,16 +1,16 @@
-"""The causality certificate: how far do a model's logits depend on tokens that they must not depend on?
+"""Measure the causality certificate: how far a model's logits depend on tokens on which they must not depend.
 
-The logits at position t may depend on tokens 0 … t of their own row only. Two leaks are measured on the
-actual model, in training and in evaluation mode: dependence on later tokens (``future``) and on the other
-rows of the batch (``rows``). Each is measured in two ways, and each number must be exactly 0:
+The logits at position t may depend only on tokens 0 … t of the same row. Two kinds of leaks are measured on
+the actual model, in training and in evaluation mode: dependence on later tokens (``future``) and on the other
+rows of the batch (``rows``). Each leak is measured in two ways, and both numbers must be exactly 0:
 
 - forward: replace the forbidden tokens, and take the largest change of a logit, in standard deviations of the
   logits.
-- gradient: take the gradient of the logits at t with respect to the embedded tokens, and divide the norm of
-  its forbidden part by the norm of its part at 0 … t. The cotangent is random: a norm holds the sum of the
-  logits or of their squares constant, so their gradient would hide what passes through it.
+- gradient: take the gradient of direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ /
+  ‖part at 0 … t‖. The direction is random, as a norm keeps the sum of its outputs or of their squares
+  constant: the gradients of these sums would be 0 whatever leaks through the norm.
 
-BatchNorm in training mode fails all four, as its statistics are taken over time and rows.
+BatchNorm in training mode has all four leaks, as its statistics are taken over time and rows.
 """
 
 import math
@@ -27,11 +27,11 @@ MODES = ("train", "eval")
 
 
 def certificate(model: Any, vocab_size: int) -> dict[str, Any]:
-    """Measure ``model``, a model.GPT, leaving it and torch's random state as they were.
+    """Measure the leaks of ``model``, a model.GPT; the model and torch's random state are left unchanged.
 
     Returns plain data:
-        causal, independent_rows: True if ``future``, or ``rows``, is 0 in both modes and both ways; None if
-            that cannot be measured, and ``reason`` says why.
+        causal, independent_rows: True if ``future`` and its gradient, or ``rows`` and its gradient, are 0 in
+            both modes; None if the leaks cannot be measured, and ``reason`` says why.
         train, eval: ``future``, ``rows``, ``future_gradient``, ``rows_gradient``.
         context: the number of time steps of the test batch: block_size, at most 128.
     """
@@ -43,12 +43,12 @@ def certificate(model: Any, vocab_size: int) -> dict[str, Any]:
         torch.manual_seed(0)
         idx = torch.randint(vocab_size, (ROWS, T), device=device)
         shift = torch.randint(1, max(2, vocab_size), idx.shape, device=device)
-        other = (idx + shift) % vocab_size  # another token everywhere
+        other_tokens = (idx + shift) % vocab_size  # differ from idx everywhere
         try:
             for name in MODES:
                 model.train(name == "train")
-                leaks_by_mode[name] = measure_leaks(model, without_zeros(model), idx, other)
-        except Exception as error:  # a norm of the user's own may need other shapes
+                leaks_by_mode[name] = measure_leaks(model, without_zeros(model), idx, other_tokens)
+        except Exception as error:  # a norm that the user wrote may need other shapes
             reason = f"on a batch of {ROWS} x {T} it raises {type(error).__name__}"
         finally:
             model.train(mode)
@@ -64,13 +64,13 @@ def certificate(model: Any, vocab_size: int) -> dict[str, Any]:
     return verdict | {"context": T} | leaks_by_mode
 
 
-def leaks(certificate: dict[str, Any]) -> dict[str, float]:
-    """Return a certificate's numbers as metrics: ``leak.future/train`` and so on."""
+def leak_metrics(certificate: dict[str, Any]) -> dict[str, float]:
+    """Return a certificate's leaks as metrics: ``leak.future/train`` and so on."""
     return {f"leak.{kind}/{mode}": v for mode in MODES for kind, v in certificate.get(mode, {}).items()}
 
 
 def describe(certificate: dict[str, Any], model_name: str) -> str:
-    """Return one line on the certificate of the model that the user knows as ``model_name``."""
+    """Return one line that tells the user what the certificate of ``model_name`` says."""
     if certificate.get("reason"):
         return f"causality: cannot tell whether {model_name} looks into the future: {certificate['reason']}"
     if certificate["causal"] and certificate["independent_rows"]:
@@ -92,14 +92,16 @@ def describe(certificate: dict[str, Any], model_name: str) -> str:
 
 
 def without_zeros(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters; those that are all 0 become small random numbers, as a branch initialised to 0
-    would hide its leaks."""
+    """Return the parameters. Small random numbers replace a parameter that is all 0, as the leaks of a branch
+    initialised to 0 cannot be seen."""
     parameters = ((name, p.detach()) for name, p in model.named_parameters())
     return {name: p if p.any() else 0.02 * torch.randn_like(p) for name, p in parameters}
 
 
-def measure_leaks(model: Any, parameters: dict[str, Tensor], idx: Tensor, other: Tensor) -> dict[str, float]:
-    """Return the four leaks in the model's current mode; ``idx`` and ``other`` are (ROWS, T) tokens."""
+def measure_leaks(
+    model: Any, parameters: dict[str, Tensor], idx: Tensor, other_tokens: Tensor
+) -> dict[str, float]:
+    """Return the four leaks in the model's current mode; ``idx`` and ``other_tokens`` are (ROWS, T)."""
 
     def logits(tokens: Tensor) -> Tensor:  # (ROWS, T, V)
         torch.manual_seed(0)  # the same dropout masks every time
@@ -109,22 +111,27 @@ def measure_leaks(model: Any, parameters: dict[str, Tensor], idx: Tensor, other:
     embedded: list[Tensor] = []
     with forward_hooks([(model.embed.tokens, lambda _, args, x: embedded.append(x.requires_grad_()))]):
         before = logits(idx)
-    [x] = embedded  # (ROWS, T, C)
-    cotangent = torch.randn_like(before[0, 0])
+    [embeddings] = embedded  # (ROWS, T, C)
+    direction = torch.randn_like(before[0, 0])
 
-    def change(tokens: Tensor) -> Tensor:  # (T, V): of the first row's logits, in standard deviations
+    def logit_change(tokens: Tensor) -> Tensor:  # (T, V): in the first row, in standard deviations
         with torch.no_grad():
             return (logits(tokens)[0] - before[0]).abs() / before.std().clamp(min=1e-30)
 
-    leaks = {"future": [], "rows": [change(torch.cat([idx[:1], other[1:]])).max()]}
-    leaks |= {"future_gradient": [], "rows_gradient": []}
+    other_rows = torch.cat([idx[:1], other_tokens[1:]])
+    by_kind: dict[str, list[Tensor]] = {
+        "future": [],
+        "rows": [logit_change(other_rows).max()],
+        "future_gradient": [],
+        "rows_gradient": [],
+    }
     T = idx.shape[1]
     for t in torch.linspace(0, max(0, T - 2), POSITIONS).long().unique().tolist():
         tokens = idx.clone()
-        tokens[0, t + 1 :] = other[0, t + 1 :]
-        leaks["future"].append(change(tokens)[: t + 1].max())
-        (gradient,) = torch.autograd.grad(before[0, t] @ cotangent, x, retain_graph=True)
-        allowed = gradient[0, : t + 1].norm().clamp(min=1e-30)
-        leaks["future_gradient"].append(gradient[0, t + 1 :].norm() / allowed)
-        leaks["rows_gradient"].append(gradient[1:].norm() / allowed)
-    return {kind: torch.stack(values).max().item() for kind, values in leaks.items()}
+        tokens[0, t + 1 :] = other_tokens[0, t + 1 :]
+        by_kind["future"].append(logit_change(tokens)[: t + 1].max())
+        (gradient,) = torch.autograd.grad(before[0, t] @ direction, embeddings, retain_graph=True)
+        past_norm = gradient[0, : t + 1].norm().clamp(min=1e-30)
+        by_kind["future_gradient"].append(gradient[0, t + 1 :].norm() / past_norm)
+        by_kind["rows_gradient"].append(gradient[1:].norm() / past_norm)
+    return {kind: torch.stack(values).max().item() for kind, values in by_kind.items()}

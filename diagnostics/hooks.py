@@ -1,4 +1,4 @@
-"""Forward hooks that are removed again."""
+"""Register forward hooks for the time of a ``with`` block."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

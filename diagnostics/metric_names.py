@@ -1,9 +1,9 @@
-"""The names of all metrics, ``<kind>.<statistic>/<site>``, as ``act.rms/03.mlp``. docs/statistics.md defines
-each statistic. Imports no torch.
+"""The names of all metrics, ``<kind>.<statistic>/<site>``, such as ``act.rms/03.mlp``.
+docs/statistics.md defines each statistic. Torch is not imported here.
 
-    site                      meaning; LL is the number of the block, from 00
+    site                      meaning, where LL is the number of a block, from 00
     embed                     output of the embedding, where the residual stream begins
-    LL.attn  LL.mlp           residual stream after that branch
+    LL.attn  LL.mlp           residual stream after the branch is added
     LL.attn.branch            output of the branch, which is added to the stream
     LL.attn.pre.in  .out      input and output of a norm; also out.in, post.in, …
     LL.attn.pre               the norm itself
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+# the keys of statistics.MOMENTS, as tests/diagnostics/test_metric_names.py verifies
 MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
 STATISTICS = (
     *(f"act.{moment}" for moment in MOMENTS),
@@ -26,7 +27,7 @@ STATISTICS = (
 
 @lru_cache(1)
 def sites(n_layer: int) -> dict[str, list[str]]:
-    """Return the sites that each statistic can have in a model of ``n_layer`` blocks, under any norm and
+    """Return the sites of each statistic in a model of ``n_layer`` blocks, with whatever norm and
     placement."""
     blocks = [f"{i:02d}" for i in range(n_layer)]
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
@@ -50,7 +51,7 @@ def sites(n_layer: int) -> dict[str, list[str]]:
 
 def all_names(n_layer: int) -> list[str]:
     """Return every name that a model of ``n_layer`` blocks can have."""
-    return [f"{name}/{site}" for name, its_sites in sites(n_layer).items() for site in its_sites]
+    return [f"{name}/{site}" for name, all_sites in sites(n_layer).items() for site in all_sites]
 
 
 def matches_any(pattern: str, n_layer: int) -> bool:
@@ -58,19 +59,19 @@ def matches_any(pattern: str, n_layer: int) -> bool:
     name, slash, site_pattern = pattern.partition("/")
     return any(
         fnmatchcase(statistic, name)
-        and any(fnmatchcase(site, site_pattern if slash else "*") for site in its_sites)
-        for statistic, its_sites in sites(n_layer).items()
+        and any(fnmatchcase(site, site_pattern if slash else "*") for site in all_sites)
+        for statistic, all_sites in sites(n_layer).items()
     )
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return True if a name matches a pattern, as ``act.rms/*.mlp``; one without a site means all sites."""
+    """Return True if a name matches a pattern such as ``act.rms/*.mlp``; ``act.rms`` matches at all sites."""
     return fnmatchcase(name, pattern if "/" in pattern else f"{pattern}/*")
 
 
 def selection(metrics: Sequence[str], sites: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a name is selected: the name matches one of ``metrics`` and its
-    site one of ``sites``. In both, * matches anything, including dots."""
+    """Return a function that is True for the selected names: the name matches one of ``metrics``, and the
+    site matches one of ``sites``. In both, * matches anything, including dots."""
 
     def is_wanted(name: str) -> bool:
         site = name.partition("/")[2]

@@ -1,8 +1,8 @@
-"""The first place where a model's numbers become non-finite.
+"""Find the first place where a model's numbers become non-finite.
 
-    first_non_finite(model, lambda net: loss_of(net, batch))  # "blocks.1.mlp.branch.fc", say
+    first_non_finite(model, lambda net: loss_of(net, batch))  # for example "blocks.1.mlp.branch.fc"
 
-Forward and backward are searched in the order in which they are computed.
+The search follows the order of computation: forward, then backward.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,12 @@ def first_non_finite(
     non-finite output; else the last parameter with a non-finite gradient, where backward begins; else the
     norm of the gradient; else a buffer. Gradients are skipped under torch.no_grad.
 
-    ``model`` is left as it was: its buffers are copied, its gradients not touched.
+    ``model`` is left unchanged: buffers are copied, and gradients are not written.
 
     Args:
-        loss_of: computes the loss, 0-d, of the batch in question from a net, tokens (B, T) to logits (B, T,
-            V).
-        agree: turns this rank's place into the one that all ranks report. Each rank searches its share of the
-            batch, to the same point: a norm may wait for the other ranks in forward and backward.
+        loss_of: computes the loss of the batch, 0-d, with a function from tokens (B, T) to logits (B, T, V).
+        agree: maps this rank's place to the place that all ranks report. Each rank searches its share of the
+            batch, and none stops early: in forward and backward a norm may wait for the other ranks.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():

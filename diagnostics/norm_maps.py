@@ -1,5 +1,5 @@
-"""The map of a norm: its inputs against its outputs, number by number (Zhu et al. 2025, arXiv 2503.10622,
-figure 2). LayerNorm's is S-shaped although LayerNorm is linear for each token.
+"""Compute the map of a norm: each input number with its output number (Zhu et al. 2025, arXiv 2503.10622,
+figure 2). LayerNorm's map is S-shaped although LayerNorm is linear for each token.
 
 python -m scripts.blocks runs/NAME draws the maps of a trained model.
 """
@@ -32,9 +32,8 @@ def norms(model: Any) -> dict[str, nn.Module]:
 def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) a site.
 
-    Gain and bias, if named ``weight`` and ``bias``, are undone: they differ by channel, which blurs
-    the map.
-    """
+    A bias is subtracted and a gain divided out, if they are named ``bias`` and ``weight``: they differ
+    between channels, which would blur the map."""
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
     def hook_of(site: str) -> Callable[..., None]:
@@ -55,13 +54,14 @@ def r_squared(y: Tensor, fitted: Tensor) -> float:
     return (1 - (y - fitted).square().sum() / (y - y.mean()).square().sum()).item()
 
 
-def straight(x: Tensor, y: Tensor) -> float:
-    """Return R² of the best y ≈ a·x, the share of a map that a straight line through 0 explains."""
+def line_fit(x: Tensor, y: Tensor) -> float:
+    """Return R² of the best fit y ≈ a·x, a straight line through 0."""
     return r_squared(y, x * ((x * y).sum() / x.square().sum()))
 
 
-def s_shaped(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return R² of the best y ≈ a·tanh(αx), and its α times the rms of x; a small α is a straight line."""
+def tanh_fit(x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return R² of the best fit y ≈ a·tanh(αx), and α times the rms of x, which is small for a straight
+    line."""
     size = x.square().mean().sqrt()
     best = (-float("inf"), 0.0)
     for steepness in torch.logspace(-2, 1, 61).tolist():

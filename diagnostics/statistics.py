@@ -1,9 +1,8 @@
-"""Each statistic as a function of tensors; docs/statistics.md says how to read them.
+"""Compute each statistic from tensors; docs/statistics.md explains the statistics.
 
-Tensors are fp32. Moments are taken over all numbers of a tensor (B, T, C); ratios and cosines are taken for
-each token and then averaged. Every result is a 0-d tensor on the same device. If several ranks train
-together, each has an equal share of the batch, and every rank gets the result of the global batch.
-"""
+Tensors are fp32. Moments are taken over all numbers of a tensor (B, T, C); ratios and cosines are computed
+for each token and then averaged. Every result is a 0-d tensor on the same device. If several ranks train
+together, each has an equal share of the batch, and every rank gets the result for the global batch."""
 
 import math
 from collections.abc import Callable
@@ -14,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
-BINS = 64  # of a histogram
-QUERIES, SEQUENCES = 16, 8  # sampled for the statistics of attention
+BINS = 64  # number of bins of a histogram
+QUERIES, SEQUENCES = 16, 8  # numbers of samples for the statistics of attention
 SATURATED = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
 
 
@@ -31,7 +30,7 @@ def all_reduce(x: Tensor, op: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
 
 
 def mean(x: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
-    """E x, over the dimensions ``dim`` or all."""
+    """Return E x, the mean over the dimensions ``dim``, by default all."""
     return all_reduce(x.mean(dim)) / world_size()
 
 
@@ -56,6 +55,7 @@ def kurtosis(x: Tensor) -> Tensor:
     return mean((centred / rms(centred)).square().square())
 
 
+# metric_names.MOMENTS lists the same names, as tests/diagnostics/test_metric_names.py verifies
 MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
     moment.__name__: moment for moment in (mean, std, rms, max_abs, kurtosis)
 }
@@ -80,10 +80,9 @@ def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return q·k/√d of sampled queries, (B, heads, queries, T), and a mask of each query's future keys,
     (queries, T).
 
-    They are recomputed from q and k (B, heads, T, d), as fused attention does not expose them, for at most
-    the first 8 sequences of the global batch and at most 16 evenly spaced queries that include the last
-    position. A rank whose sequences come later returns empty tensors.
-    """
+    Fused attention does not expose these logits, so they are recomputed from q and k (B, heads, T, d), for
+    the first 8 sequences of the global batch and 16 evenly spaced queries that include the last position, or
+    fewer if there are fewer. A rank whose sequences come later returns empty tensors."""
     earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
     q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]
@@ -109,12 +108,11 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
     return all_reduce(visible.max() if visible.numel() else no_logit, ReduceOp.MAX)
 
 
-# Functions of a norm and its input. None if the norm lacks the tensor, or uses its name for something else.
+# Functions of a norm and its input. None if the norm lacks the tensor, or has another tensor of that name.
 
 
 def per_channel(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
-    """Return the norm's tensor ``name`` if it is a scalar or has one number for each channel of x (B, T,
-    C)."""
+    """Return the norm's tensor ``name`` if it is a scalar or has one number per channel of x (B, T, C)."""
     value = getattr(norm, name, None)
     fits = isinstance(value, Tensor) and value.shape in ((), (1,), x.shape[-1:])
     return value if fits else None
@@ -153,15 +151,15 @@ def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
     return None if value is None else mean(((value * x).abs() > SATURATED).float())
 
 
-INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
+NORM_INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
     internal.__name__: internal for internal in (gain, alpha, mean_gap, std_gap, saturation)
 }
 
 
 def histogram(x: Tensor) -> Tensor:
     """Return the lowest and highest finite number, the count of non-finite numbers, and the counts of finite
-    numbers in 64 equal bins between the two: (3 + 64,). Counts are integers, so a GPU is deterministic,
-        too."""
+    numbers in 64 equal bins between the lowest and the highest: (3 + 64,). Counting integers is
+    deterministic, even on a GPU."""
     finite = x.isfinite()
     low = all_reduce(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
     high = all_reduce(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
@@ -173,8 +171,8 @@ def histogram(x: Tensor) -> Tensor:
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
-    """Return plain numbers, by one copy from the device. A histogram, the only value that is not 0-d, becomes
-    a table of low, high, nonfinite and counts."""
+    """Return plain numbers, copied from the device at once. A histogram, the only value that is not 0-d,
+    becomes a dict of low, high, nonfinite and counts."""
     numbers = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
     plain: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Norms of gradients, weights and updates, read from the real step.
+"""Measure the norms of gradients, weights and updates in a training step.
 
 weights = Weights(model, metric_names.selection(["grad.norm", "update.ratio"], sites=["*"]))
 values = weights.before()  # after backward
@@ -23,10 +23,8 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
 class Weights:
     """The norms selected by ``wanted``, of an update between ``before`` and ``after``.
 
-    Only the matrices of ``embed`` and of each block ``LL`` count: gains and biases are vectors, and which of
-        them
-    exist depends on the norm.
-    """
+    Only the matrices of ``embed`` and of each block ``LL`` count: gains and biases are vectors, and it
+    depends on the norm which of them exist."""
 
     def __init__(self, model: Any, wanted: Callable[[str], bool]) -> None:
         parts: dict[str, nn.Module] = {"embed": model.embed}

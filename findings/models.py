@@ -149,7 +149,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         overrides = finding.all | arm_overrides | ({key: value} if key else {})
         if length := EXCERPT.fullmatch(str(overrides.get("data.path"))):
             overrides["data.path"] = str(write_excerpt(int(length[1]), out / "texts"))
-        models.append((arm, value, [app.quoted(override(*pair)) for pair in overrides.items()]))
+        models.append((arm, value, [app.quote(override(*pair)) for pair in overrides.items()]))
     searching = app.search_path(config_dir)
     configs = app.composed_all("config", RunConfig, [[*arguments, *searching] for *_, arguments in models])
     texts: dict[str, Prepared] = {}
@@ -164,7 +164,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
-            complete = [*arguments, f"seed={seed}", app.quoted(f"runs_dir={runs_dir}")]
+            complete = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
             cases.every.append(Case(arm, value, complete, seeded, data, folder))
     for cases in by_seed.values():
         cases.others = [other for other in by_seed.values() if other is not cases]

@@ -1,8 +1,8 @@
-"""Hydra looks for plugins in a package of this name: the sweeper that conf/hydra/sweeper/runs.yaml chooses,
-and the launcher of conf/hydra/launcher/slurm.yaml.
+"""Hydra's plugins, which must be in a package of this name: the sweeper of conf/hydra/sweeper/runs.yaml and
+the launcher of conf/hydra/launcher/slurm.yaml.
 
-The work is done in sweep/runner.py and sweep/slurm.py, imported when it begins: Hydra imports this file at
-every start.
+Hydra imports this file at every start, so the work is done in sweep/runner.py and sweep/slurm.py, which are
+imported when needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class RunSweeper(Sweeper):
 
 
 class SlurmLauncher(Launcher):
-    """Hydra's launcher for Slurm, with the jobs submitted and watched by sweep/slurm.py."""
+    """Hydra's launcher for Slurm, but sweep/slurm.py submits and watches the jobs."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -78,6 +78,6 @@ class SlurmLauncher(Launcher):
 
 
 def folder_of(overrides: Sequence[str]) -> Path:
-    """Return the folder of a job's record: the last two overrides, which a sweep adds."""
+    """Return the folder of a job's record, from the last two overrides, which Sweep.arguments adds."""
     folder, name = OverridesParser.create().parse_overrides(list(overrides[-2:]))
     return Path(str(folder.value()), str(name.value()))

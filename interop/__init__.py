@@ -1,1 +1,2 @@
-"""Formats of other projects: GPT-2's layout, the Hugging Face hub, tokenizer.json; pickles are rejected."""
+"""Read and write formats of other projects: GPT-2's layout, tokenizer.json, the Hugging Face hub. Pickles are
+rejected."""

@@ -1,7 +1,7 @@
-"""GPT-2's config.json and model.safetensors, and the names of their tensors in our model: Hugging Face's
-layout, and nanoGPT's, which has the same names and transposed matrices.
+"""Describe GPT-2's config.json and model.safetensors, and map the tensor names to those of our model. Two
+layouts have the same names: Hugging Face's, and nanoGPT's, whose matrices are transposed.
 
-Neither package is imported; nor is torch.
+No torch, transformers or nanoGPT is imported.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,17 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from system.validate import Count, Float
 
-# Hugging Face's name -> ours. Their gelu_pytorch_tanh is gelu_new, computed by one kernel.
+# Hugging Face's name -> our name. Hugging Face's gelu_pytorch_tanh is gelu_new, computed by one kernel.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu2": "relu2"}
 GPT2_ACTIVATIONS = {name: gpt2_name for gpt2_name, name in reversed(ACTIVATIONS.items())}
 GPT2_TOKENS = 50257
-PADDED = 64  # a vocabulary is often padded to a multiple of it: nanoGPT's GPT-2 has 50,304 rows
+PADDED = 64  # vocabularies are often padded to a multiple of 64: nanoGPT's GPT-2 has 50,304 rows
 LAYER_NORMS = ("model.norms.LayerNorm", "torch.nn.LayerNorm")
 
 
 class GPT2(BaseModel):
-    """A config.json. Missing keys have Hugging Face's defaults; other keys do not change the function."""
+    """The content of config.json. Defaults are Hugging Face's; keys that are not listed do not change the
+    function."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
     model_type: Literal["gpt2", "nanogpt"]
@@ -58,7 +59,7 @@ class GPT2(BaseModel):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The keys of a run that the weights determine; model.block_size may be smaller."""
+        """The settings that the weights determine; model.block_size may be smaller."""
         return {
             "model.n_layer": self.n_layer,
             "model.n_head": self.n_head,
@@ -72,7 +73,7 @@ class GPT2(BaseModel):
 
     @property
     def suggested(self) -> dict[str, Any]:
-        """Defaults that fit the weights, for those of these keys that a run has."""
+        """Defaults that fit the weights, if the run has these keys."""
         tokenizer = "gpt2" if self.has_gpt2s_vocabulary else "init_from"
         return {"norm.eps": self.layer_norm_epsilon, "data.tokenizer": tokenizer}
 
@@ -94,7 +95,7 @@ class Entry:
 def entries(config: GPT2) -> Iterator[Entry]:
     """Yield the tensors of a model in the order of its forward."""
     V, T, C = config.vocab_size, config.n_positions, config.n_embd
-    transposed = config.model_type == "gpt2"  # its Conv1D stores the weight as (in, out)
+    transposed = config.model_type == "gpt2"  # Hugging Face's Conv1D stores the weight as (in, out)
 
     def norm(gpt2_name: str, our_name: str) -> Iterator[Entry]:
         for kind in ("weight", "bias") if config.bias else ("weight",):

@@ -1,5 +1,5 @@
-"""OpenAI's GPT-2 from the Hugging Face hub: the only files that are downloaded from there, and only by
-name."""
+"""Download OpenAI's GPT-2 from the Hugging Face hub. Nothing else is ever downloaded from the hub, and GPT-2
+only if the user names one of these models."""
 
 import hashlib
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 from system import download
 from system.errors import ConfigError
 
-# Names in the organisation openai-community, and the commit of each that is used.
+# Models of the organisation openai-community, each with the commit that is used.
 HUB = {
     "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
     "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
@@ -20,11 +20,11 @@ HUB = {
     "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
 }
 WEIGHTS = "model.safetensors"
-INSTEAD = f"or give a folder with its config.json and {WEIGHTS}"
+INSTEAD = f"or give a folder with config.json and {WEIGHTS}"
 
 
 def from_hub(name: str, file: str) -> Path:
-    """Return a file of the hub, from its cache on this machine (HF_HOME) or downloaded into that cache.
+    """Return a file of the hub, from the hub's cache on this machine (HF_HOME) or downloaded into the cache.
     Raises ConfigError without huggingface_hub or a connection."""
     try:
         from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
@@ -42,10 +42,10 @@ def from_hub(name: str, file: str) -> Path:
     try:
         url = hf_hub_url(repo, file, revision=HUB[name])
         if not HF_HUB_OFFLINE:  # else hf_hub_download raises
-            download.within(download.SECONDS, lambda: connect(url))  # hf_hub_download retries for long
+            download.fetch_within(download.SECONDS, lambda: connect(url))  # hf_hub_download would retry
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
-    except Exception as error:  # anything that a network can raise
+    except Exception as error:  # a network can raise anything
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"init_from: {name} cannot be downloaded ({why}); try again, {INSTEAD}") from None
 
@@ -60,8 +60,8 @@ def connect(url: str) -> None:
 
 
 def check(file: Path, sha256: str) -> None:
-    """Raise ConfigError if a file in the hub's cache is damaged: behind the link, its name is its SHA-256, or
-    git's hash of a small file. Other files are not checked."""
+    """Raise ConfigError if a file in the hub's cache is damaged. The cache links to a file whose name is its
+    SHA-256, or, if it is small, its git hash. Files outside of the cache are not checked."""
     stored = file.resolve().name
     if re.fullmatch("[0-9a-f]{40}", stored):
         content = file.read_bytes()

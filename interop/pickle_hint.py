@@ -1,5 +1,5 @@
-"""Advice on files of torch.save, such as nanoGPT's ckpt.pt and Hugging Face's older weights. They are
-pickles, which are never opened here; their owner can convert them with torch's weights_only loader."""
+"""Advise how to convert files of torch.save, such as nanoGPT's ckpt.pt and Hugging Face's older weights. They
+are pickles, which are never opened here; the user can convert them with torch's weights_only loader."""
 
 import re
 from pathlib import Path
@@ -15,10 +15,11 @@ COMMAND = (
 )
 
 
-def pickled(file: Path) -> str:
-    """Return an error line with the command that converts the file, nanoGPT's if it has no config.json."""
+def conversion_advice(file: Path) -> str:
+    """Return an error line with the command that converts the file, as nanoGPT's if the folder has no
+    config.json."""
     more = "" if (file.parent / "config.json").exists() else FROM_NANOGPT
-    name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # it is pasted into a shell
+    name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # the command is pasted into a shell
     command = COMMAND.format(name=name, more=more)
     return (
         f"{file}: a pickle, which is not opened here; in its folder run {command} and give init_from=FOLDER"
@@ -26,7 +27,8 @@ def pickled(file: Path) -> str:
 
 
 def first_pickle(folder: Path) -> Path | None:
-    """Return the pickle in a folder that, by its name, has the weights; None if there is none."""
+    """Return the pickle in a folder whose name suggests that it holds the weights; None without any
+    pickle."""
     usual = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
     others = sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}"))
     return next((file for file in (*usual, *others) if file.is_file()), None)

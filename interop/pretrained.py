@@ -1,11 +1,10 @@
-"""Weights from elsewhere, ``init_from``: OpenAI's GPT-2 from the Hugging Face hub, or a folder in its layout.
+"""Pretrained weights, ``init_from``: OpenAI's GPT-2 from the Hugging Face hub, or a folder in GPT-2's layout.
 
     init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the hub's cache on this machine, else the hub
     init_from=FOLDER    config.json, model.safetensors and, optionally, tokenizer.json
 
-A folder is untrusted: it is read as data, and validated before memory is allocated. Torch is not imported
-until the tensors are read.
-"""
+Folders are untrusted: they are read as plain data, and validated before memory is allocated. Torch is not
+imported until the tensors are read."""
 
 import hashlib
 import json
@@ -27,21 +26,21 @@ from data.token_files import file_digest
 from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
-from interop.pickle_hint import SUFFIXES, first_pickle, pickled
+from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
 from system.errors import ConfigError, UserError
 from system.files import first_error, header_length, small_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # in old files: constants, no weights
+MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # constants in old files, not weights
 LARGEST = 2**20  # bytes of a config.json
-LARGE = 10**8  # bytes of weights; reading them takes so long that it is announced
+LARGE = 10**8  # bytes of weights, from which on a line announces that they are read
 
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Context manager: raise ConfigError for whatever is wrong with an untrusted file."""
+    """Context manager: turn any error of reading an untrusted file into a ConfigError."""
     try:
         yield
     except UserError:
@@ -56,9 +55,9 @@ def reading(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A folder of weights; its files are read when they are needed.
+    """A folder of weights, whose files are read when they are needed.
 
-    Every method raises ConfigError if a file is missing, damaged, or of another kind of model.
+    Every method raises ConfigError if a file is missing, damaged, or not of a GPT-2.
     """
 
     name: str  # the value of init_from
@@ -66,13 +65,14 @@ class Pretrained:
 
     @cached_property
     def files(self) -> list[Path]:
-        """The file with the weights, or the files with their parts."""
+        """The file that holds the weights, or the files that hold parts of them."""
         folder = Path(self.name)
         parts = [] if (folder / WEIGHTS).is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
         return parts or [file_of(self.name, WEIGHTS)]
 
     def verified_digests(self) -> list[str]:
-        """Return the SHA-256 of each file; those of files from the hub are compared with the hub's."""
+        """Return the SHA-256 of each file. Raises ConfigError if a file from the hub has another hash
+        there."""
         digests = [file_digest(file) for file in self.files]
         for file, digest in zip(self.files, digests, strict=True):
             hub.check(file, digest)
@@ -80,10 +80,10 @@ class Pretrained:
 
     @cached_property
     def digest(self) -> str:
-        """The weights' part of a run's identity."""
+        """The hash of the weights and their config, part of a run's identity."""
         self.check()
-        words = [self.config.model_dump_json(), *self.verified_digests()]
-        return hashlib.sha256(" ".join(words).encode()).hexdigest()
+        parts = [self.config.model_dump_json(), *self.verified_digests()]
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
@@ -104,7 +104,7 @@ class Pretrained:
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Any]]:
-        """Context manager: the tensors by name, without ``transformer.``, not read yet."""
+        """Context manager: yield the unread tensors by their names without ``transformer.``."""
         with reading(self.files[0]):
             size = sum(file.stat().st_size for file in self.files)
             if size > (memory := psutil.virtual_memory().total):
@@ -113,15 +113,15 @@ class Pretrained:
                 )
             slices = {}
             for file in self.files:
-                header_length(file)  # raises if it is too long
+                header_length(file)  # raises if the header is too long
                 content = safe_open(file, framework="pt")  # checks the header against the file's size
-                for name in content.keys():  # noqa: SIM118 it is no dict
+                for name in content.keys():  # noqa: SIM118 not a dict
                     slices[name.removeprefix("transformer.")] = content.get_slice(name)
             yield {name: tensor for name, tensor in slices.items() if not MASKS.fullmatch(name)}
 
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
-        """Return the weights by their names in our model, fp32: those of the first ``block_size`` positions,
-        and without the rows that pad the vocabulary."""
+        """Return the weights, fp32, by their names in our model, for the first ``block_size`` positions and
+        without the rows that pad the vocabulary."""
         import torch
 
         self.check()
@@ -145,7 +145,7 @@ class Pretrained:
             return tensors
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ConfigError unless the model has this many tokens, not counting rows that pad."""
+        """Raise ConfigError unless the model has ``vocab_size`` tokens, not counting padding."""
         rows = self.config.vocab_size
         if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
             raise ConfigError(
@@ -160,7 +160,7 @@ class Pretrained:
         if (file := config.with_name("tokenizer.json")).exists():
             with reading(file):
                 return tokenizer_json.read(file)
-        if (file := config.with_name("meta.json")).exists():  # from nanoGPT's data: docs/ecosystem.md
+        if (file := config.with_name("meta.json")).exists():  # from nanoGPT: docs/ecosystem.md
             with reading(file):
                 spec = dict(json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"])
                 tokenizers.from_spec(spec)
@@ -170,7 +170,8 @@ class Pretrained:
 
 @cache
 def pretrained(name: str) -> Pretrained:
-    """Return the weights that ``init_from`` names. Raises ConfigError if they are no GPT-2, or missing."""
+    """Return the pretrained model that ``init_from`` names; its weights are read later. Raises ConfigError if
+    it is missing or not a GPT-2."""
     file = file_of(name, "config.json")
     with reading(file):
         config = json.loads(small_text(file, LARGEST))
@@ -179,20 +180,20 @@ def pretrained(name: str) -> Pretrained:
 
 
 def file_of(name: str, part: str) -> Path:
-    """Return a file of the folder that ``init_from`` names; of a name on the hub, download it if need be.
-    Raises ConfigError if it is missing."""
+    """Return the file ``part`` of the folder or model on the hub that ``init_from`` names, downloaded if need
+    be. Raises ConfigError if it is missing."""
     folder = Path(name)
     if name in HUB and not folder.is_dir():
         return hub.from_hub(name, part)
     if folder.is_file():
         advice = f"init_from: {name}: is a file; name its folder"
-        raise ConfigError(pickled(folder) if folder.suffix in SUFFIXES else advice)
+        raise ConfigError(conversion_advice(folder) if folder.suffix in SUFFIXES else advice)
     if not folder.is_dir():
         raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
     if (folder / part).is_file():
         return folder / part
     if pickle := first_pickle(folder):
-        raise ConfigError(pickled(pickle))
+        raise ConfigError(conversion_advice(pickle))
     if (folder / "checkpoints").is_dir():
         raise ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
     raise ConfigError(f"init_from: {folder}: {part} is missing; name a folder that has it")

@@ -1,8 +1,8 @@
-"""Conversion between our tokenizers and Hugging Face's ``tokenizer.json``. Both are plain data, so none of
-their packages is needed.
+"""Convert our tokenizers to Hugging Face's ``tokenizer.json`` and back. Both are plain data, so no package of
+Hugging Face is needed.
 
-Their byte pair encoding is a list of merges in order; ours, as in tiktoken, is tokens in the order of their
-merges. They spell bytes as printable characters: data/gpt2_vocab.py has the alphabet.
+Hugging Face stores byte pair encoding as a list of merges in order; we, as tiktoken, store the tokens in the
+order of the merges. Hugging Face spells bytes as printable characters: ALPHABET in data/gpt2_vocab.py.
 """
 
 import base64
@@ -19,15 +19,15 @@ from data.gpt2_vocab import ALPHABET
 from system.errors import DataError
 from system.files import small_text
 
-LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
-MOST_WORK = 10**8  # sum of squared token lengths, some seconds of finding merges; GPT-2's is 3 million
+LARGEST = 2**24  # bytes of a tokenizer.json; that of GPT-2 has 1.4 million
+MOST_WORK = 10**8  # Σ length² over tokens: some seconds of finding merges; 3 million for GPT-2
 BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-# Options of their byte pair encoding; ours has none of them.
+# Options of Hugging Face's byte pair encoding that ours lacks.
 OPTIONS = "dropout continuing_subword_prefix end_of_word_suffix ignore_merges byte_fallback".split()
-SPECIAL = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # names of special tokens, which no ordinary text contains
-# The expressions that cut a text into pieces: GPT-2's is built into their library; GPT-4's is written without
-# possessive quantifiers, since theirs reads {1,3}+ differently; both cut alike.
+SPECIAL = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # names of special tokens that do not occur in ordinary text
+# The expression by which GPT-4 cuts a text into pieces; the one in data/tokenizers.py is equivalent, but has
+# possessive quantifiers, which Hugging Face reads differently. Hugging Face's library has GPT-2's built in.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -44,11 +44,11 @@ CUTS = {
 }
 
 
-def spelt(token: bytes) -> str:
+def spell(token: bytes) -> str:
     return "".join(ALPHABET[byte] for byte in token)
 
 
-def from_spec(spec: dict[str, Any]) -> dict[str, Any]:
+def to_tokenizer_json(spec: dict[str, Any]) -> dict[str, Any]:
     """Return the tokenizer of ``spec`` (data/tokenizers.py) as the content of a tokenizer.json. Raises
     DataError if a token is not the merge of two others."""
     common = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None}
@@ -59,12 +59,12 @@ def from_spec(spec: dict[str, Any]) -> dict[str, Any]:
             "pre_tokenizer": split(r"[\s\S]"),
             "post_processor": None,
             "decoder": {"type": "Fuse"},
-            # <unk> is not in the vocabulary: an unknown character is an error, as with ours
+            # <unk> is not in the vocabulary: an unknown character is an error, as in ours
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
         }
     tokens = [base64.b64decode(word) for word in spec["tokens"].split(" ")]
-    merges = [f"{spelt(a)} {spelt(b)}" for a, b in find_merges(tokens)]
-    vocab = {spelt(token): i for i, token in enumerate(tokens)}
+    merges = [f"{spell(a)} {spell(b)}" for a, b in find_merges(tokens)]
+    vocab = {spell(token): i for i, token in enumerate(tokens)}
     special = {name: len(tokens) + i for i, name in enumerate(spec["special"])}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return common | {
@@ -77,8 +77,9 @@ def from_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield, for each token of several bytes, the two parts that are merged into it: what all earlier merges
-    make of its bytes. Raises DataError if they are not two, or finding them takes too long."""
+    """Yield, for each token of several bytes, the two tokens that are merged into it: the result of all
+    earlier merges on its bytes. Raises DataError if that is not two tokens, or finding them takes too
+    long."""
     if sum(len(token) ** 2 for token in tokens) > MOST_WORK:
         raise DataError("the tokenizer's tokens are too long for a tokenizer.json")
     rank_of = {token: rank for rank, token in enumerate(tokens)}
@@ -98,13 +99,13 @@ def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the spec of a tokenizer.json that describes a tokenizer of ours. Raises DataError if it does
-    not, and OSError."""
+    """Return the spec of the tokenizer in a tokenizer.json. Raises DataError if our tokenizers cannot express
+    it, and OSError."""
     try:
         content = json.loads(small_text(file, LARGEST))
         for spec in candidates(content):
             tokenizers.from_spec(spec)  # raises if it is invalid
-            if essence(from_spec(spec)) == essence(content):
+            if essence(to_tokenizer_json(spec)) == essence(content):
                 return spec
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
@@ -114,9 +115,9 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def candidates(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the specs that the tokens of a tokenizer.json may stand for."""
+    """Yield the specs that may be equivalent to a tokenizer.json: they have its tokens."""
     special = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
-    if not all(map(SPECIAL.fullmatch, special)):  # their library would find it in an ordinary text
+    if not all(map(SPECIAL.fullmatch, special)):  # Hugging Face would find it in an ordinary text
         return
     vocab = {word: i for word, i in content["model"]["vocab"].items() if word not in special}
     words = sorted(vocab, key=vocab.__getitem__)
@@ -136,7 +137,7 @@ def essence(content: dict[str, Any]) -> tuple[Any, ...]:
     special = {token["content"]: token["id"] for token in content["added_tokens"]}
     options = [model.get(key) or None for key in OPTIONS]
     cut = {"use_regex": True} | content["pre_tokenizer"]
-    cut.pop("trim_offsets", None)  # it changes offsets only
+    cut.pop("trim_offsets", None)  # trim_offsets changes offsets only
     kind = model.get("type", "BPE")  # missing in old files
     after = (content.get("post_processor") or {}).get("type", "ByteLevel")  # others add tokens
     return kind, model["vocab"] | special, merges, special, options, cut, content["normalizer"], after

@@ -1,1 +1,2 @@
-"""The folder of a run: its name, files, status, checkpoint format, metrics log, and the copy for wandb."""
+"""The folder of a run: its name, files, status, checkpoints and metrics, and the copy of metrics for
+wandb."""

@@ -20,7 +20,7 @@ import psutil
 from pydantic import Field
 
 from cli.schema import RunConfig
-from interop.pickle_hint import SUFFIXES, pickled
+from interop.pickle_hint import SUFFIXES, conversion_advice
 from system import os_compat
 from system.errors import CheckpointError, ConfigError
 from system.files import header_length
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT: Literal[7] = 7
-BLANK = "0" * 64  # stands for the SHA-256 while it is being taken
-CONFIG_LIMIT = 2**18  # characters of a config; typical are a few thousand
-KEEP = 2  # newest checkpoints that stay, besides the best
+BLANK = "0" * 64  # in place of the SHA-256 while it is computed
+CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
+KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
 
 class Meta(Checked):
-    """The metadata of a checkpoint: all that is needed to use its tensors."""
+    """The metadata of a checkpoint: everything that is needed to use the tensors."""
 
     format: Literal[7] = FORMAT
     step: Annotated[int, Field(ge=0)]
     config: RunConfig
-    tokenizer: dict[str, Any]  # the spec: data/tokenizers.py
+    tokenizer: dict[str, Any]  # its spec: data/tokenizers.py
     fingerprint: str  # of the training tokens
-    run: str  # the run's name, which its identity determines: rundir/identity.py
+    run: str  # the run's name: rundir/identity.py
     optimizer: dict[str, Any]  # the structure of the optimizers' state: training/state.py
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a file: metadata, and tensors by name, on the CPU."""
+    """The content of a checkpoint file: metadata, and tensors by name, on the CPU."""
 
     path: Path
     meta: Meta
@@ -65,12 +65,12 @@ def saved_steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint in the folder, ascending; files of other names are ignored."""
     matches = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
     steps = sorted(int(match[1]) for match in matches if match)
-    return [step for step in steps if path_of(folder, step).is_file()]
+    return [step for step in steps if path_of(folder, step).is_file()]  # not folders, nor more leading zeros
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
     """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and ``best``.
-    Raises CheckpointError if it cannot be written; a file that cannot be removed is a warning."""
+    Raises CheckpointError if it cannot be written; warns if a file cannot be removed."""
     path = path_of(folder, meta.step)
     write(path, meta, tensors)
     for step in saved_steps(folder)[:-KEEP]:
@@ -99,7 +99,7 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
             file.write(digest(temporary, at).encode())
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors lets only the owner read it
+        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors makes it readable by the owner only
         temporary.replace(path)
         os_compat.sync_folder(folder)
     except (OSError, SafetensorError, ValueError) as error:
@@ -120,7 +120,7 @@ def load(path: Path) -> Checkpoint:
             f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
         )
     if path.suffix in SUFFIXES:
-        raise CheckpointError(pickled(path))
+        raise CheckpointError(conversion_advice(path))
     size, memory = path.stat().st_size, psutil.virtual_memory().total
     if size > memory:
         raise CheckpointError(
@@ -133,7 +133,7 @@ def load(path: Path) -> Checkpoint:
         at = digest_offset(header)
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             if header[at : at + 64].decode() != digest(path, at):
-                raise ValueError("another SHA-256")
+                raise ValueError("the SHA-256 differs")
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
     except OSError as error:
@@ -154,12 +154,12 @@ def load(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, run: str) -> Checkpoint | None:
-    """Return the newest usable checkpoint of ``run``; None if there is no checkpoint at all.
+    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint.
 
-    Newer ones that are damaged, or of another run, are renamed, with one warning. Raises CheckpointError if
-    there are checkpoints but none is usable; then none is renamed.
+    Newer checkpoints that are damaged, or of another run, are renamed, with one warning. Raises
+    CheckpointError if all checkpoints are unusable; then no checkpoint is renamed.
     """
-    unusable: dict[Path, str] = {}  # with the reason
+    unusable: dict[Path, str] = {}  # path -> reason
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
         try:
@@ -187,7 +187,7 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
 
 
 def digest_offset(header: bytes) -> int:
-    """Return the offset in the file of the 64 digits of its SHA-256."""
+    """Return the offset of the 64 digits of the SHA-256 in a file that begins with ``header``."""
     match = re.search(rb'"sha256":"[0-9a-f]{64}"', header)
     if match is None:
         raise ValueError("no SHA-256 in the header")
@@ -195,7 +195,7 @@ def digest_offset(header: bytes) -> int:
 
 
 def digest(path: Path, at: int) -> str:
-    """Return the SHA-256 of the whole file, with its own 64 digits taken as zeros."""
+    """Return the SHA-256 of a file, computed with 64 zeros in place of its digits, which begin at ``at``."""
     total = hashlib.sha256()
     with path.open("rb") as file:
         total.update(file.read(at) + BLANK.encode())

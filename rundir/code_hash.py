@@ -1,4 +1,4 @@
-"""The source code of a class: part of a run's identity, so that an edited norm is a new run.
+"""Extract the source code of a class. It is part of a run's identity, so that an edited norm is a new run.
 
 The code is parsed, not imported, so torch is not needed.
 """
@@ -16,10 +16,10 @@ INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "p
 @cache
 def source(target: str) -> str:
     """Return the code of ``package.module.Class`` and of everything it uses, without comments and docstrings.
-    The result of the first call is kept, as Python keeps the module that it imports.
+    The result is cached: code that is edited later is not imported either.
 
-    Names of the same file are followed, and imports from the same package and from files that no installed
-    package owns. Torch's classes give an empty text: torch's version is in environment.json.
+    Followed are the names of the same file, imports from the same package, and imports from files outside of
+    installed packages. A class of torch gives "": environment.json records torch's version.
     """
     module, _, name = target.rpartition(".")
     definitions: dict[tuple[str, str], str] = {}
@@ -35,7 +35,7 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     try:
         definitions[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
     except (OSError, SyntaxError, ValueError):
-        return  # importing it will raise
+        return  # importing this file will raise the error
     for other in used:
         follow(module, other, package, definitions)
     for node in imports:
@@ -48,7 +48,8 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
 
 
 def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
-    """Return the code that defines ``name`` in a module's text, its imports, and the names it uses."""
+    """Return the code that defines ``name`` in a module, the imports of ``name``, and the names that the code
+    uses."""
     nodes = [node for node in statements(text) if name in bound(node)]
     code = "\n".join(map(ast.unparse, nodes))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]

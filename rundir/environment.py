@@ -1,4 +1,4 @@
-"""The environment of a run: recorded in its folder, not part of its identity."""
+"""The environment of a run, which is recorded in the run's folder and is not part of the run's identity."""
 
 import hashlib
 import importlib.metadata
@@ -16,13 +16,13 @@ from interop.pretrained import pretrained
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("model", "data", "diagnostics", "interop", "cli", "rundir", "training", "system")
-LISTED = 5  # changed files that are printed by name
+LISTED = 5  # number of changed files that are printed by name
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
     """Return the content of environment.json: versions, commit, processor, command, the data, the weights of
-    ``init_from``, and ``computed``: the values that ``auto`` became."""
+    ``init_from``, and ``computed``: the values to which ``auto`` was resolved."""
     return {
         "machine": machine(),
         "asked": asked_for(config),
@@ -46,13 +46,13 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
 
 @cache
 def code() -> dict[str, str]:
-    """Return the files that take part in a run, with the first digits of their SHA-256 at the first call."""
+    """Return the first digits of the SHA-256 of each file that takes part in a run, read once a process."""
     files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).rglob("*.py")))]
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the changes between two environments that can change a run's numbers, as text."""
+    """Return the differences between two environments that can change a run's numbers, one line each."""
     changes = [
         f"{key} {before[key]} → {now[key]}"
         for key in ("device", "ranks", "distributed", "threads", "compile", "python", "processor")
@@ -61,25 +61,24 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     old, new = before.get("packages", {}), now["packages"]
     changes += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
     files = changed_code(before)
-    return changes + ([f"changed code: {shortened(files)}"] if files else [])
+    return changes + ([f"changed code: {shorten(files)}"] if files else [])
 
 
-def shortened(names: list[str]) -> str:
+def shorten(names: list[str]) -> str:
     """Return the first names of a list, and how many more there are."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more
 
 
 def changed_code(before: dict[str, Any]) -> list[str]:
-    """Return the files of the project that have changed since that environment."""
+    """Return the files of the project that have changed since the environment ``before``."""
     now = code()
     old = before.get("code", now)
     return sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
 
 
 def machine() -> dict[str, Any]:
-    """Return what determines the device and precision of ``auto`` on this machine, as far as known without
-    torch."""
+    """Return what can be known without torch of how ``auto`` is resolved on this machine."""
     return {
         "host": platform.node(),
         "torch": importlib.metadata.version("torch"),
@@ -92,7 +91,7 @@ def asked_for(config: RunConfig) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model, on Linux from /proc/cpuinfo, else as Python knows it."""
+    """Return the processor's model, from /proc/cpuinfo on Linux, else from Python."""
     return cpuinfo("model name") or platform.processor()
 
 

@@ -2,15 +2,15 @@
 
     runs/<norm>-<placement>-s<seed>-<hash>/
         config.yaml         the resolved config, plain
-        metrics.jsonl       one line a log: the source of truth
+        metrics.jsonl       one line for each log step
         status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
-        certificate.json    whether its model is causal at the start; see diagnostics/causality.py
-        environment.json    where it ran: versions, commit, code, processor, threads, command line
+        certificate.json    whether the model is causal at step 0: diagnostics/causality.py
+        environment.json    versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
-        .lock               held by the process that trains it
+        .lock               held by the process that trains the run
 
-Its name, from rundir/identity.py, is a hash over what changes the result and nothing else, so the same
-command finds its run again. Torch is not imported here: a finished run is skipped at once.
+The hash, from rundir/identity.py, covers what changes the result and nothing else, so that the same command
+finds its run again. Torch is not imported here: a finished run is skipped at once.
 """
 
 import json
@@ -37,28 +37,27 @@ from system.signals import Interrupted
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether the same command has nothing left to do there."""
+    """Return True if the run has finished or diverged, so that the same command has nothing left to do."""
     return read_status(folder).get("state") in ("finished", "diverged")
 
 
 def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     """Return the folder of this run if it has ended and torch is not needed to find it, else None.
 
-    Resolving ``precision=auto`` on this machine would import torch, so earlier runs of this machine are asked
-    what it became.
+    Resolving ``precision=auto`` would import torch, so it is read from an earlier run on this machine.
     """
     is_auto = config.precision == "auto"
     for precision in ("bf16", "fp32") if is_auto else (config.precision,):
         folder = run_folder(config, precision, fingerprint)
         before = read_json(folder / "environment.json")
-        same = before.get("machine") == machine() and before.get("asked") == asked_for(config)
-        if has_ended(folder) and (same or not is_auto):
+        is_same = before.get("machine") == machine() and before.get("asked") == asked_for(config)
+        if has_ended(folder) and (is_same or not is_auto):
             return folder
     return None
 
 
 def newest_run(runs_dir: str) -> Path:
-    """Return the run that last wrote its status. Raises ConfigError where there is none."""
+    """Return the folder of the run that wrote its status last. Raises ConfigError if there is no run."""
     files = list(Path(runs_dir).glob("*/status.json"))
     if not files:
         raise ConfigError(f"runs_dir: {runs_dir} has no run; train one, or name one with run=FOLDER")
@@ -70,7 +69,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def leaks(folder: Path) -> bool:
-    """Return whether the run's certificate says that its model depends on what it must not see."""
+    """Return True if the run's certificate says that its logits depend on later tokens or on other rows."""
     return run_files.leaks(read_json(folder / "certificate.json"))
 
 
@@ -79,8 +78,8 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(f"runs_dir: {folder}: {why}; name a folder that can be written")
 
 
-class Diverged(Exception):  # noqa: N818 a result
-    """A run has diverged after ``step``: a result, which ends the run, not an error."""
+class Diverged(Exception):  # noqa: N818 it is a result
+    """A run has diverged after ``step``: a result that ends the run, not an error."""
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(reason)
@@ -88,16 +87,16 @@ class Diverged(Exception):  # noqa: N818 a result
 
 
 class AlreadyEndedError(Exception):
-    """Another process ended this run while this one waited to train it."""
+    """Another process ended this run while this process waited to train it."""
 
 
 class Run:
-    """A run's folder. From ``claim`` to the end of ``with`` it is this process's alone; ``with`` claims a
-    folder that exists at once, so that a second process is refused before it builds anything.
+    """A run's folder. Only this process may write it from ``claim`` to the end of ``with``; ``with`` claims a
+    folder that exists at once, so that a second process is refused before it builds a model.
 
     Args:
-        writes: false on all ranks but the first: they read the folder and write nothing.
-        had_ended: the run has ended before; the same command has nothing left to do.
+        writes: False on all ranks but rank 0: they only read the folder.
+        had_ended: the run had ended before; the same command has nothing left to do.
     """
 
     def __init__(self, folder: Path, config: RunConfig, writes: bool = True, had_ended: bool = False) -> None:
@@ -124,8 +123,8 @@ class Run:
             self.held.release()
 
     def claim(self) -> None:
-        """Make the folder and lock it until this process ends. Raises ConfigError if another process has
-        locked it, or it cannot be written."""
+        """Create the folder and lock it until this process ends. Raises ConfigError if another process has
+        locked it, or if it cannot be written."""
         if self.held or not self.writes:
             return
         try:
@@ -143,10 +142,14 @@ class Run:
     def begin(
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
-        """Write what the run is as it begins, at step 0, or resumes from ``step``, with the best evaluation
-        until then. Raises ConfigError if the folder cannot be written."""
+        """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
+        its best evaluation so far. Raises ConfigError if the folder cannot be written."""
         if not self.writes:
-            self.status |= {"step": step, "saved": step or None, "best": best}  # all ranks know what to save
+            self.status |= {
+                "step": step,
+                "saved": step or None,
+                "best": best,
+            }  # every rank saves
             return
         before = read_json(self.folder / "environment.json")
         earlier = before.pop("earlier", [])  # environments of the run's earlier processes
@@ -169,9 +172,10 @@ class Run:
             raise unwritable(self.folder, error) from None
 
     def remove_leftovers(self, keep_checkpoints: bool) -> None:
-        """Remove temporary files of processes that were killed, and checkpoints of an earlier start."""
-        ours, of_safetensors = self.folder.rglob(".*.tmp"), self.checkpoints.glob(".tmp*")
-        for file in (*ours, *of_safetensors):
+        """Remove temporary files of killed processes, and, unless kept, the checkpoints of an earlier
+        start."""
+        of_normgpt, of_safetensors = self.folder.rglob(".*.tmp"), self.checkpoints.glob(".tmp*")
+        for file in (*of_normgpt, *of_safetensors):
             file.unlink()
         if not keep_checkpoints:
             shutil.rmtree(self.checkpoints)
@@ -183,25 +187,26 @@ class Run:
         self.write(self.folder / "status.json", self.status)
 
     def write(self, file: Path, content: dict[str, Any]) -> None:
-        """Write a small JSON file of the folder, whole or not at all."""
+        """Write a small JSON file of the folder atomically."""
         if self.writes:
             write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record that the run is running, and in the end how it ended: finished, diverged, interrupted or
-        failed."""
+        """Context manager: record that the run is running, and at the end that it is finished, diverged,
+        interrupted or failed."""
         self.write_status(state="running", reason=None)
         try:
             yield
         except Diverged as divergence:  # a result, not an error
             self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
-        except Interrupted as signal:
-            self.write_status(state="interrupted", reason=signal.signal)
+        except Interrupted as interruption:
+            reason = interruption.signal_name
+            self.write_status(state="interrupted", reason=reason)
             command = "the same command" + (" without fresh=true" if self.config.fresh else "")
             step = self.status["saved"] or 0
             print(
-                f"{self.folder}: interrupted by {signal.signal}; {command} resumes from step {step:,}",
+                f"{self.folder}: interrupted by {reason}; {command} resumes from step {step:,}",
                 file=sys.stderr,
             )
             raise

@@ -1,4 +1,4 @@
-"""The name of a run: a hash over everything that changes its result."""
+"""The name of a run, which ends in a hash of everything that changes the result."""
 
 import hashlib
 import json
@@ -8,19 +8,19 @@ from typing import Any
 from cli.schema import RunConfig
 from interop.pretrained import pretrained
 from rundir.code_hash import source
-from rundir.run_files import WATCHING
+from rundir.run_files import NOT_IN_IDENTITY
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
-    """Return everything that determines the result. ``precision`` is resolved; ``fingerprint`` is that of the
-    tokens."""
+    """Return everything that determines the result. ``precision`` is fp32 or bf16, not auto; ``fingerprint``
+    identifies the tokens."""
     settings = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )
     if config.init_from:
         settings["init_from"] = pretrained(config.init_from).digest
     return settings | {
-        "train": config.train.model_dump(exclude=WATCHING),
+        "train": config.train.model_dump(exclude=NOT_IN_IDENTITY),
         "precision": precision,
         "tokens": fingerprint,
         "source": {group: source(component.target) for group, component in config.components().items()},
@@ -39,6 +39,6 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
 
 
 def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
-    """Return a name that all runs share which differ only in their seed."""
+    """Return the name shared by all runs that differ only in their seed."""
     short = short_hash(identity(config, precision, fingerprint) | {"seed": None})
     return f"{config.norm.name}-{config.placement.name}-{short}"

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a run logs, the source of truth."""
+"""metrics.jsonl: the log of a run, from which wandb, plots and comparisons are made."""
 
 import json
 import math
@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from rundir.run_files import DECISIVE, ROW
 from system.errors import ConfigError
-from system.files import jsonable, lines, naming, write_atomically
+from system.files import jsonable, lines, name_in_errors, write_atomically
 
 
 class Metrics:
-    """metrics.jsonl, open inside ``with``: one JSON object a line, flushed, to survive the process."""
+    """metrics.jsonl, open inside ``with``: one JSON object a line, flushed so that a killed process loses
+    none."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -24,28 +25,28 @@ class Metrics:
 
     def write(self, row: dict[str, Any]) -> None:
         line = json.dumps(jsonable(row), allow_nan=False) + "\n"
-        with naming(self.file):
+        with name_in_errors(self.file):
             self.stream.write(line)
             self.stream.flush()
 
     def sync(self) -> None:
-        """Make the rows survive a power failure, too."""
+        """Write the rows to the disk, so that they survive a power failure, too."""
         os.fsync(self.stream.fileno())
 
     def __exit__(self, *_: object) -> None:
-        with naming(self.file):  # writes again what a full disk refused
+        with name_in_errors(self.file):  # closing flushes, which a full disk refuses
             self.stream.close()
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
-    """Drop the rows of metrics.jsonl from ``step`` on, which a run that resumes there writes again. Returns
-    the rows that stay."""
+    """Remove the rows of metrics.jsonl from ``step`` on, where a run resumes and will log them again. Returns
+    the other rows."""
     rows = []
     try:
         for line in lines(file) if file.exists() else ():
-            with suppress(ValueError, TypeError, RecursionError):  # half a line, or no row
+            with suppress(ValueError, TypeError, RecursionError):  # an incomplete or invalid row
                 row = json.loads(line)
-                row |= ROW.validate_python(row)  # in the row's own order
+                row |= ROW.validate_python(row)  # keeps the order of the keys
                 if row["step"] < step:
                     rows.append(row)
     except ValueError as error:
@@ -55,13 +56,13 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
 
 
 def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return step, seconds and validation losses of every evaluated row, and of the last row."""
+    """Return step, seconds and validation losses of the rows with a validation loss, and of the last row."""
     short = [{key: row[key] for key in ("step", "seconds", *DECISIVE) if key in row} for row in rows]
     return [row for row in short if "val/loss" in row or row is short[-1]]
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step and val/loss of the evaluation with the lowest, step 0 aside; None where there is none."""
+    """Return step and val/loss of the evaluation after step 0 with the lowest val/loss; None without any."""
     evaluated = [row for row in rows if row["step"] > 0 and math.isfinite(row.get("val/loss", math.inf))]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None

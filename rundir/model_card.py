@@ -1,4 +1,4 @@
-"""The model card (Mitchell et al. 2019) of an exported model, made from the files of its run alone."""
+"""Write the model card (Mitchell et al. 2019) of an exported model from the files of its run."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rundir.checkpoint_file import Checkpoint, Meta
 from rundir.run_files import read_json
 from system.terminal import escaped
 
-# The settings that the card lists: not where the run was, nor what was observed.
+# The settings that the card lists: no folders, and nothing that only changes what is logged.
 OF_MODEL = {"model", "norm", "placement"}
 SETTINGS = OF_MODEL | {"seed", "precision", "optim", "schedule", "train"}
 OF_DATA = {"corpus", "tokenizer", "val_fraction"}
@@ -30,8 +30,8 @@ print(tokenizer.decode(model.generate(**prompt, max_new_tokens={steps})[0]))
 
 
 def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
-    """Return the JSON files of a checkpoint's run, by name without .json; empty ones if the checkpoint is not
-    in its run's folder."""
+    """Return the JSON files of a checkpoint's run, by name without .json; they are empty if the
+    checkpoint is not in the folder of its run."""
     folder = loaded.path.resolve().parents[1]
     names = ("status", "environment", "certificate")
     return {
@@ -40,8 +40,8 @@ def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
 
 
 def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
-    """Return the card of a checkpoint that is exported as ``form``; ``files`` (``run_files``) has a
-    certificate."""
+    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of ``run_files``,
+    with a certificate."""
     config = meta.config
     untrained = config.init_from is not None and not meta.step
     train_tokens = files["environment"].get("data", {}).get("train_tokens")
@@ -50,7 +50,7 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
     rows = {
         "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {parameters:,} "
         f"parameters; {config.chosen()}",
-        "trained": trained(config, meta.step),
+        "trained": training_summary(config, meta.step),
         "text": f"{config.data.corpus}, tokenizer {config.data.tokenizer}{counted}",
         **losses(files["status"]),
         "looks at": causality.describe(files["certificate"], "this model").removeprefix("causality: "),
@@ -75,7 +75,7 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
     )
 
 
-def trained(config: RunConfig, step: int) -> str:
+def training_summary(config: RunConfig, step: int) -> str:
     weights = f"the weights of {config.init_from}" if config.init_from else ""
     if not step:
         return f"not by normgpt: these are {weights}" if weights else "not yet"
@@ -85,7 +85,7 @@ def trained(config: RunConfig, step: int) -> str:
 
 
 def losses(status: dict[str, Any]) -> dict[str, str]:
-    """Return the card's rows about the validation split, those that the run has measured."""
+    """Return the card's rows about the validation losses that the run has measured."""
     best, rows = status.get("best"), {}
     if status.get("final") is not None:
         rows["val/full_loss"] = f"{status['final']:.4f} nats per token, the whole split, at the last step"

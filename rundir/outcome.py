@@ -1,22 +1,23 @@
-"""The report of a run that has ended, for the user who started it."""
+"""Report to the user how a run has ended."""
 
 import math
 import shlex
 from pathlib import Path
 
-from rundir.environment import changed_code, shortened
+from rundir.environment import changed_code, shorten
 from rundir.folder import leaks, read_status
 from rundir.run_files import read_json
 
 
 def report(folder: Path, already: bool = False) -> float:
-    """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as a sweeper expects."""
+    """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as Hydra's sweepers
+    expect."""
     status = read_status(folder)
     again = ""
     if already:
         again = "; nothing left to do (fresh=true starts over)"
         if changed := changed_code(read_json(folder / "environment.json")):
-            again += f"; code changed since: {shortened(changed)}"
+            again += f"; code changed since: {shorten(changed)}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf

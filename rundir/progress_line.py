@@ -1,4 +1,4 @@
-"""The progress of a run: one live line on a terminal, plain lines elsewhere."""
+"""Show the progress of a run: one live line on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from data.windows import Batch
 
 
-FORMS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
+FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
 
 
 class ProgressLine:
@@ -55,26 +55,27 @@ class ProgressLine:
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Show the latest value of each metric; ``row`` may lack some."""
         self.latest |= row
-        text = "  ".join(form.format(self.latest[key]) for key, form in FORMS.items() if key in self.latest)
+        formats = {key: format_ for key, format_ in FORMATS.items() if key in self.latest}
+        text = "  ".join(format_.format(self.latest[key]) for key, format_ in formats.items())
         eta = ""
-        if self.first < step < self.steps and not self.bar:  # the live line has its own
-            pace = (time.monotonic() - self.start) / (step - self.first)  # seconds a step
+        if self.first < step < self.steps and not self.bar:  # the live line shows its own ETA
+            pace = (time.monotonic() - self.start) / (step - self.first)  # seconds per step
             eta = f"  eta {pace * (self.steps - step):.0f} s"
-        self.say(step, text + eta, now="val/loss" in row)
+        self.show(step, text + eta, force="val/loss" in row)
 
     def through(self, step: int, batches: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
-        """Yield the batches of a long evaluation of ``targets`` target tokens, and show its progress."""
+        """Yield the batches of a long evaluation of ``targets`` target tokens, and show the progress."""
         seen = 0
         for batch in batches:
             yield batch
             seen += batch[1].size
-            self.say(step, f"the whole validation split: {seen / targets:.0%}")
+            self.show(step, f"the whole validation split: {seen / targets:.0%}")
 
-    def say(self, step: int, text: str, now: bool = False) -> None:
-        """Show ``text``; as a plain line only if one is due, or ``now``."""
-        clock = time.monotonic()
+    def show(self, step: int, text: str, force: bool = False) -> None:
+        """Show ``text`` on the live line, or print it if a plain line is due or ``force`` is set."""
+        now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        elif now or clock - self.printed >= max(1.5, 0.05 * (clock - self.start)):
+        elif force or now - self.printed >= max(1.5, 0.05 * (now - self.start)):
             print(f"step {step}/{self.steps}  {text}", flush=True)
-            self.printed = clock
+            self.printed = now

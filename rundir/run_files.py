@@ -1,4 +1,5 @@
-"""Schemas of the files in a run's folder, which are validated when read: the folder may be untrusted.
+"""Schemas of the files in a run's folder, which are validated when they are read: the folder may be
+untrusted.
 
 Torch is not imported here.
 """
@@ -75,7 +76,7 @@ class Wandb(TypedDict):
     copied: int
 
 
-def has_its_end(status: Status) -> Status:
+def check_status(status: Status) -> Status:
     if status.get("state") == "finished" and status.get("final") is None:
         raise ValueError("finished, but the final loss is missing")
     if status.get("state") == "diverged" and not {"step", "reason"} <= status.keys():
@@ -83,17 +84,17 @@ def has_its_end(status: Status) -> Status:
     return status
 
 
-def has_its_numbers(certificate: Certificate) -> Certificate:
+def check_certificate(certificate: Certificate) -> Certificate:
     clean = certificate["causal"] and certificate["independent_rows"]
     if not (clean or certificate["reason"] or {"train", "eval"} <= certificate.keys()):
         raise ValueError("neither the leaks nor the reason for their absence are given")
     return certificate
 
 
-KINDS: dict[str, TypeAdapter[Any]] = {
-    "status.json": TypeAdapter(Annotated[Status, AfterValidator(has_its_end)]),
+SCHEMAS: dict[str, TypeAdapter[Any]] = {
+    "status.json": TypeAdapter(Annotated[Status, AfterValidator(check_status)]),
     "environment.json": TypeAdapter(Environment),
-    "certificate.json": TypeAdapter(Annotated[Certificate, AfterValidator(has_its_numbers)]),
+    "certificate.json": TypeAdapter(Annotated[Certificate, AfterValidator(check_certificate)]),
     "wandb.json": TypeAdapter(Wandb),
 }
 # A line of metrics.jsonl.
@@ -104,21 +105,22 @@ Row = TypedDict(
 ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 
 
-# Keys of train.* that do not change the result: they are not part of a run's identity.
-WATCHING = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
+# Keys of train.* that only watch the run: they change neither its result nor its identity.
+NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
 DECISIVE = ("val/loss", "val/full_loss")  # a run with a non-finite value of these has diverged
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the file's content; empty if it is missing or invalid."""
-    return read_or_empty(file, KINDS[file.name])
+    """Return the content of a file in a run's folder; empty if it is missing or invalid."""
+    return read_or_empty(file, SCHEMAS[file.name])
 
 
-def parsed(file: Path) -> dict[str, Any]:
-    """Return the file's content. Raises OSError if it cannot be read, ValueError if it is invalid."""
-    return read_typed(file, KINDS[file.name])
+def read_valid(file: Path) -> dict[str, Any]:
+    """Return the content of a file in a run's folder. Raises OSError if it cannot be read, ValueError if it
+    is invalid."""
+    return read_typed(file, SCHEMAS[file.name])
 
 
 def leaks(certificate: Mapping[str, Any]) -> bool:
-    """Return whether a certificate says that logits depend on later tokens or on other rows."""
+    """Return True if a certificate says that logits depend on later tokens or on other rows."""
     return certificate.get("causal") is False or certificate.get("independent_rows") is False

@@ -1,8 +1,8 @@
-"""Copy the rows of a run's metrics.jsonl to wandb, in a process of its own that rundir/wandb_sink.py starts.
+"""Copy the rows of a run's metrics.jsonl to wandb, in a separate process that rundir/wandb_sink.py starts.
 
-wandb may hang, raise in the middle of a log, ask questions, and take seconds to start. None of that reaches
-the process that trains: it writes metrics.jsonl and does not know who reads it. A run that was killed is
-copied to its last row, and each run of a sweep is a wandb run of its own, also after one that failed.
+wandb may hang, raise in the middle of a log, ask questions, and take seconds to start. None of this can
+disturb the process that trains, which only writes metrics.jsonl. A killed run is copied up to its last row,
+and each run of a sweep is a separate wandb run, even after a failed run.
 
 Standard input: one JSON line, ``job_at_start`` of rundir/wandb_sink.py; when the run has ended a second one,
 ``job_at_end``, or the end of the input. Standard output: lines for the user.
@@ -20,24 +20,24 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
-FLUSH = 2.0  # seconds of rows that are lost if wandb is killed
+FLUSH = 2.0  # seconds between wandb's writes: as much is lost if wandb is killed
 SETTINGS = {
     "silent": True,
     "console": "off",  # this process prints nothing worth keeping
-    "disable_git": True,  # environment.json has it
+    "disable_git": True,  # environment.json has the commit
     "x_save_requirements": False,
     "x_transaction_log_flush_interval": FLUSH,
 }
 
 
 def say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # stdout may be closed
         print("wandb:", " ".join(text.split()), flush=True)
 
 
 def main() -> None:
     """Read the job and copy until the run has ended."""
-    sys.stdout = os.fdopen(os.dup(1), "w")  # not inherited: it closes when this process ends, not wandb's
+    sys.stdout = os.fdopen(os.dup(1), "w")  # wandb's processes do not inherit it, so it closes with this one
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
     for number in job["signals"]:
@@ -50,7 +50,7 @@ def main() -> None:
         copy(job, ended)
     except BaseException as error:
         say(f"{type(error).__name__}: {error}; training continues without wandb, metrics.jsonl has every row")
-        os._exit(1)  # wandb's own clean-up could hang
+        os._exit(1)  # wandb's clean-up at exit could hang
 
 
 def wait_for_end(job: dict[str, Any], ended: threading.Event) -> None:
@@ -86,14 +86,14 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
                 remember(job, mark)
                 marked, mark = time.monotonic(), file.tell()
             unread = file.read()
-            complete = unread[: unread.rfind(b"\n") + 1]  # of a last line only a part may have been written
+            complete = unread[: unread.rfind(b"\n") + 1]  # the last line may be incomplete
             file.seek(len(complete) - len(unread), os.SEEK_CUR)
             for line in complete.splitlines():
                 row = json.loads(line)
                 run.log(wandb_row(row), step=row["step"], commit=True)
         status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
         run.summary["state"] = status["state"]
-        for key, value in (status["best"] or {}).items():  # wandb's own minimum is NaN after one NaN
+        for key, value in (status["best"] or {}).items():  # wandb's minimum is NaN after one NaN
             run.summary[f"best/{key}"] = value
         if job["artifact"]:
             upload(run, **job["artifact"])
@@ -102,7 +102,7 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
 
 
 def upload(run: Any, file: str, name: str, metadata: dict[str, Any]) -> None:
-    """Upload a checkpoint; a failure is reported, and the rows are in wandb all the same."""
+    """Upload a checkpoint; a failure is only reported."""
     import wandb
 
     try:
@@ -118,29 +118,29 @@ def upload(run: Any, file: str, name: str, metadata: dict[str, Any]) -> None:
 
 
 def remember(job: dict[str, Any], copied: int) -> None:
-    """Record how many bytes of metrics.jsonl wandb has: a resumed run continues there."""
+    """Record how many bytes of metrics.jsonl wandb has: a resumed run is copied from there on."""
     file = Path(job["folder"]) / "wandb.json"
     known = json.loads(file.read_text(encoding="utf-8"))
-    if known["id"] == job["init"]["id"]:  # the run may have been killed, and started over meanwhile
+    if known["id"] == job["init"]["id"]:  # meanwhile the run may have been killed and started over
         temporary = file.with_name(".wandb.json.tmp")
         temporary.write_text(json.dumps(known | {"copied": copied}), encoding="utf-8")
         temporary.replace(file)
 
 
 def begin(job: dict[str, Any]) -> Any:
-    """Start a wandb run: online if that is wanted and possible, else offline. None if wandb's own settings
-    disable it."""
+    """Start and return a wandb run: online if that is wanted and possible, else offline. None if wandb's
+    settings disable wandb."""
     import wandb
 
     wanted = SETTINGS | {"init_timeout": job["connect_seconds"], "x_stats_pid": job["pid"]}
-    known = wandb.Settings.model_fields  # settings with x_ come and go
+    known = wandb.Settings.model_fields  # settings with x_ differ between versions of wandb
     settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in known})
-    configured = wandb.setup(settings).settings.mode  # by wandb offline, wandb disabled
+    configured = wandb.setup(settings).settings.mode  # set by the commands wandb offline, wandb disabled
     if job["mode"] == "auto" and configured == "disabled":
         say("disabled by its own settings")
         return None
-    own_attempts = f"wandb/run-*-{job['init']['id']}"  # each online start makes a folder
-    before, why_offline = set(Path(job["init"]["dir"]).glob(own_attempts)), ""
+    attempts = f"wandb/run-*-{job['init']['id']}"  # each online start makes a folder
+    before, why_offline = set(Path(job["init"]["dir"]).glob(attempts)), ""
     if job["mode"] != "offline":
         try:
             if wandb.login(prompt=False, verify=False):
@@ -148,13 +148,13 @@ def begin(job: dict[str, Any]) -> Any:
                 say(str(run.url))
                 return run
             if job["mode"] == "online":
-                own = f"its own settings say {configured}"
-                why_offline = f" ({'no key; run wandb login' if configured == 'online' else own})"
+                by_settings = f"its own settings say {configured}"
+                why_offline = f" ({'no key; run wandb login' if configured == 'online' else by_settings})"
         except Exception as error:
             why_offline = f" (no connection: {type(error).__name__}: {error})"
             wandb.teardown()
-            for attempt in set(Path(job["init"]["dir"]).glob(own_attempts)) - before:
-                shutil.rmtree(attempt, ignore_errors=True)  # it is empty, and wandb sync would upload it
+            for attempt in set(Path(job["init"]["dir"]).glob(attempts)) - before:
+                shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)
     say(f"offline{why_offline}; watch: wandb leet {os.path.dirname(folder)}; upload: wandb sync {folder}")
@@ -162,7 +162,7 @@ def begin(job: dict[str, Any]) -> Any:
 
 
 def wandb_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.jsonl as wandb takes it: numbers, and histograms."""
+    """Return a row of metrics.jsonl with its histograms as wandb.Histogram and its NaN as a number."""
     import numpy as np
     import wandb
 

@@ -1,4 +1,5 @@
-"""Start rundir/wandb_process.py, which copies metrics.jsonl to wandb; print what it says; wait for it."""
+"""Start rundir/wandb_process.py, which copies metrics.jsonl to wandb; print its lines and wait for its
+end."""
 
 import importlib.util
 import json
@@ -23,24 +24,24 @@ from system.errors import ConfigError
 from system.files import write_atomically
 from system.os_compat import SIGNALS
 
-CONNECT_SECONDS = 8  # that wandb's server may take to answer
-FINISH_SECONDS = 15  # that wandb may take after a run's end, besides the upload of a checkpoint
-UPLOAD_RATE = 10**6  # bytes a second; a checkpoint that uploads slower than this is given up
+CONNECT_SECONDS = 8  # limit on the answer of wandb's server
+FINISH_SECONDS = 15  # limit on wandb after the end of a run, without the upload of a checkpoint
+UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
 WITHOUT = "training continues without wandb, metrics.jsonl has every row"
 MODES = ("auto", "online", "offline", "disabled")
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES. ``auto`` takes WANDB_MODE, if set; without the package it is disabled. Raises
+    """Return one of MODES. ``auto`` means WANDB_MODE, if set; without the package it means disabled. Raises
     ConfigError if WANDB_MODE is invalid, or another mode needs the package."""
     configured = mode = str(config.wandb.mode)
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()
-    mode = {"dryrun": "offline"}.get(mode, mode)  # its old name
+    mode = {"dryrun": "offline"}.get(mode, mode)  # an old name
     if mode not in MODES:
         raise ConfigError(f"WANDB_MODE: invalid value {mode!r}; expected one of {', '.join(MODES)}")
     package = importlib.util.find_spec("wandb")
-    if mode == "disabled" or (package and package.origin):  # a mere folder of that name has no origin
+    if mode == "disabled" or (package and package.origin):  # a folder named wandb has no origin
         return mode
     if configured != "auto":
         raise ConfigError(
@@ -52,8 +53,8 @@ def wandb_mode(config: RunConfig) -> str:
 
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
-    """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written; the exit
-    waits for it as long as ``job_at_end`` says. At ``step`` 0 it is a new wandb run."""
+    """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written; at the end,
+    wait for the process as long as ``job_at_end`` says. ``step`` 0 starts a new wandb run."""
     if mode == "disabled":
         yield
         return
@@ -65,7 +66,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is for this process
+            start_new_session=True,  # Ctrl-C must reach this process only
             env={"WANDB_ERROR_REPORTING": "false"} | os.environ,
         )
     except OSError as error:
@@ -76,7 +77,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
     relay.start()
     assert child.stdin
     try:
-        with suppress(OSError):  # it has ended already, which the relay reports
+        with suppress(OSError):  # the child has ended already, which the relay reports
             child.stdin.write(json.dumps(job) + "\n")
             child.stdin.flush()
         yield
@@ -84,7 +85,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         end = job_at_end(config, folder)
         with suppress(OSError):
             child.stdin.write(json.dumps(end))
-            child.stdin.close()  # says that the run has ended
+            child.stdin.close()  # tells the child that the run has ended
         relay.join(2)
         if relay.is_alive():
             seconds = f"{end['finish_seconds']} s at most"
@@ -97,9 +98,9 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
 
 
 def print_lines(child: "subprocess.Popen[str]") -> None:
-    """Print the lines of the process until it ends, and whether it was killed."""
+    """Print the lines of the process until it ends, and a line if it was killed."""
     assert child.stdout
-    with suppress(OSError), child.stdout:  # if our own reader has gone, the main thread finds out by itself
+    with suppress(OSError), child.stdout:  # if stdout is closed, the main thread reports it
         for line in child.stdout:
             print(line, end="", flush=True)
     if child.wait() < 0:
@@ -108,9 +109,9 @@ def print_lines(child: "subprocess.Popen[str]") -> None:
 
 
 def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
-    """Return what wandb_process.py needs to start. The run's wandb.json keeps its id and how many bytes of
-    metrics.jsonl were copied; ``init`` are the arguments of wandb.init."""
-    # the folder's name alone would not do as the id: wandb's server takes no step of an id twice
+    """Return the input of wandb_process.py; ``init`` has the arguments of wandb.init. The run's wandb.json
+    stores the id of the wandb run and how many bytes of metrics.jsonl were copied."""
+    # a new id for each start from step 0: wandb's server accepts each step of an id only once
     known: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
     known |= read_json(folder / "wandb.json") if step else {}
     write_atomically(folder / "wandb.json", json.dumps(known))
@@ -139,15 +140,15 @@ def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict
 
 
 def job_at_end(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Return the artifact to upload, the last step's checkpoint of a finished run, and the seconds that wandb
-    may take to finish."""
+    """Return the artifact to upload, the last checkpoint of a finished run, and the seconds that wandb may
+    take to finish."""
     status = read_status(folder)
     if not config.wandb.artifact or status.get("state") != "finished":
         return {"finish_seconds": FINISH_SECONDS, "artifact": None}
     file, size = path_of(folder / "checkpoints", config.train.steps), 0
     with suppress(OSError):  # wandb_process.py reports it
         size = file.stat().st_size
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name)[-128:]  # as wandb permits it; its end is the hash
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name)[-128:]  # allowed by wandb; ends in the hash
     losses = {"val/full_loss": status.get("final"), "best": status.get("best")}
     metadata = {"step": config.train.steps, "leaks": leaks(folder)} | losses
     artifact = {"file": str(file.absolute()), "name": name, "metadata": metadata}

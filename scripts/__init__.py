@@ -1,1 +1,1 @@
-"""Every program but train.py, sample.py, compare.py and the findings: python -m scripts.NAME --help."""
+"""Programs besides train.py, sample.py, compare.py and the findings: python -m scripts.NAME --help."""

@@ -1,15 +1,14 @@
-"""What a trained model's blocks and norms do: a table by depth, and a picture of its norms' maps.
+"""Show what a trained model's blocks and norms do: a table by depth, and a figure of the norms' maps.
 
     python -m scripts.blocks runs/NAME                  the newest checkpoint of a run
     python -m scripts.blocks FILE.safetensors --out maps.png
-    python -m scripts.blocks runs/NAME --data my.txt    of a run that was trained on data.path=my.txt
-    python -m scripts.blocks gpt2 --data my.txt         OpenAI's, or a folder in Hugging Face's layout
+    python -m scripts.blocks runs/NAME --data my.txt    if the run was trained on data.path=my.txt
+    python -m scripts.blocks gpt2 --data my.txt         GPT-2, or a folder in its layout
 
-For each block, on windows of the run's validation split, in fp32: the loss without the block minus the loss
-with it; how far it turns the stream (the angular distance, from 0 to 1); and the variance of the stream after
-it. Below the table, whether the model is causal. The picture shows the inputs of each norm against its
-outputs, before gain and bias.
-"""
+The table has, for each block, on windows of the run's validation split, in fp32: the loss without the block
+minus the loss with all blocks; how far the block turns the stream (the angular distance, from 0 to 1); and
+the variance of the stream after the block. The line below tells whether the model is causal. The figure shows
+the outputs of each norm, before gain and bias, against its inputs."""
 
 import argparse
 import sys
@@ -39,9 +38,9 @@ from training.load_model import load_model
 if TYPE_CHECKING:
     from torch import Tensor
 
-CACHE = "data/cache"  # of prepared tokens
-TOKENS = 4096  # of the validation split, by default
-POINTS = 400  # of a map in the picture
+CACHE = "data/cache"  # folder of prepared tokens
+TOKENS = 4096  # default number of tokens of the validation split
+POINTS = 400  # number of points in the figure of a map
 COLUMNS = {
     "cost": ("loss without it − with it", "+.4f"),
     "distance": ("angular distance", ".4f"),
@@ -51,15 +50,16 @@ Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its
 
 
 @dataclass
-class Look:
+class Measurements:
     headline: str
-    rows: list[dict[str, float]]  # the embedding's, then a block's each
+    rows: list[dict[str, float]]  # of the embedding, then of each block
     maps: Maps
     certificate: str
 
 
 def load(name: str) -> Checkpoint:
-    """Load a checkpoint, the newest of a run, or weights of others. Raises as training.load_model.load."""
+    """Load a checkpoint, a run's newest checkpoint, or pretrained weights. Raises as
+    training.load_model.load."""
     path = Path(name)
     kind = "checkpoint" if path.is_file() else "run"
     kind = "init_from" if name in HUB or (path / "config.json").exists() else kind
@@ -68,8 +68,8 @@ def load(name: str) -> Checkpoint:
 
 
 def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
-    """Return the text that a checkpoint was trained on, or, for weights of others, any text. The checkpoint
-    may be untrusted: it chooses neither the file that is read nor the folder in which tokens are kept.
+    """Return the tokens of the text on which a checkpoint was trained; of any text for pretrained weights.
+    The checkpoint may be untrusted: it chooses neither the file that is read nor the folder of the cache.
     Raises ConfigError and DataError."""
     meta = loaded.meta
     changed = {"path": path, "cache": CACHE}
@@ -86,15 +86,15 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     return data
 
 
-def look(
+def measure_model(
     name: str,
     windows: int | None = None,
     data_path: str | None = None,
     trust: str | None = None,
-    progress: Callable[[str], None] = lambda doing: None,
-) -> Look:
-    """Measure a model. ``progress`` is called with what is being done. Raises CheckpointError, ConfigError
-    and DataError."""
+    progress: Callable[[str], None] = lambda text: None,
+) -> Measurements:
+    """Measure a model. ``progress`` is called with a text before each part. Raises CheckpointError,
+    ConfigError and DataError."""
     import torch
 
     from diagnostics import block_effects, causality, norm_maps
@@ -126,7 +126,7 @@ def look(
     progress("whether it is causal")
     certificate = causality.certificate(model, vocab_size)
     headline = f"{config.chosen()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
-    return Look(headline, rows, maps, causality.describe(certificate, config.chosen()))
+    return Measurements(headline, rows, maps, causality.describe(certificate, config.chosen()))
 
 
 def table(rows: list[dict[str, float]]) -> Table:
@@ -138,12 +138,15 @@ def table(rows: list[dict[str, float]]) -> Table:
     return rich_table(cells, {""})
 
 
-def picture(maps: Maps) -> Spec:
-    """Return a panel for each norm, with a point for about POINTS of its numbers, evenly spread."""
+def maps_figure(maps: Maps) -> Spec:
+    """Return a figure with a panel for each norm, which shows about POINTS of the norm's numbers, evenly
+    spread."""
     rows = [
-        {"norm": site, "x": a, "y": b}
+        {"norm": site, "x": x_value, "y": y_value}
         for site, pair in maps.items()
-        for a, b in zip(*(x.flatten()[:: max(1, x.numel() // POINTS)].tolist() for x in pair), strict=True)
+        for x_value, y_value in zip(
+            *(x.flatten()[:: max(1, x.numel() // POINTS)].tolist() for x in pair), strict=True
+        )
     ]
     mark = {"type": "point", "filled": True, "size": 5, "opacity": 0.5}
     encoding = {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})}
@@ -165,7 +168,7 @@ def main() -> None:
     )
     add = parser.add_argument
     add("run", help="a run's folder, or a checkpoint")
-    add("--out", type=Path, default=Path("maps.svg"), help="the picture; .svg, .png or .pdf")
+    add("--out", type=Path, default=Path("maps.svg"), help="the figure; .svg, .png or .pdf")
     add("--windows", type=int, metavar="N", help=f"of the validation split; default: {TOKENS:,} tokens")
     add("--data", metavar="PATH", help="the text it was trained on, unless that is data=shakespeare")
     add("--trust", metavar="PACKAGE", help="run the code of this package if the checkpoint names it")
@@ -176,16 +179,16 @@ def main() -> None:
         parser.error("--windows: at least 1")
     try:
         with Console(stderr=True).status("loading it") as status:
-            result = look(args.run, args.windows, args.data, args.trust, status.update)
+            result = measure_model(args.run, args.windows, args.data, args.trust, status.update)
         print(terminal.escaped(result.headline))
         Console(highlight=False).print(table(result.rows))
         print(result.certificate)
         if result.maps:
-            save(picture(result.maps), args.out)
+            save(maps_figure(result.maps), args.out)
     except Exception as error:
         messages.report(error, [])
         sys.exit(1)
-    print(args.out if result.maps else "no norm, so no picture")
+    print(args.out if result.maps else "no norm, so no figure")
 
 
 if __name__ == "__main__":

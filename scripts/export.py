@@ -1,12 +1,12 @@
 """Export a trained model: a folder with its weights and a model card.
 
     python -m scripts.export run=runs/NAME format=hf out=FOLDER             for Hugging Face's transformers
-    python -m scripts.export run=runs/NAME format=safetensors out=FOLDER    for sample.py, weights alone
+    python -m scripts.export run=runs/NAME format=safetensors out=FOLDER    for sample.py
 
 format=hf is GPT-2's layout, which AutoModelForCausalLM and AutoTokenizer load without our code; a model that
-is no GPT-2 is rejected. format=safetensors takes any model: it is a checkpoint without the optimizer's state,
-a third of the size. The checkpoint is chosen as in sample.py: run=, checkpoint=, init_from=, which=.
-"""
+is not a GPT-2 is rejected. format=safetensors takes any model: the file is a checkpoint without the
+optimizer's state, 1/3 of the size. The checkpoint is chosen as in sample.py: run=, checkpoint=, init_from=,
+which=."""
 
 import json
 import shutil
@@ -40,7 +40,8 @@ class ExportConfig(ModelSource):
 
 
 def write_huggingface(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: Path) -> None:
-    """Write config.json, model.safetensors and the tokenizer. Raises ConfigError if it is no GPT-2."""
+    """Write config.json, model.safetensors and the tokenizer. Raises ConfigError if the model is not a
+    GPT-2."""
     from safetensors.torch import save_file  # imports torch
 
     config, spec = loaded.meta.config, loaded.meta.tokenizer
@@ -59,7 +60,7 @@ def write_huggingface(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: 
     )
     contents: dict[str, dict[str, Any]] = {
         "config.json": gpt2_config,
-        "tokenizer.json": tokenizer_json.from_spec(spec),
+        "tokenizer.json": tokenizer_json.to_tokenizer_json(spec),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": config.model.block_size,
@@ -71,8 +72,8 @@ def write_huggingface(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: 
         (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def anonymous(meta: Meta) -> Meta:
-    """Return the metadata without the optimizer's state, the user's folders, and their name at wandb."""
+def without_private_settings(meta: Meta) -> Meta:
+    """Return the metadata without the optimizer's state, the user's folders and the user's name at wandb."""
     config = meta.config
 
     def name(path: str | None) -> str | None:
@@ -89,13 +90,13 @@ def anonymous(meta: Meta) -> Meta:
 
 
 @contextmanager
-def created(out: Path) -> Iterator[Path]:
-    """Context manager: a temporary folder, which becomes ``out`` unless an error is raised."""
+def create_folder(out: Path) -> Iterator[Path]:
+    """Context manager: yield a temporary folder, which is renamed to ``out`` unless an error is raised."""
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp's is for the owner alone
+        temporary.chmod(0o755)  # mkdtemp gives access to the owner only
         for file in temporary.iterdir():
             file.chmod(0o644)
         temporary.rename(out)
@@ -112,7 +113,7 @@ def main(config: ExportConfig) -> None:
     loaded = load_model.load(config)
     from safetensors import SafetensorError
 
-    from diagnostics import causality  # imports torch, which a wrong key or path need not wait for
+    from diagnostics import causality  # imports torch, after wrong keys and paths are reported
     from training.state import model_tensors
 
     packages = OURS + ((config.trust,) if config.trust else ())
@@ -120,8 +121,8 @@ def main(config: ExportConfig) -> None:
     model = load_model.load_model(loaded, vocab_size, packages)  # raises if anything does not fit
     files = model_card.run_files(loaded)
     files["certificate"] = files["certificate"] or causality.certificate(model, vocab_size)
-    loaded = Checkpoint(loaded.path, anonymous(loaded.meta), loaded.tensors)
-    with created(out) as folder:
+    loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)
+    with create_folder(out) as folder:
         try:
             if config.format == "hf":
                 write_huggingface(loaded, model_tensors(model), folder)

@@ -1,4 +1,4 @@
-"""GPT-2's layout of a trained model: config.json, and tensors by Hugging Face's names."""
+"""Convert a trained model to GPT-2's layout: config.json, and tensors by Hugging Face's names."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def obstacles(config: RunConfig) -> list[str]:
-    """Return the settings, as they are typed, that GPT-2's layout cannot express; empty if it fits."""
+    """Return the settings, as on the command line, that GPT-2's layout cannot express; empty if there are
+    none."""
     model, final = config.model, config.model.final_norm
     keys = {
         f"norm={config.norm.name}": config.norm.target not in LAYER_NORMS,
@@ -47,15 +48,15 @@ def gpt2_config(config: RunConfig, vocab_size: int, end_of_text: int | None) -> 
 
 
 def gpt2_tensors(tensors: Mapping[str, "Tensor"], config: GPT2) -> dict[str, "Tensor"]:
-    """Return our model's tensors in Hugging Face's layout. Where ours has no bias it is 0, where no gain
-    1."""
+    """Return our model's tensors in Hugging Face's layout. A bias that our model lacks becomes 0, a gain that
+    it lacks 1."""
     import torch  # here, as export reports a wrong key before torch is imported
 
     renamed = {}
     for entry in entries(config):
         tensor = tensors.get(entry.our_name)
         if tensor is None:
-            tensor = torch.full(entry.shape, float(entry.our_name.endswith("weight")))
+            tensor = torch.full(entry.shape, 1.0 if entry.our_name.endswith("weight") else 0.0)
         elif entry.transposed:
             tensor = tensor.T
         prefix = "" if entry.gpt2_name.startswith("lm_head") else "transformer."

@@ -1,13 +1,12 @@
-"""A model before it is trained: a table by depth, for one choice or for several side by side.
+"""Measure a model before it is trained: a table by depth, for one choice or for several side by side.
 
     python -m scripts.initial_statistics norm=layernorm placement=post
     python -m scripts.initial_statistics norm=layernorm,batchnorm placement=pre,post model.n_layer=12
 
-It takes train.py's arguments and measures, in fp32, what step 0 of that run sees: its weights and its first
-micro-batch. For each block: the variance of the stream after it, how much attention and MLP add relative to
-what they are added to, and the norm of the gradient of its matrices. Below the table, whether the model is
-causal.
-"""
+The arguments are those of train.py; measured are the initial weights on the first micro-batch of that run, in
+fp32. The table has, for each block: the variance of the stream after the block, ‖attention‖ / ‖stream‖,
+‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below tells whether the model
+is causal."""
 
 import os
 import sys
@@ -23,8 +22,8 @@ QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "n
 Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block, or final
 
 
-def look(config: RunConfig) -> tuple[Columns, str]:
-    """Return the numbers of one choice, and its certificate in words."""
+def measure_choice(config: RunConfig) -> tuple[Columns, str]:
+    """Return the columns of the table for one choice, and the line about causality."""
     import torch
 
     from data import windows
@@ -84,21 +83,21 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         configs = app.choices("config", RunConfig, arguments)
-        looks = {choice: look(config) for choice, config in configs.items()}
+        tables = {choice: measure_choice(config) for choice, config in configs.items()}
     except Exception as error:
         messages.report(error, app.known_keys(RunConfig))
         sys.exit(1)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 30 + 30 * len(looks)  # a file is as wide as necessary
-    if len(looks) == 1:
-        [(columns, certificate)] = looks.values()
+        console.width = 30 + 30 * len(tables)  # wide enough for a file
+    if len(tables) == 1:
+        [(columns, certificate)] = tables.values()
         console.print(table(columns))
         print(certificate)
         return
     for quantity in QUANTITIES:
-        console.print(quantity, table({choice: columns[quantity] for choice, (columns, _) in looks.items()}))
-    for choice, (_, certificate) in looks.items():
+        console.print(quantity, table({choice: columns[quantity] for choice, (columns, _) in tables.items()}))
+    for choice, (_, certificate) in tables.items():
         print(f"{choice}: {certificate}")
 
 

@@ -1,10 +1,11 @@
-"""Draw what runs logged layer by layer: a column per run, a row per statistic, a line per block.
+"""Draw the statistics that runs logged: a column for each run, a row for each statistic, a line for each
+block.
 
     python -m scripts.layers runs/A runs/B --out layers.svg
     python -m scripts.layers runs/A --metrics 'norm.gain/*.pre' 'act.kurtosis/*.mlp'
 
 The x axis is the step, logarithmic because steps are dense at the start; each row has one y axis. Runs may
-still be running. SVG, PNG or PDF, by the ending of --out.
+still be running. --out chooses SVG, PNG or PDF by its extension.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from system.errors import ConfigError
 
 METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
 VIRIDIS = [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (220, 215, 40)]
-Curves = dict[str, list[tuple[int, float]]]  # metric -> its finite values by step
+Curves = dict[str, list[tuple[int, float]]]  # metric -> (step, finite value)
 
 
-def curves(folder: Path) -> Curves:
-    """Return every metric of a run. Raises OSError if it has no metrics.jsonl."""
+def read_curves(folder: Path) -> Curves:
+    """Return every metric of a run. Raises OSError if the run has no metrics.jsonl."""
     axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
     result: Curves = {}
     for name, (rows, values) in metrics.items():
@@ -37,7 +38,7 @@ def curves(folder: Path) -> Curves:
 
 
 def block(metric: str) -> str:
-    """Return the block of a metric, as 03; another word if it belongs to none."""
+    """Return the block of a metric, such as "03"; another word if the metric is not of a block."""
     return metric.partition("/")[2].partition(".")[0]
 
 
@@ -47,8 +48,8 @@ def titles(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def picture(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
-    """Return a figure of the metrics that match each pattern, of each run."""
+def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
+    """Return a figure with a row of panels for each pattern, and in it a panel for each run."""
     names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
     resolve = {"scale": {"y": "shared", "x": "shared"}}
@@ -58,8 +59,8 @@ def picture(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
 
 
 def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
-    """Return one pattern of one run. The first panel of a row decides whether its y axis is logarithmic: if
-    the values span more than a factor of ten."""
+    """Return the panel of one pattern of one run. The y axis, which the first panel of a row determines, is
+    logarithmic if the values span more than a factor of ten."""
     metrics = sorted(matching(run, pattern))
     kind, _, site = pattern.partition("/")
     rows: list[dict[str, Any]] = [
@@ -92,7 +93,7 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
 
 
 def colors(count: int) -> list[str]:
-    """Return colours of viridis, from dark for the first block to bright for the last."""
+    """Return colours of the viridis palette, from dark for the first block to bright for the last."""
     anchors = np.array(VIRIDIS)
     at = np.linspace(0, len(anchors) - 1, max(count, 2))
     mixed = np.stack([np.interp(at, range(len(anchors)), anchors[:, i]) for i in range(3)], axis=1)
@@ -111,13 +112,13 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, as 'act.rms/*.mlp'")
     args = parser.parse_args()
     try:
-        runs = dict(zip(titles(args.runs), map(curves, args.runs), strict=True))
+        runs = dict(zip(titles(args.runs), map(read_curves, args.runs), strict=True))
         for pattern in args.metrics:
             if not any(matching(run, pattern) for run in runs.values()):
                 raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
-        save(picture(runs, args.metrics), args.out)
+        save(figure_spec(runs, args.metrics), args.out)
     except OSError as error:
         sys.exit(f"error: {error.filename}: {error.strerror}; check the path")
     except ValueError as error:

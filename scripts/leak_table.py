@@ -1,12 +1,11 @@
-"""Which norms are not causal: the certificates of all, as the table in docs/norms.md.
+"""Print the causality certificates of all norms, as the table in docs/norms.md.
 
     python -m scripts.leak_table                    every norm of conf/norm, in every placement
-    python -m scripts.leak_table --config-dir mine  yours, too
+    python -m scripts.leak_table --config-dir mine  also the norms in mine/norm
 
-It takes train.py's arguments for the model. For each norm: how far a logit moves, in standard deviations of
-the logits, when later tokens change and when other rows of the batch change, the largest over all placements.
-0 means exactly 0, also of the gradients.
-"""
+The other arguments are those of train.py. The table has, for each norm, the largest change of a logit over
+all placements, in standard deviations of the logits, when later tokens change and when other rows of the
+batch change. 0 means that the changes and the gradients are exactly 0."""
 
 import sys
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from rich.progress import track
 from cli import app, messages
 from cli.schema import RunConfig
 
-VOCABULARY = 65  # of the model, which has seen no text
+VOCABULARY = 65  # tokens; the model is untrained, so any number will do
 COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "rows")]
 HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens | other rows |"
 
 
-def leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each norm's name and its four cells."""
+def measure_leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each norm's name and its four cells of the table."""
     from diagnostics.causality import certificate
     from training.build import build_model
 
@@ -36,11 +35,11 @@ def leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
     for name, config in track(norms.items(), "certifying", console=console, disable=not console.is_terminal):
         configs = [config.model_copy(update={"placement": placement}) for placement in placements]
         certificates = [certificate(build_model(config, VOCABULARY), VOCABULARY) for config in configs]
-        yield name, [largest(certificates, *column) for column in COLUMNS]
+        yield name, [largest_leak(certificates, *column) for column in COLUMNS]
 
 
-def largest(certificates: list[dict[str, Any]], mode: str, kind: str) -> str:
-    """Return the largest leak; "unknown" if a model raised an error or was not finite."""
+def largest_leak(certificates: list[dict[str, Any]], mode: str, kind: str) -> str:
+    """Return the largest leak as text; "unknown" if a model raised an error or its logits were not finite."""
     if any(certificate["causal"] is None for certificate in certificates):
         return "unknown"
     leak = max(each[mode][kind] or each[mode][f"{kind}_gradient"] for each in certificates)
@@ -49,7 +48,7 @@ def largest(certificates: list[dict[str, Any]], mode: str, kind: str) -> str:
 
 def table(arguments: list[str]) -> str:
     """Return the table in Markdown."""
-    lines = [f"| `{norm}` | {' | '.join(cells)} |" for norm, cells in leaks(arguments)]
+    lines = [f"| `{norm}` | {' | '.join(cells)} |" for norm, cells in measure_leaks(arguments)]
     return "\n".join([HEAD, "|---" * 5 + "|", *lines])
 
 

@@ -1,16 +1,15 @@
-"""Tokenize text of any size into a folder of token files, in constant memory: for corpora larger than it.
+"""Tokenize text of any size into a folder of token files, in constant memory.
 
     python -m scripts.prepare_corpus web/*.jsonl.zst --out prepared/web --tokenizer gpt2
     python train.py data=prepared data.path=prepared/web
 
-It reads .txt, .jsonl (a document a line), both also compressed (.gz, .zst), and .parquet (a document a row),
-in batches that several processes tokenize. One batch in every so many is for validation. Documents end with
-<|endoftext|>, or with a line break if the tokenizer has no such token.
+The program reads .txt, .jsonl (each line a document), both also compressed (.gz, .zst), and .parquet (each
+row a document), in batches that several processes tokenize. Every n-th batch is for validation, n = 1 /
+--val-fraction. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such token.
 
-However it was interrupted, the same command resumes, and the tokens are the same: FOLDER.part has train.bin,
-val.bin and progress.json, which tells how much of them is final; it is renamed to FOLDER once complete.
-FOLDER.part.lock is held by the process that writes them.
-"""
+After any interruption the same command resumes, and the tokens are the same: FOLDER.part has train.bin,
+val.bin and progress.json, which records how much of the two files is final; the folder is renamed to FOLDER
+once it is complete. The process that writes it holds FOLDER.part.lock."""
 
 import argparse
 import json
@@ -27,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from data import tokenizers
-from data.large_corpus import Batch, Tokens, batches_of, encoded, kind_of
+from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
 from system.files import small_text, write_atomically
 from system.lock import hold
 from system.terminal import escaped, outlive_readers
 
-BATCH = 2**20  # characters tokenized at once, unless a single row is longer
-EVERY = 32  # batches between two updates of progress.json
+BATCH = 2**20  # characters of a batch, unless a single row is longer
+EVERY = 32  # number of batches between updates of progress.json
 LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
-SAMPLE = 2**26  # characters that bpe is trained on
+SAMPLE = 2**26  # number of characters on which bpe is trained
 
 
 def prepare(
@@ -49,7 +48,8 @@ def prepare(
     field: str,
     processes: int,
 ) -> None:
-    """Arguments as on the command line. Raises DataError if one is invalid or a file cannot be tokenized."""
+    """Tokenize ``files`` into the folder ``out``. Raises DataError if an argument is invalid, or a file
+    cannot be tokenized. Arguments as on the command line."""
     validate(files, out, vocab_size, val_fraction, processes)
     val_every = round(1 / val_fraction)
     made_from = digest(
@@ -61,13 +61,13 @@ def prepare(
             "format": 4,
         }
     )
-    # so that several batches are for validation
+    # small enough that several batches are for validation
     size = min(BATCH, sum(file.stat().st_size for file in files) // (4 * val_every))
 
     def batches() -> Iterator[Batch]:
-        return (batch for file in files for batch in batches_of(file, field, size))
+        return (batch for file in files for batch in read_batches(file, field, size))
 
-    with only_process(out):
+    with lock_output(out):
         if out.exists():
             if read_json(out / "meta.json").get("made_from") == made_from:
                 print(f"{out}: already exists, built from these files")
@@ -81,7 +81,7 @@ def prepare(
             progress["tokenizer"] = new_tokenizer(tokenizer, vocab_size, batches()).spec
         left = islice(batches(), progress["batches"], None)
         try:
-            write_tokens(part, progress, encoded(left, processes, progress["tokenizer"]), val_every)
+            write_tokens(part, progress, encode_all(left, processes, progress["tokenizer"]), val_every)
         except BrokenProcessPool:
             raise DataError(
                 "--processes: a process was killed, perhaps because memory ran out; "
@@ -108,20 +108,20 @@ def validate(files: list[Path], out: Path, vocab_size: int, val_fraction: float,
 
 
 @contextmanager
-def only_process(out: Path) -> Iterator[None]:
-    """Raise DataError if another process is preparing ``out``."""
+def lock_output(out: Path) -> Iterator[None]:
+    """Context manager: lock ``out``. Raises DataError if another process is preparing it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.with_name(out.name + ".part.lock")
     try:
-        held = hold(lock)
+        file_lock = hold(lock)
     except BlockingIOError as holder:
         raise DataError(f"{out}: {holder} is preparing it; wait for it or stop it") from None
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # Windows cannot remove an open file
             lock.unlink()
-        held.release()
+        file_lock.release()
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def begin(part: Path, made_from: str) -> dict[str, Any]:
-    """Return progress.json; it is new if there is none, or if the files or settings have changed."""
+    """Return progress.json, a new one if it is missing or if the files or settings have changed."""
     progress = read_json(part / "progress.json")
     if not progress and part.exists() and any(part.iterdir()):
         raise DataError(f"{part}: not created by this program; move it, or choose another --out")
@@ -141,7 +141,7 @@ def begin(part: Path, made_from: str) -> dict[str, Any]:
         shutil.rmtree(part)
         progress = {}
     part.mkdir(exist_ok=True)
-    for unfinished in part.glob(".*.tmp"):  # of a killed process
+    for unfinished in part.glob(".*.tmp"):  # left by a killed process
         unfinished.unlink()
     if progress.get("batches"):
         print(f"{part.with_suffix('')}: resumes after {progress['batches']:,} batches", flush=True)
@@ -151,7 +151,8 @@ def begin(part: Path, made_from: str) -> dict[str, Any]:
 
 
 def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> tokenizers.Tokenizer:
-    """Return GPT-2's tokenizer, one of all characters in the text, or bpe trained on its beginning."""
+    """Return GPT-2's tokenizer, one of all characters in the text, or bpe trained on the beginning of the
+    text."""
     texts = (text for batch in batches for text in batch.texts())
     if kind == "char":
         characters = {"\n"}
@@ -172,7 +173,7 @@ def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> token
 def write_tokens(
     part: Path, progress: dict[str, Any], tokens_of_batches: Iterable[Tokens], val_every: int
 ) -> None:
-    """Append the tokens of the batches to train.bin and val.bin behind those that are final."""
+    """Append the tokens of the batches to train.bin and val.bin, after the tokens that are final."""
     from tqdm import tqdm
 
     with (
@@ -182,7 +183,7 @@ def write_tokens(
     ):
         streams = {"train": train, "val": val}
 
-        def make_final() -> None:
+        def save_progress() -> None:
             for split, stream in streams.items():
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -196,8 +197,8 @@ def write_tokens(
             streams["train" if progress["batches"] % val_every else "val"].write(tokens.data)
             bar.update(len(tokens))
             if progress["batches"] % EVERY == 0:
-                make_final()
-        make_final()
+                save_progress()
+        save_progress()
 
 
 def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:

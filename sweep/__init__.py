@@ -1,1 +1,1 @@
-"""Several runs by one command: planning, tuning in two stages, progress, Slurm."""
+"""Run a sweep, several runs by one command: planning, tuning in two stages, progress, Slurm."""

@@ -1,4 +1,4 @@
-"""One run of a sweep, as the launching process sees it."""
+"""The state of one run of a sweep, read by the launching process."""
 
 import math
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Job:
 
     overrides: tuple[str, ...]
     label: str  # the overrides that the other jobs do not share
-    folder: Path  # of its record: cli/job_record.py
+    folder: Path  # the job's record: cli/job_record.py
     config: RunConfig | None = None
     run: Path | None = None  # the run's folder
-    work: float = 0.0  # about how many floating-point operations it takes
-    error: str | None = None  # why it cannot run
-    done: bool = False  # it had ended before this sweep
+    work: float = 0.0  # estimated number of floating-point operations
+    error: str | None = None  # why the job cannot run
+    done: bool = False  # the run had ended before this sweep
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class Job:
         return self.done or self.error is not None or job_record.read(self.folder).get("state") == "ended"
 
     def fraction_done(self) -> float:
-        """Return the fraction done, 0 to 1."""
+        """Return the fraction of the run that is done, 0 to 1."""
         if self.has_ended():
             return 1.0
         if not self.run or not self.config or self.config.fresh:

@@ -1,4 +1,4 @@
-"""A sweep on the terminal: a line as each run ends, the time that is left, and a table at the end."""
+"""Show a sweep on the terminal: a line as each run ends, the remaining time, and a table at the end."""
 
 import shlex
 import sys
@@ -23,12 +23,12 @@ INTERVAL = 0.3  # seconds between looks at the jobs
 
 
 class ProgressWatcher:
-    """A thread that prints the progress of jobs from their folders, while inside ``with``.
+    """A thread that reads the folders of jobs and prints their progress, inside ``with``.
 
     Args:
-        jobs: all jobs of the sweep. Those that fail before they start are printed at once, those done before
-            not at all.
-        todo: those that are launched now.
+        jobs: all jobs of the sweep. Jobs that cannot run are printed at once; runs that had ended before are
+            not printed.
+        todo: the jobs that are launched now.
     """
 
     def __init__(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
@@ -70,7 +70,7 @@ class ProgressWatcher:
             self.update()
 
     def update(self) -> None:
-        """Print the jobs that have ended since the last call, and from time to time those that run."""
+        """Print the jobs that have ended since the last call, and from time to time the running jobs."""
         digits = len(str(len(self.jobs)))
         for job in [job for job in self.unprinted if job.has_ended()]:
             self.unprinted.remove(job)
@@ -100,7 +100,7 @@ class ProgressWatcher:
         return sum(job.work * job.fraction_done() for job in self.todo)
 
     def time_left(self) -> str:
-        """Return the time that is left at the pace so far; "" before anything is done."""
+        """Return the remaining time, estimated from the pace so far; "" while the pace is unknown."""
         done = self.work_done()
         pace = (time.monotonic() - self.start) / max(done - self.work_at_start, 1e-9)
         return f"about {duration(pace * (self.work - done))} left" if done > self.work_at_start else ""

@@ -1,12 +1,11 @@
-"""Several runs by one command: planning, launching, and the end of each run.
+"""Plan, launch and watch the runs of a sweep.
 
     python train.py -m norm=layernorm,batchnorm seed=0,1,2
     python train.py experiment=norm_ablation
 
 Hydra composes the jobs and launches them, in this process or in several; this process plans, watches and
-summarises them, the same under every launcher. Finished runs are skipped, unfinished ones resume. A job with
-invalid settings, damaged data or a killed process does not stop the others.
-"""
+summarises the jobs in the same way for every launcher. Finished runs are skipped, unfinished ones resume. A
+job with invalid settings, damaged data or a killed process does not stop the others."""
 
 import os
 import signal
@@ -35,16 +34,16 @@ from system.validate import checked
 from training.cost import run_operations, seconds_per_operation
 from training.load_data import tokens_of
 
-PATIENCE = 60  # seconds that runs may take to save when the sweep is told to end
+PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
 
 
 class Sweep:
     """Runs the jobs of a sweep.
 
     Args:
-        compose: composes the config, Hydra's part included, from overrides.
+        compose: composes a config, including Hydra's part, from overrides.
         launch: Hydra's launcher; takes the overrides of each job and the number of the first.
-        hydra: Hydra's own settings.
+        hydra: Hydra's settings.
     """
 
     def __init__(
@@ -56,11 +55,11 @@ class Sweep:
         self.compose, self.launch = compose, launch
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
-        self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # -1: as many as cores
+        self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
         self.prepared: dict[str, Prepared | ConfigError | DataError] = {}
 
     def run(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
-        """Run the jobs that were not done before. Return all of them."""
+        """Run the jobs whose runs had not ended before. Return all jobs."""
         jobs = self.plan(all_overrides)
         todo = [job for job in jobs if not job.has_ended()]
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
@@ -83,7 +82,7 @@ class Sweep:
         sweep = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
-        if sys.stdout.isatty():  # it takes some seconds
+        if sys.stdout.isatty():  # planning takes some seconds
             print(f"checking {len(all_overrides)} jobs and estimating their time", flush=True)
         all_composed = [self.compose(list(overrides)) for overrides in all_overrides]
         if "experiment" in map(app.key_of, set().union(*all_overrides) - shared) and any(
@@ -105,7 +104,7 @@ class Sweep:
         return list(jobs.values())
 
     def check(self, job: Job, composed: DictConfig) -> None:
-        """Validate a job and find its run; an error is kept in ``job.error``."""
+        """Validate a job and set its run; an error is stored in ``job.error``."""
         try:
             job.config = checked(RunConfig, composed_job(composed))
             data = self.data(job.config)
@@ -129,19 +128,19 @@ class Sweep:
         return data
 
     def estimate(self, todo: list[Job]) -> str:
-        """Return the time that the jobs will take at the first job's pace."""
+        """Return the estimated time of all jobs, from the pace of the first job."""
         configs = [job.config for job in todo if job.config]
         if not configs:
             return ""
         try:
             pace = seconds_per_operation(configs[0], self.data(configs[0]))
-        except Exception:  # whatever a norm may raise: its job reports it
+        except Exception:  # a norm may raise anything; its job reports the error
             return ""
         left = sum(job.work * (1 - job.fraction_done()) for job in todo)
         return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
 
     def launch_all(self, todo: list[Job]) -> None:
-        """Launch jobs until each has ended."""
+        """Launch the jobs, again if the launcher broke, until each has ended."""
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         while todo:
@@ -153,7 +152,7 @@ class Sweep:
                 todo = [job for job in todo if job_record.read(job.folder)["state"] == "waiting"]
                 if not suspects:
                     raise
-            for job in suspects:  # each by itself, so that it alone can be the reason
+            for job in suspects:  # one at a time, to find the job whose process is killed
                 try:
                     self.launch([self.arguments(job)], initial_job_idx=0)
                 except BrokenExecutor:
@@ -162,25 +161,25 @@ class Sweep:
                     job_record.write(job.folder, job_record.read(job.folder) | ended)
 
     def arguments(self, job: Job) -> list[str]:
-        folder = app.quoted(f"hydra.sweep.dir={job.folder.parent}")
+        folder = app.quote(f"hydra.sweep.dir={job.folder.parent}")
         return [*job.overrides, folder, f"hydra.sweep.subdir={job.folder.name}"]
 
     @contextmanager
     def signals_forwarded(self, todo: list[Job]) -> Iterator[None]:
-        """Context manager: forward a signal to the processes of the jobs, which save, then end this
-        process."""
+        """Context manager: forward a signal to the processes of the jobs, wait until they have saved, and end
+        this process."""
 
         def end(number: int, frame: Any) -> None:
             deadline = time.monotonic() + PATIENCE
             signalled: set[Path] = set()
-            while alive := {
+            while running := {
                 job.folder: record["process"][0]
                 for job in todo
-                if job_record.alive(record := job_record.read(job.folder))
+                if job_record.is_running(record := job_record.read(job.folder))
             }:
-                for folder in alive.keys() - signalled:  # a worker may have taken another job meanwhile
+                for folder in running.keys() - signalled:  # a worker may have taken another job meanwhile
                     with suppress(ProcessLookupError):
-                        os.kill(alive[folder], signal.SIGTERM)
+                        os.kill(running[folder], signal.SIGTERM)
                     signalled.add(folder)
                 if time.monotonic() > deadline:
                     break
@@ -192,14 +191,14 @@ class Sweep:
 
 
 def wait_for_leftover(job: Job) -> None:
-    """Wait until a worker of the same sweep, whose launching process was killed, has saved.
+    """Wait until a worker of an earlier start of this sweep, whose launching process was killed, has saved.
 
     Raises:
         ConfigError: another process is running the same sweep.
     """
     deadline = time.monotonic() + PATIENCE
-    while job_record.is_anothers(record := job_record.read(job.folder)) or job_record.alive(record):
-        if job_record.is_anothers(record) or time.monotonic() > deadline:
+    while job_record.belongs_to_other(record := job_record.read(job.folder)) or job_record.is_running(record):
+        if job_record.belongs_to_other(record) or time.monotonic() > deadline:
             problem = f"process {record['launcher'][0]} is already running this sweep"
             raise ConfigError(f"{job.folder.parent}: {problem}; wait for it or stop it")
         time.sleep(0.1)

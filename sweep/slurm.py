@@ -1,8 +1,8 @@
-"""The runs of a sweep as jobs of a Slurm cluster: hydra/launcher=slurm.
+"""Run a sweep as jobs of a Slurm cluster: hydra/launcher=slurm.
 
 submitit writes, submits and requeues the jobs. It would wait for their end by sacct, which takes forever if
-the cluster keeps no accounts and a job was killed. So their end is read from their records
-(cli/job_record.py), or from squeue if a job left none.
+the cluster keeps no accounts and a job was killed. So the end of a job is read from its record
+(cli/job_record.py), or from squeue if the job did not record its end.
 """
 
 import io
@@ -42,7 +42,7 @@ def check() -> None:
 
 
 class Job:
-    """The callable of a job. submitit resubmits it after Slurm's warning of the time limit, SIGUSR2."""
+    """The callable of a job. submitit resubmits the job after SIGUSR2, Slurm's warning of the time limit."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -51,8 +51,8 @@ class Job:
         try:
             return self.call(*arguments)
         except signals.Interrupted as end:
-            # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted one
-            # is, for a grace time, and would count as failed if it ended within it.
+            # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted job
+            # is RUNNING for a grace time, and would count as failed if it ended within that time.
             number = os.environ["SLURM_JOB_ID"]
             command = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
             state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -75,7 +75,7 @@ def run_jobs(
     all.
 
     Args:
-        settings: hydra.launcher's.
+        settings: those of hydra.launcher.
 
     Raises:
         ConfigError: Slurm refuses the settings.
@@ -100,7 +100,7 @@ def run_jobs(
 def submit(
     call: Callable[..., Any], settings: Mapping[str, Any], pairs: Sequence[tuple[tuple[Any, ...], Path]]
 ) -> dict[str, Path]:
-    """Submit an array of jobs. Return the folder of each job by the number that Slurm gave it."""
+    """Submit an array of jobs. Return the folder of each job's record by Slurm's ID of the job."""
     executor = submitit.AutoExecutor(
         settings["submitit_folder"], "slurm", slurm_max_num_timeout=settings["max_num_timeout"]
     )
@@ -121,7 +121,7 @@ def submit(
 
 
 def wait(jobs: Mapping[str, Path], folder: Path) -> None:
-    """Wait until the record of each job has its end; write the record of a job that Slurm ended or lost."""
+    """Wait until each record says that the job has ended; write it for jobs that Slurm ended or lost."""
     left, gone, last_squeue = dict(jobs), set[str](), time.monotonic()
     while left := unfinished(left):
         time.sleep(RECORD_INTERVAL)
@@ -130,12 +130,12 @@ def wait(jobs: Mapping[str, Path], folder: Path) -> None:
         last_squeue = time.monotonic()
         with suppress(ConfigError):  # Slurm may not answer for a while
             queue = states()
-            now = {job for job in left if has_ended(queue, job)}
-            for job in now & gone:  # seen twice: on a shared disk its last write may arrive late
+            ended = {job for job in left if has_ended(queue, job)}
+            for job in ended & gone:  # seen twice: on a shared disk its last write may arrive late
                 output = JobPaths(folder, job).stderr
                 error = f"its Slurm job {job} has ended: {queue.get(job, 'GONE')}; see {output}"
                 job_record.write(left[job], job_record.read(left[job]) | {"state": "ended", "error": error})
-            gone = now
+            gone = ended
 
 
 def unfinished(jobs: Mapping[str, Path]) -> dict[str, Path]:
@@ -143,7 +143,7 @@ def unfinished(jobs: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def cancel(jobs: Mapping[str, Path]) -> None:
-    """Cancel the running jobs, which save first, and the waiting ones."""
+    """Cancel the waiting jobs and the running jobs, and wait until these have saved."""
     if not (left := unfinished(jobs)):
         return
     print(f"cancelling {len(left)} jobs of Slurm", file=sys.stderr, flush=True)
@@ -158,7 +158,7 @@ def cancel(jobs: Mapping[str, Path]) -> None:
 
 
 def states() -> dict[str, str]:
-    """Return the state of each job of this user that is, or was in the last minutes, in Slurm's queue.
+    """Return the state of each job of this user that is in Slurm's queue or was there in the last minutes.
 
     Raises:
         ConfigError: Slurm does not answer.

@@ -1,7 +1,7 @@
-"""A sweep in one stage, or in two: first the value of one key is tuned, then each combination runs at its own
-best.
+"""Run a sweep in one stage or in two: the first tunes the value of one key, the second runs each combination
+of the other values at its best value of that key.
 
-The second stage uses other seeds, so the runs that are compared had no part in the choice.
+The second stage uses other seeds, so that the runs that are compared had no part in the choice.
 """
 
 import math
@@ -27,13 +27,13 @@ def run_stages(
     final: list[Override],
 ) -> None:
     """Run every combination of the values of a preset and a command line, for each of ``arms``: lists of
-    overrides that go together. With ``tune``, a key, then run a second stage: ``final`` for each combination
-    of the other values, at the value of ``tune`` with the lowest mean loss in the first stage. The command
-    line overrides the preset and ``final``; its seeds are those of the first stage.
+    overrides that belong together. If ``tune`` names a key, run a second stage: ``final`` for each
+    combination of the other values, at the value of ``tune`` with the lowest mean loss in the first stage.
+    The command line overrides the preset and ``final``, but its seeds are for the first stage only.
 
     Raises:
         ConfigError: the second stage would share seeds with the first.
-        SystemExit: with status 1 if a job failed, after naming all that did.
+        SystemExit: with status 1 if a job failed; all failed jobs have been printed.
     """
     if launch.world_size() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
@@ -48,15 +48,15 @@ def run_stages(
     jobs = sweep.run([(*combination, *arm) for arm in arms or [[]] for combination in combinations])
     if tune and all(job.outcome()[0] in RESULTS for job in jobs):
         print(f"\neach at its own best {tune}, on other seeds:")
-        jobs += sweep.run(tuned(jobs, tune, second))
+        jobs += sweep.run(second_stage_overrides(jobs, tune, second))
     elif tune:
         print(f"\n{tune} is chosen once all its runs have finished; rerun the same command to resume")
     if summary(jobs):
         raise SystemExit(1)
 
 
-def tuned(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """Return the overrides of the second stage, without the combinations that finished at no value of
+def second_stage_overrides(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    """Return the overrides of the second stage, without the combinations that did not finish at any value of
     ``tune``."""
     losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for job in jobs:
@@ -65,21 +65,21 @@ def tuned(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple
         losses.setdefault(others, {}).setdefault(value, []).append(job.outcome()[1])
     second_stage = []
     for others, by_value in losses.items():
-        means = {value: statistics.fmean(of_seeds) for value, of_seeds in by_value.items()}
+        means = {value: statistics.fmean(seed_losses) for value, seed_losses in by_value.items()}
         best = min(means, key=lambda value: means[value])
         name = " ".join(o for o in others if app.key_of(o) in ("norm", "placement")) or " ".join(others)
         if math.isinf(means[best]):
             print(f"  {name}: finished at no value; left out")
             continue
-        tried = sorted(by_value, key=lambda override: sort_key(override.partition("=")[2]))
-        edge = len(tried) > 1 and best in (tried[0], tried[-1])
+        values = sorted(by_value, key=lambda override: sort_key(override.partition("=")[2]))
+        edge = len(values) > 1 and best in (values[0], values[-1])
         print(f"  {name}: {best}" + ", at the edge of the values tried: the best may lie beyond" * edge)
         second_stage += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
     return second_stage
 
 
 def sort_key(text: str) -> float:
-    """Return the number that ``text`` is, else 0: words keep their order."""
+    """Return ``text`` as a number, or 0 if it is not a number, so that sorting keeps the order of words."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Downloads, with a limit on the whole time."""
+"""Downloads with a limit on the total time."""
 
 import threading
 import urllib.error
@@ -15,15 +15,15 @@ class DownloadError(Exception):
     """A download failed; the message says why."""
 
 
-def within(seconds: float, fetch: Callable[[], T]) -> T:
-    """Return the result of ``fetch``, run in a thread of its own: looking up a name has no time limit. Raises
-    DownloadError if it fails or takes longer."""
+def fetch_within(seconds: float, fetch: Callable[[], T]) -> T:
+    """Return the result of ``fetch``. Raises DownloadError if ``fetch`` fails or takes longer. It runs in a
+    thread, as looking up a host name cannot be given a time limit."""
     future: Future[T] = Future()
 
     def attempt() -> None:
         try:
             future.set_result(fetch())
-        except Exception as error:  # anything that a network can raise
+        except Exception as error:  # a network can raise anything
             future.set_exception(error)
 
     threading.Thread(target=attempt, daemon=True).start()
@@ -36,7 +36,7 @@ def within(seconds: float, fetch: Callable[[], T]) -> T:
 
 
 def download(url: str, limit: int) -> bytes:
-    """Return the file at ``url``, at most its first ``limit`` bytes. Raises DownloadError."""
+    """Return the first ``limit`` bytes of the file at ``url``. Raises DownloadError."""
 
     def fetch() -> bytes:
         try:
@@ -46,4 +46,4 @@ def download(url: str, limit: int) -> bytes:
             error.close()  # the error is also an open response
             raise
 
-    return within(SECONDS, fetch)
+    return fetch_within(SECONDS, fetch)

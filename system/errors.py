@@ -21,7 +21,7 @@ class CheckpointError(UserError):
 
 
 class LostRankError(UserError):
-    """Another rank of this run has ended, so this one cannot continue."""
+    """Another rank of this run has ended, so this rank cannot continue."""
 
     def __init__(self) -> None:
         super().__init__("another rank has ended; the same command resumes from the newest checkpoint")

@@ -1,5 +1,5 @@
-"""Small files: plain data, written atomically, and validated when read, as a run's folder may be
-untrusted."""
+"""Read and write small files of plain data: they are written atomically, and validated when they are read, as
+the folder of a run may be untrusted."""
 
 import errno
 import json
@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from system.terminal import escaped
 
-LARGEST = 2**20  # bytes of a JSON file; typical are a few thousand
-LONGEST = 2**24  # bytes of a line of metrics.jsonl, which may have many histograms
+LARGEST = 2**20  # bytes of a JSON file; a few thousand are typical
+LONGEST = 2**24  # bytes of a line of metrics.jsonl, which may hold many histograms
 HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 
 
@@ -26,10 +26,10 @@ def first_error(error: ValidationError) -> str:
 
 
 def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the validated content of a small JSON file, the control characters of its texts escaped. Raises
-    OSError, and ValueError if the content is invalid."""
+    """Return the validated content of a small JSON file, the control characters in its strings escaped.
+    Raises OSError, and ValueError if the content is invalid."""
     try:
-        return dict(harmless(kind.validate_python(json.loads(small_text(file, LARGEST)))))
+        return dict(escape_strings(kind.validate_python(json.loads(small_text(file, LARGEST)))))
     except ValidationError as error:
         raise ValueError(f"{file.name}: {first_error(error)}") from None
     except RecursionError:
@@ -67,20 +67,20 @@ def lines(file: Path) -> Iterator[bytes]:
             yield line
 
 
-def harmless(value: Any) -> Any:
-    """Return plain data with the control characters of its texts escaped. Raises ValueError at an integer of
-    more than 63 bits: it may have no float."""
+def escape_strings(value: Any) -> Any:
+    """Return plain data with the control characters in its strings escaped. Raises ValueError at an integer
+    of more than 63 bits, which may be too large for a float."""
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError("an integer of more than 63 bits")
     if isinstance(value, dict):
-        return {harmless(key): harmless(inner) for key, inner in value.items()}
-    return type(value)(map(harmless, value)) if isinstance(value, list | tuple) else value
+        return {escape_strings(key): escape_strings(inner) for key, inner in value.items()}
+    return type(value)(map(escape_strings, value)) if isinstance(value, list | tuple) else value
 
 
 def jsonable(value: Any) -> Any:
-    """Return plain data with non-finite numbers as the strings NaN, Infinity, -Infinity: JSON has none."""
+    """Return plain data with non-finite numbers as strings, which JSON lacks: NaN, Infinity, -Infinity."""
     if isinstance(value, dict):
         return {key: jsonable(inner) for key, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -89,8 +89,8 @@ def jsonable(value: Any) -> Any:
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """Context manager: add the file's name to an OSError, which that of a full disk lacks."""
+def name_in_errors(file: Path) -> Iterator[None]:
+    """Context manager: add the file's name to an OSError without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -99,12 +99,12 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def write_atomically(file: Path, text: str, sync: bool = False) -> None:
-    """Write a file so that readers see the old content or the new, never a part; with ``sync``, also after a
-    power failure."""
+    """Write a file so that readers see all of the old content or all of the new; with ``sync``, also after
+    a power failure."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with naming(file), temporary.open("x", encoding="utf-8") as stream:  # x follows no link
+        with name_in_errors(file), temporary.open("x", encoding="utf-8") as stream:  # x: follow no link
             stream.write(text)
             if sync:
                 stream.flush()
@@ -116,7 +116,7 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
 
 
 def header_length(path: Path) -> int:
-    """Return the bytes before the tensors of a safetensors file: 8 bytes of length, then that much JSON."""
+    """Return the bytes before the tensors of a safetensors file: 8, which hold n, and n bytes of JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > HEADER_LIMIT:

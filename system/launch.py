@@ -1,4 +1,4 @@
-"""The processes that torchrun started together, as the environment describes them. No torch here."""
+"""The processes that torchrun started together, read from the environment, without torch."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 if it is alone."""
+    """Return the rank of this process; 0 without torchrun."""
     return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
 
 
@@ -21,15 +21,15 @@ def world_size() -> int:
 
 
 def silence_other_ranks() -> None:
-    """Let rank 0 alone print. training/parallel/process_group.py lets another rank report an error."""
+    """Let only rank 0 print. training/parallel/process_group.py lets other ranks report errors."""
     if rank():
         sys.stdout = sys.stderr = devnull()
 
 
 @contextmanager
 def exit_together() -> Iterator[None]:
-    """Context manager around a program: end a rank at once, without the interpreter's clean-up, in which
-    torch's threads may abort it (seen in 1 of 80): one rank's failure is that of all."""
+    """Context manager around a program: end a rank without the interpreter's clean-up, during which torch's
+    threads may abort the process (in 1 of 80 runs); torchrun then counts the whole run as failed."""
     try:
         yield
     except SystemExit as end:
@@ -41,5 +41,5 @@ def exit_together() -> Iterator[None]:
 
 
 def devnull() -> TextIO:
-    """Return a stream that drops what is written."""
+    """Return a stream that discards all output."""
     return open(os.devnull, "w", encoding="utf-8")

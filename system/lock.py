@@ -1,4 +1,4 @@
-"""A file that one process holds, so that others know that what the file stands for is in use."""
+"""Lock files: a process that holds one tells the others that a run or a folder is in use."""
 
 import os
 import platform
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-WAIT = 0.1  # seconds; another process may be removing the file at this moment
+WAIT = 0.1  # seconds, as another process may be removing the file right now
 
 
 def hold(path: Path) -> BaseFileLock:
-    """Create the file and lock it until it is released or this process ends, in whatever way. Raises
-    BlockingIOError, which names the process that holds it, and OSError."""
+    """Create a file and lock it until ``release()`` or the end of this process, even if it is killed. Raises
+    BlockingIOError, which names the process that holds the file, and OSError."""
     lock = FileLock(path, timeout=WAIT, on_acquired=write_holder)
     try:
         lock.acquire()
@@ -21,7 +21,7 @@ def hold(path: Path) -> BaseFileLock:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write who holds the file, behind its first byte: Windows lets nobody else read that one."""
+    """Write who holds the file after its first byte, which is locked and unreadable on Windows."""
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
 

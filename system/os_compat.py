@@ -16,12 +16,13 @@ try:
 except ImportError:  # Windows
     resource = None
 
-# Signals that ask a program to end: Ctrl-C, kill, and a cluster's warning, which Windows does not have.
+# Signals that ask a program to end: Ctrl-C, kill, and the warning of a cluster, SIGUSR1 (not on Windows).
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder survive a power failure. Windows does not let a folder be opened."""
+    """Make a rename in the folder survive a power failure. Does nothing on Windows, which cannot open
+    folders."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -36,22 +37,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start_time(process: int) -> float | None:
-    """Return when a process started, in seconds since 1970; None if no process has that number."""
+def start_time(pid: int) -> float | None:
+    """Return when a process started, in seconds since 1970; None if no process has this ID."""
     try:
-        return float(psutil.Process(process).create_time())
-    except (psutil.Error, ValueError, OverflowError):  # the last two: a number that no process can have
+        return float(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError, OverflowError):  # ValueError, OverflowError: no valid ID
         return None
 
 
-def exists(process: int, started: float) -> bool:
-    """Return true if the process still runs, and its number has not been given to another."""
-    now = start_time(process)
-    return now is not None and abs(now - started) < 10  # the clock may have been set
+def is_running(pid: int, started: float) -> bool:
+    """Return True if the process is still running, that is, if its ID has not been reused."""
+    actual = start_time(pid)
+    return actual is not None and abs(actual - started) < 10  # s; the system clock may have been adjusted
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process had in memory since it started or since ``forget_peak``."""
+    """Return the peak memory of this process in bytes, since its start or the last ``forget_peak``."""
     with suppress(OSError, StopIteration):  # Linux
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
@@ -61,15 +62,15 @@ def peak_memory() -> int:
 
 
 def forget_peak() -> None:
-    """Return freed memory to the system and reset the peak. Linux only."""
+    """Return freed memory to the system and reset the peak; no effect except on Linux."""
     glibc("malloc_trim", 0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks of up to 32 MiB for the next step. By default they go back to the system,
-    which zeroes each page again: up to a quarter of an uncompiled step's time on a CPU."""
+    """Let glibc keep freed blocks of up to 32 MiB for the next step. By default it returns them to the
+    system, which zeroes each page again: this takes up to 1/4 of an uncompiled step on a CPU."""
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     glibc("mallopt", M_MMAP_THRESHOLD, 32 * 2**20)
     glibc("mallopt", M_TRIM_THRESHOLD, -1)  # never

@@ -1,8 +1,8 @@
 """Signals that ask a program to end: SIGINT (Ctrl-C), SIGTERM, and SIGUSR1, a cluster's warning.
 
-The program exits with status 128 + n, as in a shell, and a sweep exits with it. A loop that must not be
-interrupted in the middle of a step runs inside ``deferred`` and checks for the signal between steps. The
-previous handlers are restored.
+A program that signal n ends exits with status 128 + n, as in a shell; so does a sweep. A loop that must not
+be interrupted in the middle of a step runs inside ``deferred`` and checks for signals between steps. Every
+context manager restores the previous handlers.
 """
 
 import signal
@@ -25,10 +25,10 @@ class Interrupted(SystemExit):
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.number = number
-        self.signal = signal.Signals(number).name
+        self.signal_name = signal.Signals(number).name
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
-        """Pickle the signal's number: a launcher's worker sends it to the launching process."""
+        """Pickle the signal's number: workers of a launcher send this exception to the launching process."""
         return Interrupted, (self.number,)
 
 
@@ -47,14 +47,14 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
             signal.signal(number, handler_before)
 
 
-received: list[int] = []  # the signals by which this program ends
+received: list[int] = []  # signals that were raised as Interrupted
 
 
 def end(number: int, frame: Any = None) -> None:
-    """Handle a signal to a program: end it at once.
+    """Handle a signal: raise Interrupted.
 
-    Torchrun sends one to every rank as soon as it has seen that another ended. This rank may be about to end
-    for the same reason; then that is the cause, and still to be printed.
+    As soon as one rank has ended, torchrun signals all others. If this rank is just handling LostRankError,
+    that error is the cause of Interrupted, so that it is still printed.
     """
     received.append(number)
     error = sys.exception()
@@ -62,8 +62,8 @@ def end(number: int, frame: Any = None) -> None:
 
 
 def check() -> None:
-    """Raise Interrupted if ``end`` has raised it before: code that it passed through may have raised another
-    error in its place, or lost it where Python ignores errors, as in __del__."""
+    """Raise Interrupted again if ``end`` has raised it: other code may have replaced it by another error, or
+    Python may have ignored it, as it ignores errors in __del__."""
     if received:
         raise Interrupted(received[0])
 
@@ -84,8 +84,8 @@ def ending() -> Iterator[None]:
 
 
 class Pending:
-    """A signal that has been received and not acted on. ``agreed`` maps the signal of this process, 0 for
-    none, to the one that all ranks act on."""
+    """A signal that was received and waits for ``check``. ``agreed`` maps the signal of this process, or 0,
+    to the signal on which all ranks act, or 0."""
 
     number: int | None = None
     since = 0.0
@@ -94,24 +94,29 @@ class Pending:
         self.agreed = agreed
 
     def check(self) -> None:
-        """Raise Interrupted if a signal has been received."""
+        """Raise Interrupted if a signal was received."""
         if number := self.agreed(self.number or 0):
             end(number)
 
     def watching(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, with a check before each."""
+        """Yield the items; call ``check`` before each."""
         for item in items:
             self.check()
             yield item
 
 
-PATIENCE = 1.0  # seconds in which a second signal counts as the same one: launchers may send it twice
+PATIENCE = 1.0  # seconds in which a second signal is ignored: launchers may send the same signal twice
 
 
 @contextmanager
-def deferred(agreed: Callable[[int], int] = int) -> Iterator[Pending]:
-    """Context manager: a signal is only recorded, in the Pending that this yields, which is checked at the
-    end, too. A second one, after PATIENCE, goes to the previous handler at once."""
+def deferred(agreed: Callable[[int], int] = lambda number: number) -> Iterator[Pending]:
+    """Context manager: record a signal in the Pending that is yielded, which ``check`` acts on; leaving the
+    block checks, too. A second signal, after PATIENCE, goes to the previous handler at once.
+
+    Raises:
+        Interrupted: a signal was received and ``check`` was not called after it. If the block ended with an
+            error, that error is the cause.
+    """
     check()
     pending = Pending(agreed)
 

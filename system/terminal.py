@@ -1,4 +1,4 @@
-"""Output: text without control characters, and streams whose reader may go away."""
+"""Print safely: escape control characters, and continue when the reader of a stream has gone."""
 
 import io
 import os
@@ -6,25 +6,25 @@ import sys
 import unicodedata
 from typing import Any
 
-KEPT = "\u200c\u200d"  # they join letters and emoji: common in texts, and harmless
+JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Return text with control characters, those of the writing direction and other invisible ones as
-    ``\\x1b``: untrusted text could otherwise move the cursor, or colour or hide what follows. The characters
-    in ``keep`` stay, such as "\\n"."""
+    """Return text in which control characters and other invisible characters are escaped, as ``\\x1b``:
+    untrusted text could otherwise move the cursor, or colour or hide what follows. Characters in ``keep``,
+    such as "\\n", are not escaped."""
     if text.isprintable():  # nearly all text is
         return text
     return "".join(
         c.encode("unicode_escape").decode()
-        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in keep + KEPT
+        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in keep + JOINERS
         else c
         for c in text
     )
 
 
-class Unread(io.FileIO):
-    """A file descriptor whose reader may go away, like head: later output is dropped."""
+class SurvivingWriter(io.FileIO):
+    """A file descriptor that discards output once its reader, such as head, has gone."""
 
     def write(self, content: Any) -> int:
         try:
@@ -35,22 +35,22 @@ class Unread(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let the program continue when nobody reads its output any more. No effect on Windows, whose consoles
-    have a stream of their own."""
+    """Let the program continue when nobody reads its output any more. No effect on Windows, whose console
+    streams are of another class."""
     if os.name == "nt":
         return
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            unread = io.BufferedWriter(Unread(stream.fileno(), "w", closefd=False))
+            unread = io.BufferedWriter(SurvivingWriter(stream.fileno(), "w", closefd=False))
             at_once = stream.line_buffering or stream.write_through
             wrapper = io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=at_once)
             setattr(sys, name, wrapper)
 
 
 def duration(seconds: float) -> str:
-    """Return a short text such as 42 s, 17 min or 2.5 h."""
+    """Return a duration as 42 s, 17 min or 2.5 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

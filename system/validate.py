@@ -1,4 +1,4 @@
-"""Validation of configs: one line, in the user's words, for the first invalid key."""
+"""Validate configs: the first invalid key gives an error of one line in plain words."""
 
 import difflib
 import re
@@ -6,13 +6,13 @@ import reprlib
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from system.errors import ConfigError
 
-OTHER_PROGRAMS = {"finding": "a finding is measured by python -m findings NAME"}  # groups of theirs
-KEY_LENGTH = 100  # characters of a key's part that are printed
-KINDS = ("adamw", "muon")  # pydantic inserts the kind into the location of an error; it is no key
-PATTERNS = {  # what a string that matches no pattern was expected to be
+OTHER_PROGRAMS = {"finding": "a finding is measured by python -m findings NAME"}  # their config groups
+KEY_LENGTH = 100  # characters printed of each part of a key
+PATTERNS = {  # key -> what the error says that its string should be
     "device": "auto, cpu, mps, cuda or cuda:N",
     "wandb.project": "1 to 128 characters without / \\ # ? % :",
 }
@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=Checked)
 
 
 def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
-    """Return ``plain`` as a frozen config. Raises ConfigError, which names the first invalid key."""
+    """Return ``plain`` as a frozen config. Raises ConfigError, whose message names the first invalid key."""
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
@@ -36,14 +36,14 @@ def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
 def error_line(kind: type[BaseModel], error: ValidationError) -> str:
     """Return pydantic's first error as one line: key, what is wrong, what to do."""
     first = error.errors()[0]
-    key = ".".join(str(part)[:KEY_LENGTH] for part in first["loc"] if part not in KINDS)
+    key = ".".join(str(part)[:KEY_LENGTH] for part in first["loc"] if part not in tags(kind))
     if first["type"] == "union_tag_invalid":
         return f"{key}.kind: expected one of {first['ctx']['expected_tags']}; choose it with {key}=…"
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
     if first["type"] in ("missing", "union_tag_not_found"):
         return f"{key}: the key is missing; do not remove it"
-    if first["type"] == "value_error" and isinstance(first["input"], dict):  # of a whole model
+    if first["type"] == "value_error" and isinstance(first["input"], dict):  # a check of several keys
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message
     if first["type"] == "string_pattern_mismatch":
@@ -71,19 +71,35 @@ def expectation(error: ValidationError) -> str:
     return message
 
 
+def models_of(field: FieldInfo) -> list[type[BaseModel]]:
+    types = (field.annotation, *get_args(field.annotation))
+    return [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
+
+
+def tags(kind: type[BaseModel]) -> set[str]:
+    """Return the tags of all tagged unions of a config, such as "adamw": pydantic inserts them into the
+    location of an error, but they are not keys."""
+    found = set[str]()
+    for field in kind.model_fields.values():
+        for model in models_of(field):
+            kinds = model.model_fields[str(field.discriminator)].annotation if field.discriminator else None
+            found |= tags(model).union(get_args(kinds))
+    return found
+
+
 def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
     """Return every key of a config, dotted."""
     dotted = []
     for name, field in kind.model_fields.items():
-        inner = field.annotation
-        models = [k for k in (inner, *get_args(inner)) if isinstance(k, type) and issubclass(k, BaseModel)]
-        models = [k for k in models if k.model_config.get("extra") == "forbid"]  # norms name their own keys
+        # models that allow further keys, such as norms, have their own
+        models = [model for model in models_of(field) if model.model_config.get("extra") == "forbid"]
         dotted += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
     return list(dict.fromkeys(dotted))
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return one line for a key that does not exist, with the nearest that does, or not for this choice."""
+    """Return an error line for a key that does not exist, or not for the chosen norm, placement or optimizer;
+    it suggests the most similar key."""
     if key in known:
         return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
     near = difflib.get_close_matches(key, known, n=1) or [

@@ -7,7 +7,7 @@ from cli import app
 from cli.sample_schema import ModelSource
 from cli.schema import RunConfig
 from data import tokenizers
-from interop.pickle_hint import first_pickle, pickled
+from interop.pickle_hint import conversion_advice, first_pickle
 from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
@@ -28,7 +28,7 @@ def find_checkpoint(config: ModelSource) -> Path:
     if not steps:
         other = first_pickle(folder)
         missing = f"{folder}: has no checkpoint; name a run's folder that has one"
-        raise CheckpointError(pickled(other) if other else missing)
+        raise CheckpointError(conversion_advice(other) if other else missing)
     best = (read_status(folder).get("best") or {}).get("step")
     return checkpoint_file.path_of(
         folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]
@@ -44,7 +44,7 @@ def load(config: ModelSource) -> checkpoint_file.Checkpoint:
 
 def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
     """Return what ``init_from`` names as a checkpoint. Raises as ``load``."""
-    [config] = app.composed_all("config", RunConfig, [[app.as_text("init_from", name)]])
+    [config] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
     return pretrained_checkpoint(name, config)
 
 

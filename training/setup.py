@@ -110,7 +110,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             optimizer=optimizer,
             schedule=schedule,
             start=start,
-            causality=causality.leaks(certificate),
+            causality=causality.leak_metrics(certificate),
             evaluate=Evaluator(strategy, batches, eager_loss, ranks, estimating, stop, log),
             statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),

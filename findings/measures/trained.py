@@ -119,7 +119,7 @@ def s_shaped_maps(cases: Cases) -> Measured:
         case = cases[arm]
         maps = norm_maps.maps(case.model().eval(), case.windows(WINDOWS)[0])
         gains = {
-            site: norm_maps.s_shaped(x, y)[0] - norm_maps.straight(x, y) for site, (x, y) in maps.items()
+            site: norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) for site, (x, y) in maps.items()
         }
         blocks = sorted({site[:2] for site in gains if site != "final"})
         by_block = {b: float(np.mean([g for site, g in gains.items() if site.startswith(b)])) for b in blocks}

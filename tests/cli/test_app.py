@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cli.app import CONF, quoted
+from cli.app import CONF, quote
 from tests.conftest import NORMS, daily
 from tests.helpers import programs
 
@@ -29,13 +29,13 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 @settings(deadline=None, max_examples=30)
 def test_a_prompt_arrives_letter_by_letter(text):
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert compose("sample", overrides=[quoted(f"prompt={text}")]).prompt == text
+        assert compose("sample", overrides=[quote(f"prompt={text}")]).prompt == text
 
 
 def test_only_text_is_quoted():
-    assert quoted("train.steps=3") == "train.steps=3"
-    assert quoted("--help") == "--help"
-    assert quoted("data.path=a b") == 'data.path="a b"'
+    assert quote("train.steps=3") == "train.steps=3"
+    assert quote("--help") == "--help"
+    assert quote("data.path=a b") == 'data.path="a b"'
 
 
 BAD = [

@@ -142,7 +142,7 @@ def test_killed_and_restarted_it_gives_the_same_tokens(tmp_path, monkeypatch, ca
 @pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path, text_file):
     refused = pytest.raises(DataError, match=rf"out: process {os.getpid()} on \S+ is preparing it; ")
-    with prepare_corpus.only_process(tmp_path / "out"), refused:
+    with prepare_corpus.lock_output(tmp_path / "out"), refused:
         prepared_corpus([text_file], tmp_path / "out")
     prepared_corpus([text_file], tmp_path / "out")
 

@@ -179,7 +179,7 @@ def test_tokens_that_are_not_openais_are_refused(monkeypatch):
 def test_a_download_that_takes_too_long_is_abandoned():
     began = time.monotonic()
     with pytest.raises(download.DownloadError, match="no answer within 0 s"):
-        download.within(0.01, threading.Event().wait)
+        download.fetch_within(0.01, threading.Event().wait)
     assert time.monotonic() - began < 2
 
 

@@ -244,7 +244,7 @@ def test_a_norms_tensor_of_another_meaning_is_not_measured(attributes):
     for name, value in attributes.items():
         setattr(norm, name, value)
     x = torch.zeros(B, T, C)
-    assert not [name for name, internal in statistics.INTERNALS.items() if internal(norm, x) is not None]
+    assert not [name for name, internal in statistics.NORM_INTERNALS.items() if internal(norm, x) is not None]
 
 
 def test_a_wiring_of_the_users_own_is_measured_at_the_sites_that_it_has():

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from diagnostics import causality
-from diagnostics.causality import certificate, describe, leaks
+from diagnostics.causality import certificate, describe, leak_metrics
 from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
@@ -152,7 +152,7 @@ def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refu
     result = certificate(model, 11)
     assert (result["causal"], result["independent_rows"]) == (None, None)
     assert describe(result, "norm=ghost").endswith(": on a batch of 4 x 16 it raises RuntimeError")
-    assert leaks(result) == {}
+    assert leak_metrics(result) == {}
     assert model.training
 
 
@@ -162,7 +162,7 @@ def test_a_leak_is_described_as_a_warning_and_as_eight_metrics():
     assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS: a logit moves in training by up to ")
     assert line.endswith("do not compare train/loss")
     assert "\n" not in line
-    assert leaks(result) == {
+    assert leak_metrics(result) == {
         f"leak.{kind}/{mode}": result[mode][kind] for mode in ("train", "eval") for kind in KINDS
     }
     clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")

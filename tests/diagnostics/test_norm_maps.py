@@ -39,24 +39,24 @@ def test_dyts_map_is_a_tanh_of_its_alpha_and_layernorms_a_line_for_tokens_of_one
     with torch.no_grad():
         model.embed.tokens.weight.mul_(100)
     x, y = norm_maps.maps(model, IDX)["00.attn.pre"]
-    explained, steepness = norm_maps.s_shaped(x, y)
+    explained, steepness = norm_maps.tanh_fit(x, y)
     assert explained > 0.999
     assert steepness / x.square().mean().sqrt() == pytest.approx(
         model.blocks[0].attn.pre.alpha.item(), rel=0.1
     )
-    assert explained - norm_maps.straight(x, y) > 0.05
+    assert explained - norm_maps.line_fit(x, y) > 0.05
 
     x = torch.randn(1000, 16, generator=torch.Generator().manual_seed(0))
     x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
-    assert norm_maps.straight(x, LayerNorm(16)(x)) > 0.9999
-    assert norm_maps.s_shaped(x, LayerNorm(16)(x))[0] - norm_maps.straight(x, LayerNorm(16)(x)) < 1e-3
+    assert norm_maps.line_fit(x, LayerNorm(16)(x)) > 0.9999
+    assert norm_maps.tanh_fit(x, LayerNorm(16)(x))[0] - norm_maps.line_fit(x, LayerNorm(16)(x)) < 1e-3
 
 
 def test_layernorms_map_is_s_shaped_for_tokens_of_different_sizes():
     random = torch.Generator().manual_seed(0)
     x = torch.randn(1000, 16, generator=random) * torch.randn(1000, 1, generator=random).exp()
     y = LayerNorm(16)(x)
-    assert norm_maps.s_shaped(x, y)[0] - norm_maps.straight(x, y) > 0.1
+    assert norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) > 0.1
 
 
 def test_a_model_without_norms_has_no_maps_and_no_hook_is_left():

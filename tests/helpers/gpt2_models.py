@@ -29,7 +29,7 @@ def saved(folder: Path, chars: str = "", **changed: Any) -> Any:
     model = theirs(**({"vocab_size": len(chars)} if chars else {}) | changed)
     model.save_pretrained(folder)
     chars = chars or "".join(map(chr, range(32, 32 + model.config.vocab_size)))
-    tokenizer = tokenizer_json.from_spec({"kind": "char", "chars": chars})
+    tokenizer = tokenizer_json.to_tokenizer_json({"kind": "char", "chars": chars})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     return model
 

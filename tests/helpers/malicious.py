@@ -199,7 +199,9 @@ def gpt2(change: Callable[[Path], Any]) -> Make:
         config = gpt2_writer.gpt2_config(loaded.meta.config, len(loaded.meta.tokenizer["chars"]), None)
         tensors = gpt2_writer.gpt2_tensors(loaded.tensors, gpt2_layout.GPT2.model_validate(config))
         (model / "config.json").write_text(json.dumps(config))
-        (model / "tokenizer.json").write_text(json.dumps(tokenizer_json.from_spec(loaded.meta.tokenizer)))
+        (model / "tokenizer.json").write_text(
+            json.dumps(tokenizer_json.to_tokenizer_json(loaded.meta.tokenizer))
+        )
         (model / "model.safetensors").write_bytes(safetensors.torch.save(tensors))
         change(model)
         return SAMPLE_GPT2
@@ -221,7 +223,7 @@ def gpt2_bpe(change: Callable[[Json], Any]) -> Make:
 
     def write(model: Path) -> None:
         spec = BytePairTokenizer("gpt2", [*(bytes([byte]) for byte in range(256)), b"th"]).spec
-        described = tokenizer_json.from_spec(spec)
+        described = tokenizer_json.to_tokenizer_json(spec)
         weights = safetensors.torch.load_file(model / "model.safetensors")
         weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:1].repeat(257, 1)
         (model / "model.safetensors").write_bytes(safetensors.torch.save(weights))
@@ -246,7 +248,7 @@ def gpt2_weights(name: str, data: bytes) -> Make:
 def long_tokens(tokenizer: Json) -> None:
     """Change the vocabulary to one whose merges would take hours to find."""
     long = {"a" * n: 256 + n for n in range(2, 5000)}
-    tokenizer["model"]["vocab"] = {tokenizer_json.spelt(bytes([i])): i for i in range(256)} | long
+    tokenizer["model"]["vocab"] = {tokenizer_json.spell(bytes([i])): i for i in range(256)} | long
     tokenizer["model"]["merges"] = [f"{'a' * (n - 1)} a" for n in range(2, 5000)]
 
 

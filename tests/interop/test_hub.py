@@ -112,7 +112,7 @@ def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):
     done = asked(tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 1
     assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be downloaded (")
-    assert "or give a folder with its config.json and model.safetensors" in done.stderr
+    assert "or give a folder with config.json and model.safetensors" in done.stderr
 
 
 def test_without_their_package_it_says_so(tmp_path):

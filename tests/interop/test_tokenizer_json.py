@@ -55,7 +55,7 @@ KINDS = {
 def written(request, tmp_path_factory):
     """A tokenizer of ours, and a folder with it for transformers."""
     made, folder = KINDS[request.param](), tmp_path_factory.mktemp("tokenizer")
-    said = json.dumps(tokenizer_json.from_spec(made.spec))
+    said = json.dumps(tokenizer_json.to_tokenizer_json(made.spec))
     (folder / "tokenizer.json").write_text(said, encoding="utf-8")
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
@@ -83,7 +83,7 @@ def test_what_is_read_is_what_was_written(written):
 def test_a_character_that_is_not_in_the_vocabulary_is_an_error_there_too(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
-    said = tokenizer_json.from_spec({"kind": "char", "chars": "ab"})
+    said = tokenizer_json.to_tokenizer_json({"kind": "char", "chars": "ab"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(said))
     with pytest.raises(Exception, match="Missing"):
         PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))("abc")
@@ -101,7 +101,7 @@ def gpt2s_own(said: dict) -> dict:
 @pytest.mark.parametrize("merges", [str, list], ids=["as text", "as pairs"])
 def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
     spec = tokenizers.gpt2("", "", 0).spec
-    said = gpt2s_own(tokenizer_json.from_spec(spec))
+    said = gpt2s_own(tokenizer_json.to_tokenizer_json(spec))
     if merges is list:
         said["model"]["merges"] = [pair.split(" ") for pair in said["model"]["merges"]]
     (tmp_path / "tokenizer.json").write_text(json.dumps(said))
@@ -128,7 +128,7 @@ def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
     ],
 )
 def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path, change):
-    said = tokenizer_json.from_spec(tokenizers.train_bpe(LETTERS, "", 300).spec)
+    said = tokenizer_json.to_tokenizer_json(tokenizers.train_bpe(LETTERS, "", 300).spec)
     said["pre_tokenizer"] = copy.deepcopy(tokenizer_json.CUTS["gpt2"])
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(said))
@@ -143,7 +143,7 @@ def test_tokens_that_no_merges_make_cannot_be_written():
     every_byte = [bytes([byte]) for byte in range(256)]
     tokenizer = tokenizers.BytePairTokenizer("gpt2", [*every_byte, b"abc"])
     with pytest.raises(DataError, match="b'abc' is not the merge of two others"):
-        tokenizer_json.from_spec(tokenizer.spec)
+        tokenizer_json.to_tokenizer_json(tokenizer.spec)
     long = tokenizers.BytePairTokenizer("gpt2", [*every_byte, b"ab" * 2**15])
     with pytest.raises(DataError, match="too long"):
-        tokenizer_json.from_spec(long.spec)
+        tokenizer_json.to_tokenizer_json(long.spec)

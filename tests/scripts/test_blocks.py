@@ -8,7 +8,7 @@ import torch
 
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
-from scripts.blocks import look
+from scripts.blocks import measure_model
 from tests.conftest import LETTERS
 from tests.helpers import gpt2_models, programs
 from tests.helpers.runs import train_anew
@@ -45,7 +45,7 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
 
 def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = look(str(train_anew(tiny())), windows=6, data_path=str(text_file))
+    result = measure_model(str(train_anew(tiny())), windows=6, data_path=str(text_file))
     assert len(result.rows) == 3
     assert "cost" not in result.rows[0]
     assert set(result.maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
@@ -117,5 +117,5 @@ def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_pat
     done = started(train_anew(tiny("norm=none")))
     assert done.returncode == 0, done.stderr
     assert "angular distance" in done.stdout
-    assert "no norm, so no picture" in done.stdout
+    assert "no norm, so no figure" in done.stdout
     assert not (tmp_path / "maps.svg").exists()

@@ -15,7 +15,7 @@ PROGRAM = "scripts/initial_statistics.py"
 def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
     config = tiny(*choice, "train.steps=1", "stats=all")
     row = metric_rows(train_anew(config))[0]
-    columns, certificate = initial_statistics.look(config)
+    columns, certificate = initial_statistics.measure_choice(config)
     assert columns["variance of the stream"] == {
         site: pytest.approx(row[f"act.std/{stream}"] ** 2)
         for site, stream in {"embed": "embed", "00": "00.mlp", "01": "01.mlp", "final": "final"}.items()

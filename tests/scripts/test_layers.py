@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from comparison.figures import svg
-from scripts.layers import METRICS, curves, picture, titles
+from scripts.layers import METRICS, figure_spec, read_curves, titles
 from tests.conftest import ROOT
 from tests.helpers.runs import train_anew
 
@@ -23,7 +23,7 @@ def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_is_running(tmp
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "a"'
     )
-    assert curves(tmp_path) == {"a": [(0, 1.5), (2, 2)], "b": []}
+    assert read_curves(tmp_path) == {"a": [(0, 1.5), (2, 2)], "b": []}
 
 
 def test_runs_are_drawn_without_torch(tiny, tmp_path):
@@ -70,6 +70,6 @@ def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path):
 def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run():
     deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
     shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
-    text = svg(picture({"deep": deep, "shallow": shallow}, ["act.rms/*"]))
+    text = svg(figure_spec({"deep": deep, "shallow": shallow}, ["act.rms/*"]))
     strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(#[0-9a-f]{6})"', text)
     assert sorted(Counter(strokes).values()) == [1, 1, 2, 2]

@@ -178,7 +178,7 @@ def test_a_killed_sweep_resumes_to_the_same_losses(command, sweep, tmp_path):
     done = command("train.py", *jobs, PARALLEL, "hydra.launcher.n_jobs=2")
     assert done.returncode == 0, done.stderr
     interrupted = losses(tmp_path)
-    assert not any(os_compat.exists(*orphan) for orphan in orphans)  # no worker outlives its sweep
+    assert not any(os_compat.is_running(*orphan) for orphan in orphans)  # no worker outlives its sweep
     (tmp_path / "runs").rename(tmp_path / "before")
     assert command("train.py", *jobs, PARALLEL, "hydra.launcher.n_jobs=2").returncode == 0
     assert interrupted == losses(tmp_path)
@@ -200,7 +200,7 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
     assert all((status["saved"] or 0) == status["step"] for status in statuses(tmp_path).values())
     assert {job_record.read(job)["state"] for job in tmp_path.glob("runs/.sweep/*/*")} == {"ended", "waiting"}
     deadline = time.monotonic() + 10
-    while any(os_compat.exists(*process) for process in processes):
+    while any(os_compat.is_running(*process) for process in processes):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -371,7 +371,7 @@ def test_every_run_of_a_preset_composes(preset):
 @pytest.mark.slow
 def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys):
     job_record.write(tmp_path, {"launcher": job_record.this_process(), "state": "waiting"})
-    with job_record.kept(tmp_path) as outcome:
+    with job_record.record_job(tmp_path) as outcome:
         print("seen in the log")
         assert job_record.read(tmp_path)["state"] == "running"
         outcome["value"] = float("inf")
@@ -379,6 +379,6 @@ def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys)
     assert (tmp_path / "log.txt").read_text() == "seen in the log\n"
     assert json.loads((tmp_path / "job.json").read_text())["value"] == "Infinity"
     assert job_record.read(tmp_path)["state"] == "ended"
-    with job_record.kept(None):
+    with job_record.record_job(None):
         print("seen")
     assert capsys.readouterr().out == "seen\n"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rundir import metrics
-from rundir.run_files import KINDS, read_json
+from rundir.run_files import SCHEMAS, read_json
 from system.files import write_atomically
 
 GOOD = {
@@ -31,7 +31,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_what_is_written_comes_back(tmp_path, name):
     write_atomically(tmp_path / name, json.dumps(GOOD[name]))
     assert json.loads(json.dumps(read_json(tmp_path / name))) == GOOD[name]
@@ -40,7 +40,7 @@ def test_what_is_written_comes_back(tmp_path, name):
 @pytest.mark.slow
 @settings(deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_whatever_stands_there_is_a_table_or_nothing(tmp_path_factory, name, data):
     """Each of its keys may hold anything."""
     content = dict(GOOD[name])

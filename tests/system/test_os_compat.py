@@ -62,10 +62,10 @@ def test_nothing_else_names_what_only_some_systems_have():
 def test_a_process_is_told_from_a_later_one_of_its_number():
     began = os_compat.start_time(os.getpid())
     assert began is not None
-    assert os_compat.exists(os.getpid(), began)
-    assert not os_compat.exists(os.getpid(), began - 1000)
+    assert os_compat.is_running(os.getpid(), began)
+    assert not os_compat.is_running(os.getpid(), began - 1000)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         since = os_compat.start_time(process.pid)
     assert since is not None
-    assert not os_compat.exists(process.pid, since)
+    assert not os_compat.is_running(process.pid, since)
     assert os_compat.start_time(process.pid) is None

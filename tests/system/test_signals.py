@@ -52,7 +52,7 @@ def test_a_loop_that_must_not_be_torn_does_not_begin_when_a_signal_was_lost():
 
 def test_an_interruption_passes_from_a_worker_to_the_process_that_launched_it():
     there = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM)))
-    assert (type(there), there.code, there.signal) == (Interrupted, 128 + signal.SIGTERM, "SIGTERM")
+    assert (type(there), there.code, there.signal_name) == (Interrupted, 128 + signal.SIGTERM, "SIGTERM")
 
 
 def another_rank_ended():
