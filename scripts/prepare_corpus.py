@@ -7,9 +7,8 @@ The program reads .txt, .jsonl (each line a document), both also compressed (.gz
 row a document), in batches that several processes tokenize. Every n-th batch is for validation, n = 1 /
 --val-fraction. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such token.
 
-After any interruption the same command resumes, and the tokens are the same: FOLDER.part has train.bin,
-val.bin and progress.json, which records how much of the two files is final; the folder is renamed to FOLDER
-once it is complete. The process that writes it holds FOLDER.part.lock."""
+After any interruption the same command resumes, with the same tokens: FOLDER.part has train.bin, val.bin and
+progress.json, how much of the two is final; it is renamed to FOLDER once it is complete."""
 
 import argparse
 import json
