@@ -17,7 +17,7 @@ from cli.app import alternatives, choices
 from cli.schema import RunConfig
 from rundir.folder import read_status
 from sweep.job import Job
-from sweep.two_stage import run_stages, tuned
+from sweep.two_stage import run_stages, second_stage_overrides
 from system import os_compat
 from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
@@ -285,7 +285,7 @@ def test_the_best_has_the_lowest_mean_over_seeds_and_no_divergence(capsys):
         *(job(f"norm=a r=3 seed={seed}", loss) for seed, loss in enumerate([0.1, float("inf")])),
         *(job(f"norm=b r={rate} seed=0", float("inf")) for rate in (1, 2, 3)),
     ]
-    chosen = tuned(jobs, "r", {"seed": ["seed=7", "seed=8"]})
+    chosen = second_stage_overrides(jobs, "r", {"seed": ["seed=7", "seed=8"]})
     assert chosen == [("norm=a", "r=2", "seed=7", "tuned=[r]"), ("norm=a", "r=2", "seed=8", "tuned=[r]")]
     output = capsys.readouterr().out
     assert "norm=a: r=2\n" in output
