@@ -20,7 +20,7 @@ class RunLog:
     Attributes:
         earlier: the rows before ``start`` that have a validation loss, and the last of them.
         best: step and val/loss of the lowest val/loss so far, step 0 aside; None before there is one.
-        clock: where the run's seconds go.
+        clock: where the run's seconds go, from ``with`` on.
         steps: the last step.
     """
 
@@ -30,12 +30,12 @@ class RunLog:
         self.tokens_per_step = train.batch_size * run.config.model.block_size
         self.earlier = ranks.broadcast(losses(cut(run.metrics, start)) if ranks.first else None)
         self.best = best_of(self.earlier)
-        self.clock = Clock(compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)
         self.timed_from = start  # the step after the last row with a training loss
         self.metrics = Metrics(run.metrics)
         self.progress = ProgressLine(start, train.steps)
 
     def __enter__(self) -> Self:
+        self.clock = Clock(self.compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)
         self.metrics.__enter__()
         self.progress.__enter__()
         return self
