@@ -1,4 +1,4 @@
-"""What all tests share: a small text, a small model, and the programs in this process or another."""
+"""Fixtures that all tests share: a small text, a small model, and the programs in this process or another."""
 
 import functools
 import itertools

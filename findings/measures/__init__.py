@@ -1,1 +1,1 @@
-"""What is measured of a claim: functions that conf/finding/*.yaml name."""
+"""Functions that measure claims; conf/finding/*.yaml names them."""

@@ -12,7 +12,7 @@ REFERENCE = ROOT / "results" / "reference"
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """What compare.py prints, and its table."""
+    """Return what compare.py prints, and its table."""
     folder = tmp_path_factory.mktemp("compared")
     done = programs.run("compare.py", REFERENCE, cwd=folder)
     assert done.returncode == 0, done.stderr

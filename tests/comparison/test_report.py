@@ -1,4 +1,4 @@
-"""What a report says follows from the runs: verdicts, refusals, warnings, and the command that would settle
+"""A report follows from the runs: verdicts, refusals, warnings, and the command that would settle
 it."""
 
 import pytest

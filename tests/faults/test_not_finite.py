@@ -29,7 +29,7 @@ CASES = [
 
 
 def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None:
-    """From ``step`` on, set one number of the output of ``place``, or of its gradient, to ``value``."""
+    """Set, from ``step`` on, one number of the output of ``place``, or of its gradient, to ``value``."""
     at = []  # the step that the last batch was drawn for
     draw, seed_of = windows.training_batch, {}
 

@@ -128,8 +128,8 @@ def signalling(monkeypatch, name: str, number: int) -> list[int]:
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """As much of wandb's server as a run and its checkpoint need. It keeps the history and the files that it
-    is sent; it may refuse files, and is silent where a path begins with ``silent``."""
+    """Imitate wandb's server as far as a run and its checkpoint need. It keeps the history and the files
+    that it is sent; it may refuse files, and is silent where a path begins with ``silent``."""
 
     history: ClassVar[list[dict]] = []
     uploads: ClassVar[list[bytes]] = []

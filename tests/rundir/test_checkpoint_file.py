@@ -1,4 +1,4 @@
-"""What is saved comes back bit for bit, and damage never passes for a checkpoint."""
+"""Saved tensors come back bit for bit, and damage never passes for a checkpoint."""
 
 import resource
 
