@@ -42,7 +42,7 @@ class Setup:
     """The objects of the loop; each is one file that can be read by itself."""
 
     compute: Compute  # the device and the precision
-    strategy: Strategy  # .net: what a step calls; .model: eager_loss and whole; .trained: has the parameters
+    strategy: Strategy  # .net: what a step calls; .model: eager and whole; .trained: has the parameters
     batches: Batches
     loss: Loss  # nats per token; compiled together with the net where that pays
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clipping; no update by non-finite numbers
@@ -71,7 +71,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
 
     # the model, and one batch through it
     batches, eager_loss = Batches(config, tokens, compute, ranks), Loss(compute)
-    strategy, estimating = build_and_try(config, vocab_size, batches, eager_loss, ranks)
+    strategy, estimating = build_strategy(config, vocab_size, batches, eager_loss, ranks)
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
     loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
@@ -119,7 +119,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         )
 
 
-def build_and_try(
+def build_strategy(
     config: RunConfig, vocab_size: int, batches: Batches, loss: Loss, ranks: Ranks
 ) -> tuple[Strategy, list[nn.Module]]:
     """Build the model and put one batch and one evaluation through it.
