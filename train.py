@@ -8,11 +8,12 @@
     python train.py --help                             every choice and default
 
 The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends it. A
-non-finite loss or gradient makes no update and ends the run as diverged. The defaults are in conf/config.yaml
+non-finite loss or gradient makes no update and ends the run as diverged; so do evaluations that stay no
+better than guessing by frequency. The defaults are in conf/config.yaml
 (steps, batch, evaluation), conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
 
-``main`` opens the run's folder, ``train`` is the loop. training/setup.py, to be read second, builds what the
-loop uses.
+``main`` opens the run's folder, runs/NAME (config, metrics, status, checkpoints); ``train`` is the loop.
+training/setup.py, to be read second, builds what the loop uses.
 """
 
 from typing import Any
@@ -43,12 +44,14 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
         for step in range(s.start, steps + 1):  # after the last update, once more to evaluate and save
             due = cadence.at(step)
-            row: dict[str, Any] = dict(s.causality) if step == 0 else {}  # what is measured at this step
+            row: dict[str, Any] = {}  # what is measured at this step
+            if step == 0:
+                row |= s.leaks  # how far logits depend on later tokens and on other rows
 
             # once in a while: evaluate, save
             if due.evaluation or due.checkpoint:
                 s.divergence.check_updates(step, optimizer.skipped)  # were all made? waits for the device
-            with s.checkpoints.ending_on_signal(step):  # Ctrl-C since the last step, or now: save, then end
+            with s.checkpoints.ending_on_signal(step):  # Ctrl-C before or meanwhile: save, then end
                 if due.evaluation:
                     row |= s.evaluate(step)  # val/loss on fixed windows; in the end on the whole split, too
             is_best = s.log.update_best(step, row)
@@ -72,12 +75,14 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 with s.statistics.of_update(row, due.statistics):
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before
                     optimizer.update(learning_rate, loss, grad_norm)  # step, if all is finite; zero_grad
-                if due.log or optimizer.known_to_skip():
+                if due.log or optimizer.known_to_skip():  # a GPU's skipped update shows at the next log
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # write it down
             row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged, which ends ``with set_up``
+            s.divergence.check(
+                step, row, optimizer.skipped
+            )  # raises Diverged: set_up records it, main reports
 
 
 @app.command("config", RunConfig, outlives_readers=True)  # continues if stdout is closed: | head

@@ -19,14 +19,14 @@ from model.head import Head
 from model.init import GPT2, Init
 from model.linear import Linear
 from model.mlp import MLP
-from model.seeds import Norm, draw_weights, seeded
+from model.seeds import NewNorm, Norm, draw_weights, seeded
 
 if TYPE_CHECKING:
     from model.placements import Placement
 
 
 class Block(nn.Module):
-    """x ← attn(x), then x ← mlp(x): two branches f of the residual stream, each wired by a placement.
+    """Attention, then the MLP: two branches f, each wired into the residual stream by a placement.
 
         x ──┬───────────── a ────────────( + )── post ──▶     x ← post(a·x + b·out(f(c·pre(x))))
             └─ pre ─ c ─ f ─ out ─ b ──────┘                  GPT-2:  x ← x + f(norm(x))
@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.mlp = mlp
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
-        return self.mlp(self.attn(x))
+        return self.mlp(self.attn(x))  # each is a Residual, with the sum inside: model/placements.py
 
 
 class GPT(nn.Module):
@@ -92,19 +92,21 @@ class GPT(nn.Module):
         wire = placement(n_layer)
         options: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | init.gains(wire, n_layer)
 
-        def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
-            return wire(branch, partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd), layer, site)
+        def new_norm(parent: str) -> NewNorm:  # (norm, n, name) -> norm(n), with random numbers of its own
+            return partial(seeded, seed, parent)
 
-        new_norm = partial(seeded, seed, "embed")
-        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)
+        at_embed = new_norm("embed")
+        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=at_embed)
         self.blocks = nn.ModuleList()
         for layer in range(n_layer):
-            new_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
-            attn = wired(attention(n_embd, n_head, new_norm=new_norm, **options), layer, "attn")
-            self.blocks.append(Block(attn, wired(mlp(n_embd, **options), layer, "mlp")))
+            block = f"blocks.{layer}"
+            attn = attention(n_embd, n_head, new_norm=new_norm(f"{block}.attn.branch"), **options)
+            attn = wire(attn, partial(new_norm(f"{block}.attn"), norm, n_embd), layer, "attn")
+            ff = wire(mlp(n_embd, **options), partial(new_norm(f"{block}.mlp"), norm, n_embd), layer, "mlp")
+            self.blocks.append(Block(attn, ff))
         if final_norm is None:
             final_norm = norm if wire.final_norm else nn.Identity
-        self.final = seeded(seed, "", final_norm, n_embd, "final")
+        self.final = new_norm("")(final_norm, n_embd, "final")
         self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight

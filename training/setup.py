@@ -42,13 +42,15 @@ class Setup:
     """The objects of the loop; each is one file that can be read by itself."""
 
     compute: Compute  # the device and the precision
-    strategy: Strategy  # .net: what a step calls; .model: eager and whole; .trained: has the parameters
+    # One network, three views, which are one object in a single process: .model, the plain GPT; .trained, the
+    # same or its shards, whose parameters are updated; .net, what a step calls, such as DDP's wrapper.
+    strategy: Strategy
     batches: Batches
     loss: Loss  # nats per token; compiled together with the net where that pays
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clipping; no update by non-finite numbers
     schedule: Schedule  # step -> learning rate
     start: int  # the step that the run is at
-    causality: dict[str, float]  # metrics: how far logits depend on later tokens and on other rows
+    leaks: dict[str, float]  # metrics: how far logits depend on later tokens and on other rows
     evaluate: Evaluator
     statistics: Statistics
     checkpoints: Checkpoints
@@ -110,7 +112,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             optimizer=optimizer,
             schedule=schedule,
             start=start,
-            causality=causality.leak_metrics(certificate),
+            leaks=causality.leak_metrics(certificate),
             evaluate=Evaluator(strategy, batches, eager_loss, ranks, estimating, stop, log),
             statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
