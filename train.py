@@ -9,8 +9,8 @@
 
 The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends it. A
 non-finite loss or gradient makes no update and ends the run as diverged; so do evaluations that stay no
-better than guessing by frequency. The defaults are in conf/config.yaml
-(steps, batch, evaluation), conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
+better than guessing by frequency. The defaults are in conf/config.yaml (steps, batch, evaluation), conf/optim
+(learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
 
 ``main`` opens the run's folder, runs/NAME (config, metrics, status, checkpoints); ``train`` is the loop.
 training/setup.py, to be read second, builds what the loop uses.
@@ -80,9 +80,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
             # write it down
             row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(
-                step, row, optimizer.skipped
-            )  # raises Diverged: set_up records it, main reports
+            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged, which set_up records
 
 
 @app.command("config", RunConfig, outlives_readers=True)  # continues if stdout is closed: | head
