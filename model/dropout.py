@@ -25,14 +25,14 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Return what ``torch.nn.functional.dropout`` does, drawn from the same generator.
+    """Drop elements like ``torch.nn.functional.dropout``, by the same generator, but on a CPU by another mask.
 
-    On a CPU each random number of 64 bits decides on four elements, 16 bits each. (torch.func.vmap does not
+    There each random number of 64 bits decides on four elements, 16 bits each. (torch.func.vmap does not
     support that.)
 
     Args:
         x: floating point, any shape.
-        p: in [0, 1). On a CPU it is rounded to a multiple of 1/65,536, and a p above 0 to at least one.
+        p: in [0, 1). On a CPU it is rounded to a multiple of 1/65,536, but never down to 0.
         training: False returns x.
     """
     if not training or p == 0 or not x.is_cpu:

@@ -129,7 +129,7 @@ class RMSNorm(Affine):
     is inside the root, as in Llama; torch.nn.RMSNorm with the same eps is the same function.
 
     Args:
-        channels: channels C, the last dimension of the input.
+        channels: C, the size of the input's last dimension.
         eps: added to the mean square, in units of x². (torch's default depends on the input's dtype.)
         elementwise_affine: learn a weight of shape (C,).
     """
@@ -148,7 +148,7 @@ class ScaleNorm(nn.Module):
     1910.05895): RMSNorm with one gain for all features, which puts tokens on a sphere of learned radius.
 
     Args:
-        channels: channels C, the last dimension of the input.
+        channels: C, the size of the input's last dimension.
         eps: lower bound on the ‖x‖ that x is divided by, in units of x.
     """
 
@@ -209,7 +209,7 @@ class DynamicTanh(Affine):
     α has to follow the scale of x. Language models need α by width and a learned embedding scale of √C.
 
     Args:
-        channels: channels C, the last dimension of the input.
+        channels: C, the size of the input's last dimension.
         alpha: initial α, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
         bias: learn a bias; the official LLaMA has none.
     """
@@ -231,7 +231,7 @@ class DynamicErf(Affine):
     language models 1 at GPT-2's width, with a learned embedding scale of √C; for wider models DyT's is taken.
 
     Args:
-        channels: channels C, the last dimension of the input.
+        channels: C, the size of the input's last dimension.
         alpha: initial α, in units of 1/x; None: by width, ``ALPHA``.
         shift: initial s.
         bias: learn a bias.
