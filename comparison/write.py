@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from comparison import curves, figures, groups
-from comparison.groups import ComparisonError, title
+from comparison import figures, groups
+from comparison.groups import ComparisonError
 from comparison.load import Run
 from comparison.page import page
 from comparison.report import Report
@@ -42,12 +42,16 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{thinning}"
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
-    specs = dict(figure_specs(report))
+    specs: dict[str, figures.Spec] = {}
+    many = len(report.rows) > figures.MANY
+    for figure in figures.all_figures(report):
+        if not (many and figure.kind == "maps"):
+            specs |= figures.files(figure, every_axis=not many)
     for name, spec in specs.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
     note = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
-    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if len(report.rows) > figures.MANY else ''}"
+    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if many else ''}"
 
 
 def run_row(run: Run, report: Report) -> dict[str, Any]:
@@ -82,22 +86,3 @@ def write_metrics(report: Report, file: Path) -> str:
                 points = zip(rows[::stride].tolist(), values[::stride].tolist(), strict=True)
                 writer.writerows((*heads[row], metric, f"{value:.7g}") for row, value in points)
     return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""
-
-
-def figure_specs(report: Report) -> Iterator[tuple[str, figures.Spec]]:
-    """Yield each figure's name and description."""
-    arms, titles = [row.group for row in report.rows], [row.title for row in report.rows]
-    for metric in curves.CURVES:
-        bands = [curves.band(group, metric) for group in arms]
-        if any(bands):
-            rows = figures.curve_rows(titles, bands)
-            for axis in figures.AXES if "loss" in metric and len(arms) <= figures.MANY else ("step",):
-                name = f"{metric} against {axis}".replace(" ", "-")
-                yield name, figures.filled(figures.curves(titles, metric, axis), rows)
-    if report.sensitivities:
-        names = [title(each.family.keys) for each in report.sensitivities]
-        rows = figures.rate_rows(names, report.sensitivities)
-        yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
-    for statistic in curves.maps(arms) if len(arms) <= figures.MANY else ():
-        rows = figures.heat_rows(titles, statistic)
-        yield f"map-{statistic.name}", figures.filled(figures.heat(statistic), rows)
