@@ -86,9 +86,10 @@ def run_command(args: argparse.Namespace, console: Console) -> bool:
     if args.docs:
         published = load_findings()
         for entry in render.entries(published, [results]):
-            for key, result in ((entry.name, entry.result), (f"{entry.name}-control", entry.control)):
-                if result:
-                    (RESULTS / f"{key}.json").write_text(result.model_dump_json(), encoding="utf-8")
+            for each in (entry, entry.control):
+                if each and each.result:
+                    file = RESULTS / f"{each.name}.json"
+                    file.write_text(each.result.model_dump_json(), encoding="utf-8")
         render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
         print(RESULTS.with_suffix(".md"))
     return complete

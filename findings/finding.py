@@ -45,6 +45,11 @@ class Expected(Checked):
             raise ValueError(f"above: {self.above} is above below={self.below}")
         return self
 
+    def __str__(self) -> str:
+        if not self.closed:
+            return f"above {self.above:g}" if math.isfinite(self.above) else f"below {self.below:g}"
+        return f"{self.above:g}" if self.above == self.below else f"{self.above:g} to {self.below:g}"
+
     @property
     def closed(self) -> bool:
         return math.isfinite(self.above) and math.isfinite(self.below)
