@@ -18,8 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import caveats, commands, figures
-from comparison.groups import as_text
+from comparison import commands, figures
+from comparison.groups import as_text, is_watching
 from comparison.report import Report
 from comparison.table import Cells, cells, notes, number, sensitivity
 
@@ -48,25 +48,32 @@ def page(report: Report) -> str:
         more_seeds=[f"# {row.title}\n{row.command}" for row in report.rows if row.command],
         reruns=[commands.rerun(run) for run in report.runs],
         machines=machines(report),
-        shared=[f"{key}: {as_text(v)}" for key, v in caveats.shared_settings(report.runs).items()],
+        shared=shared_settings(report),
         payload=compress(json.dumps(payload(report), allow_nan=False, separators=(",", ":"))),
         library=compress(library()),
     )
 
 
 def certificates(report: Report) -> list[Cells]:
+    """Return the rows of the table of leaks, from the first run of each group."""
     rows = []
     for row in report.rows:
-        certificate = row.group.runs[0].certificate
+        run = row.group.runs[0]
         cell = {"": row.title}
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
-                value = certificate.get(mode, {}).get(kind, math.nan)
-                cell[f"{words}, {mode}"] = number(value, ".2g") if isinstance(value, float) else str(value)
-        causal = certificate.get("causal") and certificate.get("independent_rows")
-        cell["verdict"] = "not tested" if not certificate else "causal" if causal else "LEAKS"
+                cell[f"{words}, {mode}"] = number(run.certificate.get(mode, {}).get(kind, math.nan), ".2g")
+        clean = run.certificate.get("causal") and run.certificate.get("independent_rows")
+        cell["verdict"] = "LEAKS" if run.leaks else "causal" if clean else "not tested"
         rows.append(cell)
     return rows
+
+
+def shared_settings(report: Report) -> list[str]:
+    first, *others = (run.config for run in report.runs)
+    keys = [key for key in first if key != "seed" and not is_watching(key)]
+    shared = (key for key in keys if all(config.get(key) == first[key] for config in others))
+    return [f"{key}: {as_text(first[key])}" for key in shared]
 
 
 def machines(report: Report) -> list[str]:

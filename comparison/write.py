@@ -8,7 +8,6 @@ figures/*.svg           each figure, for a paper
 """
 
 import csv
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
-NUMBERS = 1_000_000  # in metrics.csv, as a spreadsheet holds no more; then steps are thinned evenly
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
@@ -38,8 +36,8 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     (out / "table.md").write_text(markdown(rows), encoding="utf-8")
     write_csv(out / "table.csv", rows)
     write_csv(out / "runs.csv", [run_row(run, report) for run in report.runs])
-    thinning = write_metrics(report, out / "metrics.csv")
-    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{thinning}"
+    write_metrics(report, out / "metrics.csv")
+    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
     specs: dict[str, figures.Spec] = {}
@@ -72,10 +70,7 @@ def run_row(run: Run, report: Report) -> dict[str, Any]:
     }
 
 
-def write_metrics(report: Report, file: Path) -> str:
-    """Write metrics.csv. Return a note on how rows were thinned, or "" if all were written."""
-    total = sum(len(rows) for run in report.runs for rows, _ in run.metrics.values())
-    stride = math.ceil(total / NUMBERS)
+def write_metrics(report: Report, file: Path) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("run", "step", "tokens", "seconds", "metric", "value"))
@@ -83,6 +78,5 @@ def write_metrics(report: Report, file: Path) -> str:
             axes = zip(*(run.axes[axis].tolist() for axis in ("step", "tokens", "seconds")), strict=True)
             heads = [(run.name, f"{s:.0f}", f"{t:.0f}", f"{seconds:.3f}") for s, t, seconds in axes]
             for metric, (rows, values) in run.metrics.items():
-                points = zip(rows[::stride].tolist(), values[::stride].tolist(), strict=True)
+                points = zip(rows.tolist(), values.tolist(), strict=True)
                 writer.writerows((*heads[row], metric, f"{value:.7g}") for row, value in points)
-    return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,8 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
     function = import_function(finding.measure)
     torch.use_deterministic_algorithms(True)
     by_seed: dict[int, Measured] = {}
-    console, start = Console(stderr=True), time.perf_counter()
-    progress: dict[str, Any] = {"console": console, "disable": not console.is_terminal, "transient": True}
-    for seed_cases in track(cases, f"measuring {name}", **progress):
+    start = time.perf_counter()
+    for seed_cases in track(cases, f"measuring {name}", console=Console(stderr=True), transient=True):
         measured = by_seed[seed_cases.seed] = function(seed_cases, **finding.options)
         if missing := [quantity for quantity in finding.quantities() if quantity not in measured.values]:
             available = ", ".join(map(repr, measured.values))
@@ -150,7 +149,12 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
     return Result(
         conditions=finding.conditions(),
         by_seed={seed: dict(measured.values) for seed, measured in by_seed.items()},
-        rows=[row for measured in by_seed.values() for row in measured.rows],
+        rows=[
+            (arm, x, y)
+            for measured in by_seed.values()
+            for arm, points in measured.points.items()
+            for x, y in (points.items() if isinstance(points, Mapping) else points)
+        ],
         seconds=Seconds(training=training, measuring=time.perf_counter() - start),
         where=Where(**machine, runs=len(runs)),
     )
