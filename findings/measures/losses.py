@@ -38,19 +38,21 @@ def warm_up(cases: Cases) -> Measured:
 # Each arm at its own best learning rate.
 
 
-def loss_by_value(cases: Cases, arm: str) -> Table:
-    """Return the arm's loss at each value of the varied key, in ascending order of the values."""
-    return dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
-
-
 def tables_of(cases: Cases) -> dict[str, Table]:
-    return {arm: loss_by_value(cases, arm) for arm in cases.arms}
+    """Return each arm's loss at each value of the varied key, in ascending order of the values."""
+    return {
+        arm: dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
+        for arm in cases.arms
+    }
 
 
-def best_rate(cases: Cases, arm: str) -> float:
-    """Return the rate with the lowest mean loss over the other seeds, so no seed chooses its own rate."""
-    tables = [loss_by_value(other, arm) for other in cases.others]
-    return min(tables[0], key=lambda rate: float(np.mean([table[rate] for table in tables])))
+def best_rates(cases: Cases) -> dict[str, float]:
+    """Return each arm's rate with the lowest mean loss over the other seeds, so no seed chooses its own."""
+    others = [tables_of(other) for other in cases.others]
+    return {
+        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in others])))
+        for arm, rates in others[0].items()
+    }
 
 
 def is_edge(value: float, table: Table) -> float:
@@ -81,7 +83,7 @@ def at_best_rate(cases: Cases) -> Measured:
     """Each arm compared with the first, each at its own best rate: loss / first arm's loss − 1; the ratio of
     val/loss at the end minus that ratio halfway; and log10(highest rate / first arm's highest rate), where
     the highest rate is the one up to which an arm's loss is within 10 % of its lowest."""
-    best = {arm: best_rate(cases, arm) for arm in cases.arms}
+    best = best_rates(cases)
     tables = tables_of(cases)
     final = {arm: tables[arm][best[arm]] for arm in cases.arms}
     highest = {arm: last_below(table, 1.1 * min(table.values())) for arm, table in tables.items()}
@@ -113,16 +115,15 @@ def steps_to_loss(cases: Cases, target: str) -> Measured:
     """For each arm, how many times faster than ``target`` it reaches the loss that ``target`` ends at:
     target's steps / the arm's steps, each at its own best rate; 0 if the arm never reaches it. The goal is a
     val/loss, which runs log at many steps; val/full_loss, which the finding reports, they log once."""
-    best = {arm: best_rate(cases, arm) for arm in cases.arms}
+    best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
     needed = {arm: steps_to(case, goal) for arm, case in best_case.items()}
     values = {f"{target}'s steps / {arm}'s": needed[target] / steps for arm, steps in needed.items()}
-    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], loss_by_value(cases, arm)) for arm in best}
-    return Measured(
-        values | {f"loss of {target}": best_case[target].loss()},
-        {arm: loss_curve(case) for arm, case in best_case.items()},
-    )
+    tables = tables_of(cases)
+    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in best}
+    values[f"loss of {target}"] = best_case[target].loss()
+    return Measured(values, {arm: loss_curve(case) for arm, case in best_case.items()})
 
 
 def rate_sensitivity(cases: Cases) -> Measured:
