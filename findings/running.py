@@ -134,8 +134,9 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
     function = import_function(finding.measure)
     torch.use_deterministic_algorithms(True)
     by_seed: dict[int, Measured] = {}
-    start = time.perf_counter()
-    for seed_cases in track(cases, f"measuring {name}", console=Console(stderr=True), transient=True):
+    console, start = Console(stderr=True), time.perf_counter()
+    progress: dict[str, Any] = {"console": console, "disable": not console.is_terminal, "transient": True}
+    for seed_cases in track(cases, f"measuring {name}", **progress):
         measured = by_seed[seed_cases.seed] = function(seed_cases, **finding.options)
         if missing := [quantity for quantity in finding.quantities() if quantity not in measured.values]:
             available = ", ".join(map(repr, measured.values))
