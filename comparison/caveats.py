@@ -3,12 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from comparison import groups as grouping
-from comparison.groups import Group, Keys, as_text, title
+from comparison.groups import as_text, title
 from comparison.load import Run
 from comparison.rates import Family
 
@@ -89,37 +86,17 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
 def differences(runs: Sequence[Run]) -> list[str]:
     """Return warnings of what else may explain a difference: other code, versions or machines."""
     environments = [run.environment for run in runs]
-    conditions = {key: [e[key] for e in environments] for key in ("precision", "threads", "compile")}
-    machines = [(e["processor"], e["device"].partition(":")[0]) for e in environments]
-    torches = [e["packages"]["torch"] for e in environments]
-    conditions = {"torch": torches, "processor or GPU": machines} | conditions
+    conditions = {
+        "torch": [e["packages"]["torch"] for e in environments],
+        "processor or GPU": [(e["processor"], e["device"].partition(":")[0]) for e in environments],
+        **{key: [e[key] for e in environments] for key in ("precision", "threads", "compile")},
+    }
     warnings = []
     for name, values in conditions.items():
         if len(different := sorted({*map(repr, values)})) > 1:
             warnings.append(f"{name} differ between runs: {grouping.join(different)}")
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})
-    changed = [file for file in files if len({code.get(file) for code in codes}) > 1]
-    if changed:
+    if changed := [file for file in files if len({code.get(file) for code in codes}) > 1]:
         warnings.append(f"the project's code differs between runs: {grouping.join(changed)}")
     return warnings
-
-
-def cost(group: Group) -> dict[str, Any]:
-    """Return a group's tokens/s (the median of the runs' medians), memory, parameters, leaks and gap."""
-    speeds = [float(np.median(v[1])) for run in group.runs if (v := run.metrics.get("train/tokens_per_s"))]
-    memory = [run.status.get("peak_memory") or math.nan for run in group.runs]
-    gaps = finite_gaps(group.runs)
-    return {
-        "tokens/s": float(np.median(speeds)) if speeds else math.nan,
-        "memory": float(np.fmax.reduce(memory)),
-        "parameters": max(run.environment.get("parameters", 0) for run in group.runs),
-        "leaks": any(run.leaks for run in group.runs),
-        "gap": float(np.mean(gaps)) if gaps else math.nan,
-    }
-
-
-def shared_settings(runs: Sequence[Run]) -> Keys:
-    first = runs[0].config
-    keys = (key for key in first if key != "seed" and not grouping.is_watching(key))
-    return {key: first[key] for key in keys if all(run.config.get(key) == first[key] for run in runs)}

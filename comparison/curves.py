@@ -1,12 +1,12 @@
-"""Curves and maps of groups: means over seeds with 95 % intervals, thinned to what a figure can show."""
+"""Curves and maps of groups, as the rows of figures: means over seeds with 95 % intervals, thinned to what a
+figure can show."""
 
-import warnings
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from comparison.groups import Group
@@ -24,53 +24,38 @@ CURVES = (
     "train/lr",
     "train/tokens_per_s",
 )
+Rows = list[dict[str, Any]]
+Groups = Mapping[str, Group]  # by title
 
 
-@dataclass
-class Band:
-    """A metric of a group by step. The ends of its interval, low and high, are NaN for fewer than 3 seeds."""
-
-    step: Floats
-    tokens: Floats
-    seconds: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def band(group: Group, metric: str) -> Band | None:
-    """Return the mean over the runs that have the metric at a step; None if no run has it. A run that
-    ended earlier enters the means of tokens and seconds with its last values."""
-    runs = [run for run in group.runs if metric in run.metrics]
-    steps = thinned_steps(runs, metric, POINTS)
-    if not len(steps):
-        return None
-    values = np.stack([values_at(steps, *run.curve(metric)) for run in runs])  # (runs, steps)
-    tokens, seconds = (
-        np.mean([run.axes[axis][last_rows(run.axes["step"], steps)] for run in runs], axis=0)
-        for axis in ("tokens", "seconds")
-    )
-    middle, n = mean(values), np.isfinite(values).sum(axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the deviation of one seed is NaN
-        half = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * np.nanstd(values, axis=0, ddof=1) / np.sqrt(n)
-    half[n < 3] = np.nan  # the interval of two seeds is wider than any figure
-    return Band(steps, tokens, seconds, middle, middle - half, middle + half)
+def curves(groups: Groups, metric: str) -> Rows:
+    """Return rows of group, step, tokens, seconds, mean, low and high: a metric's mean over the runs that
+    have it at a step, and the interval, None for fewer than 3 seeds. A run that ended earlier enters the
+    means of tokens and seconds with its last values."""
+    rows = []
+    for title, group in groups.items():
+        runs = [run for run in group.runs if metric in run.metrics]
+        steps = thinned_steps(runs, metric, POINTS)
+        if not len(steps):
+            continue
+        values = table(runs, metric, steps)
+        mean, n = values.mean(axis=0), values.count(axis=0)
+        half = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
+        half[n < 3] = np.ma.masked  # the interval of two seeds is wider than any figure
+        columns = {"step": steps}
+        for axis in ("tokens", "seconds"):
+            spent = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
+            columns[axis] = np.mean(spent, axis=0)
+        columns |= {"mean": mean, "low": mean - half, "high": mean + half}
+        points = zip(*(np.ma.filled(column, np.nan) for column in columns.values()), strict=True)
+        rows += [{"group": title} | dict(zip(columns, map(rounded, p), strict=True)) for p in points]
+    return rows
 
 
-@dataclass
-class Map:
-    """A statistic of each block, for several groups."""
-
-    name: str  # for example act.rms/*.mlp
-    steps: Floats  # (columns,)
-    blocks: list[str]  # block numbers as two-digit strings, for example "03"
-    values: list[Floats]  # an array (blocks, columns) for each group; NaN where no seed has a value
-
-
-def maps(groups: Sequence[Group]) -> list[Map]:
-    """Return a map of every statistic that was logged block by block."""
-    runs = [run for group in groups for run in group.runs]
+def maps(groups: Groups) -> dict[str, Rows]:
+    """Return every statistic that was logged block by block, such as act.rms/*.mlp: rows of group, step,
+    block and the mean over seeds, where a seed has a value. Blocks are two digits, as "03"."""
+    runs = [run for group in groups.values() for run in group.runs]
     names: dict[str, dict[str, str]] = defaultdict(dict)  # act.rms/*.mlp -> block -> act.rms/03.mlp
     for metric in sorted({name for run in runs for name in run.metrics}):
         kind, _, site = metric.partition("/")
@@ -79,14 +64,16 @@ def maps(groups: Sequence[Group]) -> list[Map]:
             names[f"{kind}/*{dot}{rest}"][block] = metric
     cells = len(groups) * sum(len(blocks) for blocks in names.values())
     columns = int(np.clip(CELLS // max(1, cells), 8, COLUMNS))
-    result = []
+    result = {}
     for name, blocks in names.items():
         steps = thinned_steps(runs, next(iter(blocks.values())), columns)
-        values = []
-        for group in groups:
-            layers = [[values_at(steps, *run.curve(m)) for run in group.runs] for m in blocks.values()]
-            values.append(np.stack([mean(np.stack(layer)) for layer in layers]))
-        result.append(Map(name, steps, list(blocks), values))
+        result[name] = [
+            {"group": title, "step": int(step), "block": block, "value": rounded(value)}
+            for title, group in groups.items()
+            for block, metric in blocks.items()
+            for step, value in zip(steps, table(group.runs, metric, steps).mean(axis=0), strict=True)
+            if value is not np.ma.masked
+        ]
     return result
 
 
@@ -96,22 +83,15 @@ def thinned_steps(runs: Sequence[Run], metric: str, limit: int) -> Floats:
     return steps[np.unique(np.linspace(0, len(steps) - 1, min(limit, len(steps))).round().astype(int))]
 
 
-def last_rows(logged: Floats, steps: Floats) -> NDArray[np.intp]:
-    """Return, for each of ``steps``, the index of the last logged step that is not later; at least 0."""
-    return np.maximum(np.searchsorted(logged, steps, side="right") - 1, 0)
+def table(runs: Sequence[Run], metric: str, steps: Floats) -> np.ma.MaskedArray[Any, Any]:
+    """Return the values (runs, steps) of a metric; masked where a run has no value."""
+    values = np.full((len(runs), len(steps)), np.nan)
+    for line, run in zip(values, runs, strict=True):
+        _, there, here = np.intersect1d(steps, run.curve(metric)[0], return_indices=True)
+        line[there] = run.curve(metric)[1][here]
+    return np.ma.masked_invalid(values)
 
 
-def values_at(steps: Floats, logged: Floats, values: Floats) -> Floats:
-    """Return the values that were logged at ``steps``; NaN at a step without a value."""
-    if not len(logged):
-        return np.full(len(steps), np.nan)
-    index = last_rows(logged, steps)
-    return np.where(logged[index] == steps, values[index], np.nan)
-
-
-def mean(values: Floats) -> Floats:
-    """Return the mean over the first axis without NaN; NaN where all values are NaN."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
-        result: Floats = np.nanmean(values, axis=0)
-    return result
+def rounded(value: float) -> float | None:
+    """Return the value with five digits, more than a figure shows; None if non-finite: JSON has no NaN."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

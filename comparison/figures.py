@@ -1,21 +1,19 @@
 """Figures in Vega-Lite: one description of a figure is drawn on the page and saved as a file for a paper.
 
-https://vega.github.io/vega-lite/docs. A description names its data ``rows``: a list of
-dicts, which ``filled`` inserts. Lines and text are ``currentColor``: black in a file, light on a dark page.
+https://vega.github.io/vega-lite/docs. Lines and text are ``currentColor``: black in a file, light on a dark
+page.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from comparison.curves import Band, Map
-from comparison.rates import Sensitivity
+from comparison.curves import CURVES, Rows, curves, maps, rounded
+from comparison.groups import title
+from comparison.report import Report
 
 Spec = dict[str, Any]
-Rows = list[dict[str, Any]]
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 # Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
@@ -65,12 +63,12 @@ def by_group(titles: Sequence[str]) -> Spec:
     }
 
 
-def curves(titles: Sequence[str], metric: str, axis: str = "step") -> Spec:
-    """Return a line per group with its interval. Rows: group, step, tokens, seconds, mean, low, high."""
+def curve(titles: Sequence[str], metric: str) -> Spec:
+    """Return a line per group with its interval. Rows: those of comparison.curves.curves."""
     group, y = by_group(titles), number("mean", metric)
     line = LINE | {"point": len(titles) <= MANY and {"size": 9}}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
-    x = {"field": axis, "type": "quantitative", "title": AXES[axis], "axis": {"format": "~s"}}
+    x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}
     return spec(
         width=640,
         height=320,
@@ -85,40 +83,20 @@ def curves(titles: Sequence[str], metric: str, axis: str = "step") -> Spec:
     )
 
 
-def curve_rows(titles: Sequence[str], bands: Sequence[Band | None]) -> Rows:
-    return [
-        {"group": title} | dict(zip(vars(band), map(rounded, point), strict=True))
-        for title, band in zip(titles, bands, strict=True)
-        if band
-        for point in zip(*vars(band).values(), strict=True)
-    ]
-
-
-def heat(statistic: Map, columns: int = 4) -> Spec:
+def heat(statistic: str, rows: Rows) -> Spec:
     """Return a map per group: steps to the right, the last block on top. Rows: group, step, block, value."""
-    values = np.concatenate([array.ravel() for array in statistic.values])
-    values = values[np.isfinite(values)]
-    wide = len(values) and values.min() > 0 and values.max() > 30 * values.min()
+    values = [row["value"] for row in rows]
+    wide = min(values, default=0) > 0 and max(values) > 30 * min(values)
     scale = {"type": "log"} if wide else {"zero": False}
     encoding = {
         "x": category("step", axis={"labelOverlap": True, "labelAngle": 0}),
         "y": category("block", sort="descending"),
-        "color": number("value", statistic.name, scale={"scheme": "viridis"} | scale),
+        "color": number("value", statistic, scale={"scheme": "viridis"} | scale),
     }
-    height = max(60, min(220, 18 * len(statistic.blocks)))
+    height = max(60, min(220, 18 * len({row["block"] for row in rows})))
     encoding |= tooltip("group", "step", "block", value=".4g")
     inner = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
-    return spec(facet={"field": "group", "title": None, "sort": None}, columns=columns, spec=inner)
-
-
-def heat_rows(titles: Sequence[str], statistic: Map) -> Rows:
-    return [
-        {"group": title, "step": int(step), "block": block, "value": rounded(value)}
-        for title, values in zip(titles, statistic.values, strict=True)
-        for block, line in zip(statistic.blocks, values, strict=True)
-        for step, value in zip(statistic.steps, line, strict=True)
-        if math.isfinite(value)
-    ]
+    return spec(facet={"field": "group", "title": None, "sort": None}, columns=4, spec=inner)
 
 
 def profile(titles: Sequence[str]) -> Spec:
@@ -136,22 +114,57 @@ def rates(titles: Sequence[str], metric: str) -> Spec:
     return spec(width=640, height=300, mark=LINE, encoding=encoding)
 
 
-def rate_rows(titles: Sequence[str], sensitivities: Sequence[Sensitivity]) -> Rows:
-    return [
-        {"group": title, "rate": rate, "loss": rounded(loss)}
-        for title, family in zip(titles, sensitivities, strict=True)
-        for rate, loss in zip(family.rates, family.losses, strict=True)
+@dataclass
+class Figure:
+    """A figure of a report."""
+
+    kind: str  # curves, rates or maps
+    name: str  # the metric or statistic
+    spec: Spec
+    rows: Rows
+
+
+def titles(report: Report) -> list[str]:
+    """Return the titles of all groups in a report's figures."""
+    compared = [row.title for row in report.rows]
+    return list(dict.fromkeys([*compared, *(title(each.family.keys) for each in report.sensitivities)]))
+
+
+def all_figures(report: Report) -> Iterator[Figure]:
+    """Yield the figures of a report. A group has the same colour in each."""
+    groups, names = {row.title: row.group for row in report.rows}, titles(report)
+    for metric in CURVES:
+        if rows := curves(groups, metric):
+            yield Figure("curves", metric, curve(names, metric), rows)
+    rows = [
+        {"group": title(each.family.keys), "rate": rate, "loss": rounded(loss)}
+        for each in report.sensitivities
+        for rate, loss in zip(each.rates, each.losses, strict=True)
     ]
+    if rows:
+        yield Figure("rates", report.metric, rates(names, report.metric), rows)
+    for statistic, rows in maps(groups).items():
+        if rows:
+            yield Figure("maps", statistic, heat(statistic, rows), rows)
+
+
+def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
+    """Return the complete specs of a figure's files by name: losses are drawn against ``every_axis``."""
+    filled = figure.spec | {"data": {"values": figure.rows}}
+    if figure.kind != "curves":
+        return {"learning-rates" if figure.kind == "rates" else f"map-{figure.name}": filled}
+    x, encoding = figure.spec["encoding"]["x"], figure.spec["encoding"]
+    return {
+        f"{figure.name}-against-{axis}": filled
+        | {"encoding": encoding | {"x": x | {"field": axis, "title": AXES[axis]}}}
+        for axis in (AXES if every_axis and "loss" in figure.name else ("step",))
+    }
 
 
 def spec(**parts: Any) -> Spec:
     """Return a Vega-Lite spec with the shared defaults."""
     schema = "https://vega.github.io/schema/vega-lite/v6.json"
-    return {"$schema": schema, "config": STYLE, "data": {"name": "rows"}} | parts
-
-
-def filled(description: Spec, rows: Rows) -> Spec:
-    return description | {"data": {"name": "rows", "values": rows}}
+    return {"$schema": schema, "config": STYLE} | parts
 
 
 def svg(description: Spec) -> str:
@@ -170,8 +183,3 @@ def save(description: Spec, out: Path) -> None:
         out.write_bytes(vl_convert.vegalite_to_png(description, scale=2))
     else:
         out.write_bytes(vl_convert.vegalite_to_pdf(description))
-
-
-def rounded(value: float) -> float | None:
-    """Return the value with five digits, more than a figure shows; None if non-finite: JSON has no NaN."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None

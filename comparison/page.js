@@ -14,9 +14,13 @@ function sortable(table) {
     const up = head.ariaSort !== "ascending";
     table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const value = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent;
+    const value = (row) => {  // the number that a cell begins with, else its text; "—" is the last
+      const text = row.cells[column].textContent;
+      const number = parseFloat(text.replaceAll(",", ""));
+      return isNaN(number) ? text.replace("—", "") : number;
+    };
     const compare = (a, b) => a === b ? 0 : a === "" ? 1 : b === "" ? -1
-      : (up ? 1 : -1) * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
+      : (up ? 1 : -1) * (isNaN(a) || isNaN(b) ? String(a).localeCompare(b) : a - b);
     body.append(...[...body.rows].sort((a, b) => compare(value(a), value(b))));
   }));
 }
@@ -41,57 +45,52 @@ async function main() {
     return vegaEmbed(byId(id), { ...spec, ...width, ...scale, data, config: page.style }, { renderer: "svg", actions: false });
   };
 
+  const { curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;
+  const rowsOf = ({ columns }) => columns.group.map((_, i) =>
+    Object.fromEntries(Object.entries(columns).map(([field, values]) => [field, values[i]])));
+
   function curves() {
-    const metric = byId("curve-metric").value;
+    const figure = lines[byId("curve-metric").selectedIndex];
     const axis = document.querySelector("input[name=axis]:checked").value;
-    const spec = structuredClone(page.specs.curves);
+    const spec = structuredClone(figure.spec);
     Object.assign(spec.encoding.x, { field: axis, title: page.axes[axis] });
-    spec.layer.forEach((layer) => { layer.encoding.y.title = metric; });
-    const rows = page.curves[metric].flatMap((band, i) => !band ? [] : band.step.map((step, k) => ({
-      group: page.groups[i].title, step, tokens: band.tokens[k], seconds: band.seconds[k],
-      mean: band.mean[k], low: band.low[k], high: band.high[k],
-    })));
-    return draw("curves", spec, rows);
+    return draw("curves", spec, rowsOf(figure));
   }
 
-  const map = () => page.maps[byId("map-name").selectedIndex];
+  const map = () => statistics[byId("map-name").selectedIndex];
+  const stepsOf = (figure) => [...new Set(figure.columns.step)].sort((a, b) => a - b);
 
   function maps() {
-    const { spec, steps, blocks, values } = map();
-    const rows = values.flatMap((group, i) => group.flatMap((line, b) => line.map((value, k) => ({
-      group: page.groups[i].title, block: blocks[b], step: steps[k], value,
-    })))).filter((row) => row.value !== null);
     const columns = Math.max(1, Math.floor((byId("map").clientWidth - 110) / 215));
-    return draw("map", { ...spec, columns: Math.min(columns, Math.max(1, shown.size)) }, rows);
+    const spec = { ...map().spec, columns: Math.min(columns, Math.max(1, shown.size)) };
+    return draw("map", spec, rowsOf(map()));
   }
 
   function profile() {
-    const { name, steps, blocks, values } = map();
+    const steps = stepsOf(map());
     const slider = byId("profile-slider");
     slider.max = steps.length - 1;
-    const k = Math.min(slider.value, steps.length - 1);
-    byId("profile-step").textContent = steps[k];
-    slider.setAttribute("aria-valuetext", `step ${steps[k]}`);
-    const spec = structuredClone(page.specs.profile);
-    spec.encoding.y.title = name;
-    const rows = values.flatMap((group, i) => group.map((line, b) => ({
-      group: page.groups[i].title, block: blocks[b], value: line[k],
-    }))).filter((row) => row.value !== null);
-    return draw("profile", spec, rows);
+    const step = steps[Math.min(slider.value, steps.length - 1)];
+    byId("profile-step").textContent = step;
+    slider.setAttribute("aria-valuetext", `step ${step}`);
+    const spec = structuredClone(page.profile);
+    spec.encoding.y.title = map().name;
+    return draw("profile", spec, rowsOf(map()).filter((row) => row.step === step));
   }
 
-  const rates = () => draw("rates", page.specs.rates, page.rates);
-  const figures = [curves];
-  if (page.maps.length) figures.push(maps, profile);
-  if (page.rates.length) figures.push(rates);
+  const rates = () => draw("rates", losses[0].spec, rowsOf(losses[0]));
+  const figures = [];
+  if (lines.length) figures.push(curves);
+  if (statistics.length) figures.push(maps, profile);
+  if (losses.length) figures.push(rates);
   const all = () => Promise.all(figures.map((figure) => figure()));
 
   const options = (id, names) => byId(id).append(...names.map((name) => new Option(name, name)));
-  options("curve-metric", Object.keys(page.curves));
-  options("map-name", page.maps.map((one) => one.name));
-  byId("map-name").selectedIndex = Math.max(0, page.maps.findIndex((one) => one.name === "act.rms/*.mlp"));
-  byId("s-maps").hidden = !page.maps.length;
-  byId("s-rates").hidden = !page.rates.length;
+  options("curve-metric", lines.map((figure) => figure.name));
+  options("map-name", statistics.map((figure) => figure.name));
+  byId("map-name").selectedIndex = Math.max(0, statistics.findIndex(({ name }) => name === "act.rms/*.mlp"));
+  byId("s-maps").hidden = !statistics.length;
+  byId("s-rates").hidden = !losses.length;
   page.groups.forEach((group, i) => {
     const label = document.createElement("label");
     const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: true });
@@ -105,7 +104,7 @@ async function main() {
   document.querySelectorAll("input[name=axis]").forEach((input) => input.addEventListener("change", curves));
   byId("map-name").addEventListener("change", () => { maps(); profile(); });
   byId("profile-slider").addEventListener("input", profile);
-  if (page.maps.length) byId("profile-slider").value = byId("profile-slider").max = map().steps.length - 1;
+  if (statistics.length) byId("profile-slider").value = byId("profile-slider").max = stepsOf(map()).length - 1;
   let resized;
   addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(all, 150); });
   await all();

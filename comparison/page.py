@@ -10,6 +10,7 @@ import gzip
 import json
 import math
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import caveats, commands, curves, figures
-from comparison.groups import as_text, title
+from comparison import commands, figures
+from comparison.groups import as_text, is_watching
 from comparison.report import Report
 from comparison.table import Cells, cells, notes, number, sensitivity
 
@@ -47,32 +48,32 @@ def page(report: Report) -> str:
         more_seeds=[f"# {row.title}\n{row.command}" for row in report.rows if row.command],
         reruns=[commands.rerun(run) for run in report.runs],
         machines=machines(report),
-        shared=[f"{key}: {as_text(v)}" for key, v in caveats.shared_settings(report.runs).items()],
-        sort_value=sort_value,
+        shared=shared_settings(report),
         payload=compress(json.dumps(payload(report), allow_nan=False, separators=(",", ":"))),
         library=compress(library()),
     )
 
 
-def sort_value(text: str) -> str:
-    """Return the number that a cell begins with, else the cell's text: the page sorts by it."""
-    value = re.match(r"[+−-]?[\d,]*\.?\d+(e[+-]?\d+)?", text)
-    return value[0].replace(",", "") if value else "" if text == "—" else text
-
-
 def certificates(report: Report) -> list[Cells]:
+    """Return the rows of the table of leaks, from the first run of each group."""
     rows = []
     for row in report.rows:
-        certificate = row.group.runs[0].certificate
+        run = row.group.runs[0]
         cell = {"": row.title}
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
-                value = certificate.get(mode, {}).get(kind, math.nan)
-                cell[f"{words}, {mode}"] = number(value, ".2g") if isinstance(value, float) else str(value)
-        causal = certificate.get("causal") and certificate.get("independent_rows")
-        cell["verdict"] = "not tested" if not certificate else "causal" if causal else "LEAKS"
+                cell[f"{words}, {mode}"] = number(run.certificate.get(mode, {}).get(kind, math.nan), ".2g")
+        clean = run.certificate.get("causal") and run.certificate.get("independent_rows")
+        cell["verdict"] = "LEAKS" if run.leaks else "causal" if clean else "not tested"
         rows.append(cell)
     return rows
+
+
+def shared_settings(report: Report) -> list[str]:
+    first, *others = (run.config for run in report.runs)
+    keys = [key for key in first if key != "seed" and not is_watching(key)]
+    shared = (key for key in keys if all(config.get(key) == first[key] for config in others))
+    return [f"{key}: {as_text(first[key])}" for key in shared]
 
 
 def machines(report: Report) -> list[str]:
@@ -88,37 +89,18 @@ def machines(report: Report) -> list[str]:
 
 
 def payload(report: Report) -> dict[str, Any]:
-    """Return what the page's script draws."""
-    groups, titles = [row.group for row in report.rows], [row.title for row in report.rows]
-    bands = {metric: [curves.band(group, metric) for group in groups] for metric in curves.CURVES}
-    rate_titles = [title(each.family.keys) for each in report.sensitivities]
-    every = list(dict.fromkeys([*titles, *rate_titles]))
+    """Return what the page's script draws: the figures, each field of their rows as a list."""
+    titles, kinds = figures.titles(report), defaultdict(list)
+    for figure in figures.all_figures(report):
+        columns = {field: [row[field] for row in figure.rows] for field in figure.rows[0]}
+        kinds[figure.kind].append({"name": figure.name, "spec": figure.spec, "columns": columns})
     return {
-        "groups": [{"title": t, "color": figures.color_of(i)} for i, t in enumerate(every)],
+        "groups": [{"title": t, "color": figures.color_of(i)} for i, t in enumerate(titles)],
         "axes": figures.AXES,
         "style": figures.STYLE | {"background": "transparent"},
-        "specs": {
-            "curves": figures.curves(every, ""),
-            "profile": figures.profile(every),
-            "rates": figures.rates(every, report.metric),
-        },
-        "curves": {metric: [*map(as_lists, lines)] for metric, lines in bands.items() if any(lines)},
-        "maps": [
-            {
-                "name": statistic.name,
-                "spec": figures.heat(statistic),
-                "steps": [int(step) for step in statistic.steps],
-                "blocks": statistic.blocks,
-                "values": [[[*map(figures.rounded, line)] for line in values] for values in statistic.values],
-            }
-            for statistic in curves.maps(groups)
-        ],
-        "rates": figures.rate_rows(rate_titles, report.sensitivities),
+        "profile": figures.profile(titles),
+        "figures": kinds,
     }
-
-
-def as_lists(band: curves.Band | None) -> dict[str, list[float | None]] | None:
-    return {name: [*map(figures.rounded, array)] for name, array in vars(band).items()} if band else None
 
 
 def compress(text: str) -> str:

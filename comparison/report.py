@@ -126,7 +126,6 @@ def likeness(run: Run) -> str:
 def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
     """Compare each row with its baseline. The verdicts are corrected for their number (Holm)."""
     wanted = baseline_values(rows, baseline, runs)
-    pairs: list[tuple[Row, Family, list[float]]] = []
     for row in rows:
         keys = row.family.keys
         if all(keys.get(key) == value for key, value in wanted.items()):
@@ -134,16 +133,14 @@ def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: S
             continue
         row.verdict = "no baseline has its other settings"
         row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
-        if row.baseline:
-            differences = paired(row.group.losses, row.baseline.chosen.losses)
-            row.difference = interval(differences)
-            pairs.append((row, row.baseline, differences))
-    p_values = [p_of_pair(row.family, other) for row, other, _ in pairs]
+    pairs = [(row, row.baseline) for row in rows if row.baseline]
+    p_values = [p_of_pair(row.family, baseline) for row, baseline in pairs]
     comparisons = sum(not math.isnan(p) for p in p_values)
-    for (row, other, differences), p in zip(pairs, holm(p_values), strict=True):
+    for (row, other), p in zip(pairs, holm(p_values), strict=True):
+        differences = paired(row.group.losses, other.chosen.losses)
+        row.difference = interval(differences)
         row.verdict = verdict(row.group, other.chosen, differences, p, metric)
-        comparable = not row.group.diverged and row.group.values and other.chosen.losses
-        if comparable and not p <= 1 - CONFIDENCE:
+        if row.group.losses and other.chosen.losses and not p <= 1 - CONFIDENCE:
             if not math.isnan(p):
                 price = max(len(row.family.rates), len(other.rates))  # Bonferroni: the choice of the rates
                 row.needed = seeds_needed(differences, comparisons * price)

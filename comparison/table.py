@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
@@ -45,7 +46,10 @@ def cells(report: Report) -> list[Cells]:
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
     rows = []
     for row in report.rows:
-        cost, group = caveats.cost(row.group), row.group
+        group, runs = row.group, row.group.runs
+        speeds = [float(np.median(v[1])) for run in runs if (v := run.metrics.get("train/tokens_per_s"))]
+        memory = float(np.fmax.reduce([run.status.get("peak_memory") or math.nan for run in runs]))
+        gaps = caveats.finite_gaps(runs)
         keys = row.family.keys
         cell = {re.sub("^(model|train)[.]", "", key): as_text(value) for key, value in keys.items()}
         if with_rates or RATE in group.keys:
@@ -56,11 +60,11 @@ def cells(report: Report) -> list[Cells]:
         cell["difference"] = with_interval(row.difference, f"+{form}")
         cell["verdict"] = verdict(row)
         cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""
-        cell["gap"] = number(cost["gap"], "+.3f")
-        cell["tokens/s"] = number(cost["tokens/s"], ",.0f")
-        cell["memory"] = number(cost["memory"] / 2**20, ",.0f") + " MB" * math.isfinite(cost["memory"])
-        cell["parameters"] = f"{cost['parameters']:,}"
-        cell["leaks"] = "LEAKS" if cost["leaks"] else ""
+        cell["gap"] = f"{np.mean(gaps):+.3f}" if gaps else "—"
+        cell["tokens/s"] = number(float(np.median(speeds or [math.nan])), ",.0f")
+        cell["memory"] = f"{memory / 2**20:,.0f} MB" if math.isfinite(memory) else "—"
+        cell["parameters"] = f"{max(run.environment.get('parameters', 0) for run in runs):,}"
+        cell["leaks"] = "LEAKS" if any(run.leaks for run in runs) else ""
         rows.append(cell)
     columns = dict.fromkeys(column for row in rows for column in row)
     used = [column for column in columns if any(row.get(column) for row in rows)]

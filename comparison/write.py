@@ -8,21 +8,19 @@ figures/*.svg           each figure, for a paper
 """
 
 import csv
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from comparison import curves, figures, groups
-from comparison.groups import ComparisonError, title
+from comparison import figures, groups
+from comparison.groups import ComparisonError
 from comparison.load import Run
 from comparison.page import page
 from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
-NUMBERS = 1_000_000  # in metrics.csv, as a spreadsheet holds no more; then steps are thinned evenly
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
@@ -38,16 +36,20 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     (out / "table.md").write_text(markdown(rows), encoding="utf-8")
     write_csv(out / "table.csv", rows)
     write_csv(out / "runs.csv", [run_row(run, report) for run in report.runs])
-    thinning = write_metrics(report, out / "metrics.csv")
-    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv{thinning}"
+    write_metrics(report, out / "metrics.csv")
+    yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
-    specs = dict(figure_specs(report))
+    specs: dict[str, figures.Spec] = {}
+    many = len(report.rows) > figures.MANY
+    for figure in figures.all_figures(report):
+        if not (many and figure.kind == "maps"):
+            specs |= figures.files(figure, every_axis=not many)
     for name, spec in specs.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
     note = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
-    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if len(report.rows) > figures.MANY else ''}"
+    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if many else ''}"
 
 
 def run_row(run: Run, report: Report) -> dict[str, Any]:
@@ -68,10 +70,7 @@ def run_row(run: Run, report: Report) -> dict[str, Any]:
     }
 
 
-def write_metrics(report: Report, file: Path) -> str:
-    """Write metrics.csv. Return a note on how rows were thinned, or "" if all were written."""
-    total = sum(len(rows) for run in report.runs for rows, _ in run.metrics.values())
-    stride = math.ceil(total / NUMBERS)
+def write_metrics(report: Report, file: Path) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("run", "step", "tokens", "seconds", "metric", "value"))
@@ -79,25 +78,5 @@ def write_metrics(report: Report, file: Path) -> str:
             axes = zip(*(run.axes[axis].tolist() for axis in ("step", "tokens", "seconds")), strict=True)
             heads = [(run.name, f"{s:.0f}", f"{t:.0f}", f"{seconds:.3f}") for s, t, seconds in axes]
             for metric, (rows, values) in run.metrics.items():
-                points = zip(rows[::stride].tolist(), values[::stride].tolist(), strict=True)
+                points = zip(rows.tolist(), values.tolist(), strict=True)
                 writer.writerows((*heads[row], metric, f"{value:.7g}") for row, value in points)
-    return f" (every {stride}th step of each metric: there are {total:,} numbers)" if stride > 1 else ""
-
-
-def figure_specs(report: Report) -> Iterator[tuple[str, figures.Spec]]:
-    """Yield each figure's name and description."""
-    arms, titles = [row.group for row in report.rows], [row.title for row in report.rows]
-    for metric in curves.CURVES:
-        bands = [curves.band(group, metric) for group in arms]
-        if any(bands):
-            rows = figures.curve_rows(titles, bands)
-            for axis in figures.AXES if "loss" in metric and len(arms) <= figures.MANY else ("step",):
-                name = f"{metric} against {axis}".replace(" ", "-")
-                yield name, figures.filled(figures.curves(titles, metric, axis), rows)
-    if report.sensitivities:
-        names = [title(each.family.keys) for each in report.sensitivities]
-        rows = figures.rate_rows(names, report.sensitivities)
-        yield "learning-rates", figures.filled(figures.rates(names, report.metric), rows)
-    for statistic in curves.maps(arms) if len(arms) <= figures.MANY else ():
-        rows = figures.heat_rows(titles, statistic)
-        yield f"map-{statistic.name}", figures.filled(figures.heat(statistic), rows)

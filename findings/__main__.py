@@ -12,6 +12,7 @@ finding is a YAML in conf/finding; your own can be in the folder finding of a --
 """
 
 import argparse
+import difflib
 import math
 import os
 import sys
@@ -23,7 +24,7 @@ from cli import app, messages
 from cli.schema import RunConfig
 from comparison.load import FINDINGS
 from findings import render, running
-from findings.finding import Finding, find, load_findings
+from findings.finding import Finding, load_findings
 from findings.judging import MIN_SEEDS, judge
 from rundir.environment import ROOT
 from system import signals
@@ -38,15 +39,19 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
     overrides = dict(word.split("=", 1) for word in args.words if "=" in word)
     if not names and args.under is None:
         raise ConfigError("no finding is named; name one, or give --under MINUTES")
+    for name in names:
+        if name not in findings:
+            near = difflib.get_close_matches(name, findings, n=1)
+            advice = f"did you mean {near[0]}?" if near else "python -m findings lists them"
+            raise ConfigError(f"no finding is called {name!r}; {advice}")
     if args.seeds is not None and args.seeds < MIN_SEEDS:
         raise ConfigError(f"--seeds: {args.seeds} are too few for a verdict; give {MIN_SEEDS} or more")
     limit = math.inf if args.under is None else args.under
-    named = {name: find(name, findings) for name in names} or findings
-    selected = {name: finding for name, finding in named.items() if finding.minutes <= limit}
+    selected = [name for name in names or findings if findings[name].minutes <= limit]
     if not selected:
         raise ConfigError(f"--under: no finding takes {limit:g} minutes or less; give more minutes")
-    seeds = list(range(args.seeds)) if args.seeds else None
-    return {name: finding.with_overrides(overrides, seeds) for name, finding in selected.items()}
+    seeds = list(range(args.seeds or 0))
+    return {name: findings[name].with_overrides(overrides, seeds) for name in selected}
 
 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
@@ -86,9 +91,10 @@ def run_command(args: argparse.Namespace, console: Console) -> bool:
     if args.docs:
         published = load_findings()
         for entry in render.entries(published, [results]):
-            for key, result in ((entry.name, entry.result), (f"{entry.name}-control", entry.control)):
-                if result:
-                    (RESULTS / f"{key}.json").write_text(result.model_dump_json(), encoding="utf-8")
+            for each in (entry, entry.control):
+                if each and each.result:
+                    file = RESULTS / f"{each.name}.json"
+                    file.write_text(each.result.model_dump_json(), encoding="utf-8")
         render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
         print(RESULTS.with_suffix(".md"))
     return complete

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from comparison.figures import Spec, color_of, number, rounded, spec
+from comparison.curves import rounded
+from comparison.figures import Spec, color_of, number, spec
 from findings.finding import Finding
 
 Rows = list[tuple[str, Any, float]]  # (arm, x, y)

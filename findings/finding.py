@@ -4,7 +4,6 @@ A finding is a YAML in conf/finding, or in the folder ``finding`` of a --config-
 attributes of ``Finding``. Reading findings does not import torch.
 """
 
-import difflib
 import json
 import math
 from pathlib import Path
@@ -44,6 +43,11 @@ class Expected(Checked):
         if self.above > self.below:
             raise ValueError(f"above: {self.above} is above below={self.below}")
         return self
+
+    def __str__(self) -> str:
+        if not self.closed:
+            return f"above {self.above:g}" if math.isfinite(self.above) else f"below {self.below:g}"
+        return f"{self.above:g}" if self.above == self.below else f"{self.above:g} to {self.below:g}"
 
     @property
     def closed(self) -> bool:
@@ -133,9 +137,9 @@ class Finding(Checked):
         """Return the names of the quantities that the measuring function must return."""
         return [*self.expected, *self.inconclusive, *self.because]
 
-    def with_overrides(self, overrides: Overrides, seeds: list[int] | None) -> "Finding":
-        """Return the finding with these overrides and seeds. Raises ConfigError if an override sets a key
-        that the finding itself varies."""
+    def with_overrides(self, overrides: Overrides, seeds: list[int]) -> "Finding":
+        """Return the finding with these overrides, and with these seeds unless there are none. Raises
+        ConfigError if an override sets a key that the finding itself varies."""
         varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
         if conflicts := overrides.keys() & varied:
             raise ConfigError(f"{min(conflicts)}: the finding varies this key; set another key, or --seeds")
@@ -154,18 +158,6 @@ def load_findings(config_dir: str | None = None) -> dict[str, Finding]:
 def load_finding(file: Path) -> Finding:
     """Read a finding. Raises ConfigError if it is invalid."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ConfigError("not a mapping of keys; see conf/finding for examples")
-        return checked(Finding, content)
+        return checked(Finding, yaml.safe_load(file.read_text(encoding="utf-8")))
     except (ConfigError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
-
-
-def find(name: str, findings: dict[str, Finding]) -> Finding:
-    """Return the finding of that name. Raises ConfigError if it does not exist."""
-    if name not in findings:
-        near = difflib.get_close_matches(name, findings, n=1)
-        advice = f"did you mean {near[0]}?" if near else "python -m findings lists them"
-        raise ConfigError(f"no finding is called {name!r}; {advice}")
-    return findings[name]

@@ -79,14 +79,12 @@ def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judge
         return Judgement(Verdict.INCONCLUSIVE, unmet[0].expected.why, *parts)
     if any(each.verdict == Verdict.FAIL for each in quantities):
         return Judgement(Verdict.FAIL, "", *parts)
-    if undecided := [each for each in quantities if each.verdict == Verdict.INCONCLUSIVE]:
-        return Judgement(Verdict.INCONCLUSIVE, reason(undecided[0]), *parts)
+    for each in quantities:
+        if each.verdict == Verdict.INCONCLUSIVE:
+            why = f"{each.quantity}: the interval crosses an end of the expected range"
+            if not math.isfinite(each.interval.mean):
+                why = f"{each.quantity}: not a finite number in every seed"
+            if each.interval.n < MIN_SEEDS:
+                why = f"fewer than {MIN_SEEDS} seeds"
+            return Judgement(Verdict.INCONCLUSIVE, why, *parts)
     return Judgement(Verdict.PASS, "", *parts)
-
-
-def reason(undecided: Judged) -> str:
-    if undecided.interval.n < MIN_SEEDS:
-        return f"fewer than {MIN_SEEDS} seeds"
-    if not math.isfinite(undecided.interval.mean):
-        return f"{undecided.quantity}: not a finite number in every seed"
-    return f"{undecided.quantity}: the interval crosses an end of the expected range"

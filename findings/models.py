@@ -1,20 +1,20 @@
 """The models of a finding: for each seed, one model per arm and value of the varied key."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli import app
+from cli.sample_schema import ModelSource
 from cli.schema import RunConfig
 from comparison import load
 from data import windows
 from data.token_files import Prepared
 from findings.finding import Finding, Scalar, override
-from rundir import checkpoint_file
 from rundir.identity import short_hash
 from sweep.job import folder_of
 from system.errors import ConfigError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from model import GPT
 
+T = TypeVar("T")
 # Overrides of how a model is run and watched, which are no part of a finding's conditions.
 TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
 UNSEEN = 1_000_000  # no run trains this step or a later one, so their batches are new
@@ -51,20 +52,18 @@ class Case:
 
     def model(self) -> "GPT":
         """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
+        from training import load_model
         from training.build import OURS, initial_model
-        from training.load_model import load_model
 
         vocab_size = self.data.tokenizer.vocab_size
         if self.folder is None:
             return initial_model(self.config, vocab_size)
         if self.run.diverged:
             raise ConfigError(f"{self.folder}: the run diverged, so it has no last weights to measure")
-        steps = checkpoint_file.saved_steps(self.folder / "checkpoints")
-        if not steps:
-            raise ConfigError(f"{self.folder}: no checkpoint; delete the folder, and run it again")
-        loaded = checkpoint_file.load(checkpoint_file.path_of(self.folder / "checkpoints", steps[-1]))
+        source = dict.fromkeys(("checkpoint", "init_from")) | {"run": str(self.folder), "which": "last"}
+        loaded = load_model.load(ModelSource(**source, runs_dir=""))
         packages = (component.target.split(".")[0] for component in self.config.components().values())
-        return load_model(loaded, vocab_size, (*OURS, *packages))
+        return load_model.load_model(loaded, vocab_size, (*OURS, *packages))
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
         """Return the training batch of a step: tokens and targets, both (rows, block_size) int64."""
@@ -117,16 +116,23 @@ class Cases:
         [case] = self.over(arm).values()
         return case
 
+    def by_arm(self, measure: Callable[[Case], T]) -> dict[str, T]:
+        """Return what ``measure`` returns for each arm's model."""
+        return {arm: measure(self[arm]) for arm in self.arms}
+
     def over(self, arm: str) -> dict[Any, Case]:
         return {case.value: case for case in self.every if case.arm == arm}
 
 
+Points = Mapping[Any, float] | Sequence[tuple[Any, float]]  # x -> y
+
+
 @dataclass(frozen=True)
 class Measured:
-    """The measurement of one seed: values by quantity, and the picture's points (arm, x, y)."""
+    """The measurement of one seed: values by quantity, and the picture's points by arm."""
 
     values: Mapping[str, float]
-    rows: list[tuple[str, Any, float]]
+    points: Mapping[str, Points]
 
 
 def write_excerpt(characters: int, folder: Path) -> Path:

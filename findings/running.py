@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,12 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
     return Result(
         conditions=finding.conditions(),
         by_seed={seed: dict(measured.values) for seed, measured in by_seed.items()},
-        rows=[row for measured in by_seed.values() for row in measured.rows],
+        rows=[
+            (arm, x, y)
+            for measured in by_seed.values()
+            for arm, points in measured.points.items()
+            for x, y in (points.items() if isinstance(points, Mapping) else points)
+        ],
         seconds=Seconds(training=training, measuring=time.perf_counter() - start),
         where=Where(**machine, runs=len(runs)),
     )

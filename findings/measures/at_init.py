@@ -12,8 +12,6 @@ from diagnostics import block_effects
 from findings.models import Case, Cases, Measured
 from training.loss import cross_entropy
 
-Points = list[tuple[str, Any, float]]
-
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Return the slope of the least-squares line."""
@@ -23,11 +21,6 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 def log_slope(points: Mapping[Any, float]) -> float:
     """Return the slope of log y against log x."""
     return slope([*map(math.log, points)], [*map(math.log, points.values())])
-
-
-def as_points(by_arm: Mapping[str, Mapping[Any, float]]) -> Points:
-    """Return the (arm, x, y) points of a picture."""
-    return [(arm, x, y) for arm, points in by_arm.items() for x, y in points.items()]
 
 
 def by_depth(values: Sequence[float], start: int = 0) -> dict[int, float]:
@@ -50,8 +43,7 @@ def gradient_slopes(cases: Cases) -> Measured:
     """Xiong et al. 2020, theorem 1: ‖∂loss/∂W₂‖ of the last block is O(d√(ln d / L)) in pre-norm, O(d√ln d)
     in post-norm: slopes −½ and 0 against L in logarithms."""
     gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
-    slopes = {f"slope of {arm}": log_slope(points) for arm, points in gradients.items()}
-    return Measured(slopes, as_points(gradients))
+    return Measured({f"slope of {arm}": log_slope(gradients[arm]) for arm in gradients}, gradients)
 
 
 def gradient_order(cases: Cases) -> Measured:
@@ -62,15 +54,15 @@ def gradient_order(cases: Cases) -> Measured:
     for init in ("xavier", "gpt2"):
         post, pre = gradients[f"post, {init}"], gradients[f"pre, {init}"]
         values[f"ln(post / pre), {init}"] = float(np.mean([math.log(post[n] / pre[n]) for n in pre]))
-    return Measured(values, as_points(gradients))
+    return Measured(values, gradients)
 
 
 def gradient_profile(cases: Cases) -> Measured:
     """‖∂loss/∂W₂‖ of the blocks: last / first, and last / second."""
-    gradients = {arm: mlp_gradients(cases[arm]) for arm in cases.arms}
+    gradients = cases.by_arm(mlp_gradients)
     values = {f"last / first, {arm}": norms[-1] / norms[0] for arm, norms in gradients.items()}
     values |= {f"last / second, {arm}": norms[-1] / norms[1] for arm, norms in gradients.items()}
-    return Measured(values, as_points({arm: by_depth(norms, 1) for arm, norms in gradients.items()}))
+    return Measured(values, {arm: by_depth(norms, 1) for arm, norms in gradients.items()})
 
 
 def stream_variances(case: Case, idx: Tensor) -> list[float]:
@@ -83,7 +75,7 @@ def variance_at_init(cases: Cases) -> Measured:
     """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
     quarter before adds. It is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ, as with
     LayerNorm-Scaling. In peri a branch adds a variance of 1; in post the variance is 1."""
-    variances = {arm: stream_variances(cases[arm], cases[arm].batch()[0]) for arm in cases.arms}
+    variances = cases.by_arm(lambda case: stream_variances(case, case.batch()[0]))
 
     def doubling(arm: str) -> float:
         y, L = variances[arm], len(variances[arm]) - 1
@@ -96,7 +88,7 @@ def variance_at_init(cases: Cases) -> Measured:
     }
     values["peri: variance that a branch adds"] = (peri[-1] - peri[0]) / (2 * (len(peri) - 1))
     values["post: largest |variance − 1|"] = float(np.abs(np.array(post[1:]) - 1).max())
-    return Measured(values, as_points({arm: by_depth(y) for arm, y in variances.items()}))
+    return Measured(values, {arm: by_depth(y) for arm, y in variances.items()})
 
 
 def block_turns(case: Case) -> list[float]:
@@ -109,9 +101,9 @@ def angles_at_init(cases: Cases) -> Measured:
     """The slope of ln(1 − cos) against ln ℓ, from block 2. In pre-norm each block adds a vector of about the
     same size to the stream: a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is
     normalized after each branch, and 1 − cos does not fall."""
-    angles = {arm: by_depth(block_turns(cases[arm]), 1) for arm in cases.arms}
+    angles = cases.by_arm(lambda case: by_depth(block_turns(case), 1))
     slopes = {
         f"slope of {arm}": log_slope({block: y for block, y in points.items() if block >= 2})
         for arm, points in angles.items()
     }
-    return Measured(slopes, as_points(angles))
+    return Measured(slopes, angles)

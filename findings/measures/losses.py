@@ -1,69 +1,58 @@
 """Measure losses of trained models: val/full_loss, in nats per token; the initial loss if it diverged."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
 from comparison.rates import sensitivity
-from findings.measures.at_init import Points, as_points
 from findings.models import Case, Cases, Measured
 
-Table = dict[float, float]  # value of the varied key -> loss
+Table = dict[float, float]  # value of the varied key, or step -> loss
 
 
-def losses(cases: Cases) -> dict[str, float]:
-    """Return the final loss of each arm."""
-    return {arm: cases[arm].loss() for arm in cases.arms}
-
-
-def loss_curves(cases: Mapping[str, Case]) -> Points:
-    """Return val/loss by step of each arm, for the picture."""
-    return as_points(
-        {arm: dict(zip(*case.run.curve("val/loss"), strict=True)) for arm, case in cases.items()}
-    )
-
-
-def all_curves(cases: Cases) -> Points:
-    return loss_curves({arm: cases[arm] for arm in cases.arms})
+def loss_curve(case: Case) -> Table:
+    """Return val/loss by step, for the picture."""
+    return dict(zip(*case.run.curve("val/loss"), strict=True))
 
 
 def final_losses(cases: Cases) -> Measured:
     """Each arm's loss, and its difference from the first arm's."""
-    final = losses(cases)
+    final = cases.by_arm(Case.loss)
     first = cases.arms[0]
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
     values |= {f"{arm} − {first}": loss - final[first] for arm, loss in final.items() if arm != first}
-    return Measured(values, all_curves(cases))
+    return Measured(values, cases.by_arm(loss_curve))
 
 
 def warm_up(cases: Cases) -> Measured:
     """The loss without minus the loss with warm-up, for each placement. Arms are called ``post, none`` and
     ``post, warm-up``."""
-    final = losses(cases)
+    final = cases.by_arm(Case.loss)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
     for placement in dict.fromkeys(arm.split(", ")[0] for arm in cases.arms):
         cost = final[f"{placement}, none"] - final[f"{placement}, warm-up"]
         values[f"cost of no warm-up, {placement}"] = cost
-    return Measured(values, all_curves(cases))
+    return Measured(values, cases.by_arm(loss_curve))
 
 
 # Each arm at its own best learning rate.
 
 
-def loss_by_value(cases: Cases, arm: str) -> Table:
-    """Return the arm's loss at each value of the varied key, in ascending order of the values."""
-    return dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
-
-
 def tables_of(cases: Cases) -> dict[str, Table]:
-    return {arm: loss_by_value(cases, arm) for arm in cases.arms}
+    """Return each arm's loss at each value of the varied key, in ascending order of the values."""
+    return {
+        arm: dict(sorted((float(value), case.loss()) for value, case in cases.over(arm).items()))
+        for arm in cases.arms
+    }
 
 
-def best_rate(cases: Cases, arm: str) -> float:
-    """Return the rate with the lowest mean loss over the other seeds, so no seed chooses its own rate."""
-    tables = [loss_by_value(other, arm) for other in cases.others]
-    return min(tables[0], key=lambda rate: float(np.mean([table[rate] for table in tables])))
+def best_rates(cases: Cases) -> dict[str, float]:
+    """Return each arm's rate with the lowest mean loss over the other seeds, so no seed chooses its own."""
+    others = [tables_of(other) for other in cases.others]
+    return {
+        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in others])))
+        for arm, rates in others[0].items()
+    }
 
 
 def is_edge(value: float, table: Table) -> float:
@@ -94,7 +83,7 @@ def at_best_rate(cases: Cases) -> Measured:
     """Each arm compared with the first, each at its own best rate: loss / first arm's loss − 1; the ratio of
     val/loss at the end minus that ratio halfway; and log10(highest rate / first arm's highest rate), where
     the highest rate is the one up to which an arm's loss is within 10 % of its lowest."""
-    best = {arm: best_rate(cases, arm) for arm in cases.arms}
+    best = best_rates(cases)
     tables = tables_of(cases)
     final = {arm: tables[arm][best[arm]] for arm in cases.arms}
     highest = {arm: last_below(table, 1.1 * min(table.values())) for arm, table in tables.items()}
@@ -108,7 +97,7 @@ def at_best_rate(cases: Cases) -> Measured:
         values[f"{arm} / {first} − 1"] = final[arm] / final[first] - 1
         values[f"{arm} / {first}, at the end − halfway"] = change
         values[f"log10 of {arm}'s highest rate / {first}'s"] = math.log10(highest[arm] / highest[first])
-    return Measured(values, as_points(tables))
+    return Measured(values, tables)
 
 
 def steps_to(case: Case, loss: float) -> float:
@@ -126,13 +115,15 @@ def steps_to_loss(cases: Cases, target: str) -> Measured:
     """For each arm, how many times faster than ``target`` it reaches the loss that ``target`` ends at:
     target's steps / the arm's steps, each at its own best rate; 0 if the arm never reaches it. The goal is a
     val/loss, which runs log at many steps; val/full_loss, which the finding reports, they log once."""
-    best = {arm: best_rate(cases, arm) for arm in cases.arms}
+    best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
     needed = {arm: steps_to(case, goal) for arm, case in best_case.items()}
     values = {f"{target}'s steps / {arm}'s": needed[target] / steps for arm, steps in needed.items()}
-    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], loss_by_value(cases, arm)) for arm in best}
-    return Measured(values | {f"loss of {target}": best_case[target].loss()}, loss_curves(best_case))
+    tables = tables_of(cases)
+    values |= {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in best}
+    values[f"loss of {target}"] = best_case[target].loss()
+    return Measured(values, {arm: loss_curve(case) for arm, case in best_case.items()})
 
 
 def rate_sensitivity(cases: Cases) -> Measured:
@@ -149,7 +140,7 @@ def rate_sensitivity(cases: Cases) -> Measured:
     plain, normed = cases.arms
     values["sensitivity, difference"] = values[f"sensitivity, {normed}"] - values[f"sensitivity, {plain}"]
     values["log10 of the highest rates' ratio"] = math.log10(highest[normed] / highest[plain])
-    return Measured(values, as_points(tables))
+    return Measured(values, tables)
 
 
 def batch_sizes(cases: Cases) -> Measured:
@@ -166,13 +157,13 @@ def batch_sizes(cases: Cases) -> Measured:
         values[f"{arm}: loss at {few} − at {many} rows"] = final[few] - final[many]
         values[f"{arm}: largest |loss − at {many} rows|"] = largest
         values[f"{arm}: loss on batch statistics at {few} − at {many} rows"] = on_batch[few] - on_batch[many]
-    return Measured(values, as_points(tables))
+    return Measured(values, tables)
 
 
 def data_regimes(cases: Cases) -> Measured:
     """Each norm's loss / LayerNorm's − 1 and / DyT's − 1, with little data and with much. Arms are called
     ``dyt, starved`` and ``dyt, rich``."""
-    final = losses(cases)
+    final = cases.by_arm(Case.loss)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
     for arm, loss in final.items():
         norm, regime = arm.split(", ")
@@ -180,7 +171,7 @@ def data_regimes(cases: Cases) -> Measured:
             values[f"{norm} / {other} − 1, {regime}"] = loss / final[f"{other}, {regime}"] - 1
     starved = cases["layernorm, starved"]
     values["layernorm, starved: validation − training loss"] = starved.loss() - starved.run.last("train/loss")
-    return Measured(values, all_curves(cases))
+    return Measured(values, cases.by_arm(loss_curve))
 
 
 def trainable_scales(cases: Cases, learned: float) -> Measured:
@@ -195,4 +186,4 @@ def trainable_scales(cases: Cases, learned: float) -> Measured:
     first, *others = cases.arms
     values = {f"{arm}: decades": width for arm, width in decades.items()}
     values |= {f"{first} − {arm}: decades": decades[first] - decades[arm] for arm in others}
-    return Measured(values, as_points(tables))
+    return Measured(values, tables)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.windows import windows
 from diagnostics import norm_maps
-from findings.measures.at_init import as_points, log_slope
+from findings.measures.at_init import log_slope
 from findings.models import UNSEEN, Case, Cases, Measured
 
 BATCHES = 24  # number of batches by which a fluctuation is measured
@@ -28,22 +28,23 @@ def test_time_identity(cases: Cases) -> Measured:
     """The largest change of a row's logits, in standard deviations of the logits: in evaluation mode instead
     of training mode; alone in the batch instead of among other rows, in training mode; and cut to half the
     row's length."""
-    values: dict[str, float] = {}
-    rows: list[tuple[str, Any, float]] = []
-    for arm in cases.arms:
-        model, (idx, _) = cases[arm].model(), cases[arm].batch()
-        T = idx.shape[1] // 2
-        in_training = model.train()(idx)
-        alone, short = model(idx[:1]), model(idx[:, :T])
-        evaluated = model.eval()(idx)
-        changes = {
-            "evaluation": largest_change(evaluated, in_training),
-            "alone in the batch": largest_change(alone, in_training[:1]),
-            "half of the length": largest_change(short, in_training[:, :T]),
-        }
-        values |= {f"{arm}: {what}": value for what, value in changes.items()}
-        rows += [(arm, what, max(value, 1e-8)) for what, value in changes.items()]
-    return Measured(values, rows)
+    changes = cases.by_arm(logit_changes)
+    values = {f"{arm}: {what}": value for arm in changes for what, value in changes[arm].items()}
+    visible = {arm: {what: max(value, 1e-8) for what, value in changes[arm].items()} for arm in changes}
+    return Measured(values, visible)
+
+
+def logit_changes(case: Case) -> dict[str, float]:
+    model, (idx, _) = case.model(), case.batch()
+    T = idx.shape[1] // 2
+    in_training = model.train()(idx)
+    alone, short = model(idx[:1]), model(idx[:, :T])
+    evaluated = model.eval()(idx)
+    return {
+        "evaluation": largest_change(evaluated, in_training),
+        "alone in the batch": largest_change(alone, in_training[:1]),
+        "half of the length": largest_change(short, in_training[:, :T]),
+    }
 
 
 EPS = 1e-5  # of layernorm and torch_layernorm
@@ -91,7 +92,7 @@ def cancellation(cases: Cases, offsets: list[float]) -> Measured:
             errors["torch_layernorm"][far] / errors["layernorm"][far]
         ),
     }
-    return Measured(values, as_points(errors))
+    return Measured(values, errors)
 
 
 @torch.no_grad()
@@ -129,8 +130,7 @@ def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) 
 
     by_rows = {B: fluctuation(B, lengths[-1]) for B in rows}
     by_length = {T: fluctuation(rows[-1], T) for T in lengths}
-    points = [(f"rows, of {lengths[-1]} time steps", B, y) for B, y in by_rows.items()]
-    points += [(f"time steps, of {rows[-1]} rows", T, y) for T, y in by_length.items()]
+    points = {f"rows, of {lengths[-1]} time steps": by_rows, f"time steps, of {rows[-1]} rows": by_length}
     slopes = {"slope against rows": log_slope(by_rows), "slope against time steps": log_slope(by_length)}
     return Measured(slopes, points)
 
@@ -156,11 +156,10 @@ def batch_fluctuation(cases: Cases, way: str) -> Measured:
     over the norms of the blocks: for batches drawn in a ``way`` of text_batches, and for windows in a row."""
     case = cases["batchnorm"]
     independent = (case.config.train.batch_size * case.config.model.block_size) ** -0.5
-    values, rows = {}, []
+    values, points = {}, {}
     for name, kind in (("fluctuation", way), ("fluctuation of windows in a row", "in a row")):
         fluctuation = fluctuations(case, text_batches(case, kind))
-        relative = {site: y / independent for site, y in fluctuation.items()}
+        points[kind] = relative = {site: y / independent for site, y in fluctuation.items()}
         mean = float(np.mean([relative[site] for site in relative if site != "final"]))
         values[f"{name} / that of independent values"] = mean
-        rows += [(kind, site, y) for site, y in relative.items()]
-    return Measured(values, rows)
+    return Measured(values, points)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from diagnostics import block_effects, norm_maps
 from diagnostics.activations import without_effects
-from findings.measures.at_init import as_points, by_depth, slope, stream_variances
+from findings.measures.at_init import by_depth, slope, stream_variances
 from findings.models import UNSEEN, Case, Cases, Measured
 from training.loss import cross_entropy
 
@@ -21,42 +21,39 @@ def variance_trained(cases: Cases) -> Measured:
     """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
     first half adds, which is 1 for linear growth and more for exponential growth; and the largest variance
     after a block / the smallest."""
-    variance = {arm: stream_variances(cases[arm], cases[arm].windows(WINDOWS)[0]) for arm in cases.arms}
+    variance = cases.by_arm(lambda case: stream_variances(case, case.windows(WINDOWS)[0]))
     values = {}
     for arm, y in variance.items():
         half = len(y) // 2
         values[f"{arm}: second half adds / first half"] = (y[-1] - y[half]) / (y[half] - y[0])
         values[f"{arm}: largest / smallest variance"] = max(y[1:]) / min(y[1:])
-    return Measured(values, as_points({arm: by_depth(y) for arm, y in variance.items()}))
+    return Measured(values, {arm: by_depth(y) for arm, y in variance.items()})
 
 
 def removable_blocks(cases: Cases) -> Measured:
     """The cost of leaving out one block, in nats per token: the mean of the deeper half minus that of the
     shallower half, and the mean of the deeper half."""
-    values, rows = {}, []
-    for arm in cases.arms:
-        case = cases[arm]
-        model, (idx, targets) = case.model().eval(), case.windows(WINDOWS)
-        loss_of = partial(cross_entropy, idx=idx, targets=targets)
-        costs = [*block_effects.skip_costs(model, loss_of)]
-        half = len(costs) // 2
-        values[f"{arm}: deeper − shallower"] = float(np.mean(costs[half:]) - np.mean(costs[:half]))
-        values[f"{arm}: deeper half"] = float(np.mean(costs[half:]))
-        rows += [(arm, i, cost) for i, cost in enumerate(costs, start=1)]
-    return Measured(values, rows)
+    costs, values = cases.by_arm(costs_of_blocks), {}
+    for arm, y in costs.items():
+        half = len(y) // 2
+        values[f"{arm}: deeper − shallower"] = float(np.mean(y[half:]) - np.mean(y[:half]))
+        values[f"{arm}: deeper half"] = float(np.mean(y[half:]))
+    return Measured(values, {arm: by_depth(y, 1) for arm, y in costs.items()})
+
+
+def costs_of_blocks(case: Case) -> list[float]:
+    idx, targets = case.windows(WINDOWS)
+    loss_of = partial(cross_entropy, idx=idx, targets=targets)
+    return [*block_effects.skip_costs(case.model().eval(), loss_of)]
 
 
 def angles_trained(cases: Cases) -> Measured:
     """The angular distance that each block turns the stream: the slope against the block number, without the
     last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
-    values, rows = {}, []
-    for arm in cases.arms:
-        case = cases[arm]
-        stream = block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0])
-        distances = block_effects.angular_distances(stream)
-        values[f"{arm}: slope"] = slope([*range(len(distances) - 1)], distances[:-1])
-        rows += [(arm, i, distance) for i, distance in enumerate(distances, start=1)]
-    return Measured(values, rows)
+    streams = cases.by_arm(lambda case: block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0]))
+    turns = {arm: block_effects.angular_distances(stream) for arm, stream in streams.items()}
+    slopes = {f"{arm}: slope": slope([*range(len(y) - 1)], y[:-1]) for arm, y in turns.items()}
+    return Measured(slopes, {arm: by_depth(y, 1) for arm, y in turns.items()})
 
 
 @torch.no_grad()
@@ -73,9 +70,9 @@ def mode_gap(case: Case, rows: int) -> float:
 def evaluation_gap(cases: Cases, sizes: list[int]) -> Measured:
     """The loss with the statistics of batches of each of ``sizes`` rows minus the loss in evaluation mode; 0
     for a norm that does not use the batch."""
-    gaps = {(arm, rows): mode_gap(cases[arm], rows) for arm in cases.arms for rows in sizes}
-    values = {f"{arm}, {rows} rows: training − evaluation": loss for (arm, rows), loss in gaps.items()}
-    return Measured(values, [(arm, rows, loss) for (arm, rows), loss in gaps.items()])
+    gaps = cases.by_arm(lambda case: {rows: mode_gap(case, rows) for rows in sizes})
+    values = {f"{arm}, {rows} rows: training − evaluation": gaps[arm][rows] for arm in gaps for rows in sizes}
+    return Measured(values, gaps)
 
 
 def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
@@ -87,7 +84,7 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
     """
     case, random = cases["dyt"], np.random.default_rng(cases.seed)
     sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
-    over_time, rows, last = [], [], []
+    over_time, points, last = [], {}, []
     for site in sites:
         steps, alpha = case.run.curve(f"norm.alpha/{site}")
         evenly = steps % case.config.stats.every == 0  # the first steps are logged more often
@@ -95,7 +92,7 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
         alpha = random.permutation(alpha) if shuffled else alpha
         over_time.append(correlation(alpha, inverse))
         last.append((alpha[-1], inverse[-1]))
-        rows += [(site, float(x), float(y)) for x, y in zip(inverse, alpha, strict=True)]
+        points[site] = [*zip(inverse.tolist(), alpha.tolist(), strict=True)]
     alphas, inverses = np.array(last).T
     alphas = random.permutation(alphas) if shuffled else alphas
     values = {
@@ -103,7 +100,7 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
         "over the norms: correlation": correlation(alphas, inverses),
         "loss of dyt": case.loss(),
     }
-    return Measured(values, rows)
+    return Measured(values, points)
 
 
 def correlation(x: Numbers, y: Numbers) -> float:
@@ -114,10 +111,8 @@ def correlation(x: Numbers, y: Numbers) -> float:
 def s_shaped_maps(cases: Cases) -> Measured:
     """R² of a tanh fitted to a norm's map minus R² of a straight line, averaged over the norms of a block: in
     the last block, and in the last block minus the first."""
-    values, rows = {}, []
-    for arm in cases.arms:
-        case = cases[arm]
-        maps = norm_maps.maps(case.model().eval(), case.windows(WINDOWS)[0])
+    values, points = {}, {}
+    for arm, maps in cases.by_arm(lambda c: norm_maps.maps(c.model().eval(), c.windows(WINDOWS)[0])).items():
         gains = {
             site: norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) for site, (x, y) in maps.items()
         }
@@ -128,9 +123,7 @@ def s_shaped_maps(cases: Cases) -> Measured:
         for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
             if site in maps:
                 x, y = maps[site]
-                x, y = (t.flatten()[:: max(1, t.numel() // 150)] for t in (x / x.square().mean().sqrt(), y))
-                rows += [
-                    (f"{arm}, {site}", round(a, 3), round(b, 3))
-                    for a, b in zip(x.tolist(), y.tolist(), strict=True)
-                ]
-    return Measured(values, rows)
+                numbers = (x / x.square().mean().sqrt(), y)
+                thinned = (t.flatten()[:: max(1, t.numel() // 150)].tolist() for t in numbers)
+                points[f"{arm}, {site}"] = [(round(a, 3), round(b, 3)) for a, b in zip(*thinned, strict=True)]
+    return Measured(values, points)
