@@ -46,7 +46,7 @@ class Activations:
 
     def __enter__(self) -> dict[str, Tensor]:
         self.values = {}
-        self.on_output("embed", lambda _, embedded: embedded.requires_grad_())  # gradients end here
+        self.after("embed", lambda _, embedded: embedded.requires_grad_())  # gradients end here
         self.watch_stream("embed", "embed")
         for i in range(len(self.modules["blocks"])):
             self.watch_block(f"{i:02d}", f"blocks.{i}")
@@ -69,12 +69,9 @@ class Activations:
             self.record(f"attn.entropy/{site}.attn", statistics.entropy, q, k)
             self.record(f"attn.max_logit/{site}.attn", statistics.max_logit, q, k)
 
-        def activated(units: Tensor) -> None:
-            self.record(f"mlp.dead/{site}.mlp", statistics.dead, units)
-
-        self.on_input(f"{name}.attn.branch.attend", attend)
-        self.on_input(f"{name}.mlp.branch.proj", activated)
-        self.on_output(name, lambda x, y: self.record(f"act.cosine/{site}", statistics.cosine, x, y))
+        self.before(f"{name}.attn.branch.attend", attend)
+        self.before(f"{name}.mlp.branch.proj", partial(self.record, f"mlp.dead/{site}.mlp", statistics.dead))
+        self.after(name, partial(self.record, f"act.cosine/{site}", statistics.cosine))
 
     def watch_residual(self, site: str, name: str) -> None:
         """Watch x ← post(a·x + b·out(f(c·pre(x)))), in which a·x is computed first."""
@@ -85,30 +82,30 @@ class Activations:
                 self.record(f"act.ratio/{site}.branch", statistics.ratio, branch, skips.pop())
             self.watch_tensor(f"{site}.branch", branch)
 
-        self.on_output(f"{name}.a", lambda _, ax: skips.append(ax))
-        self.on_output(f"{name}.b", add)
+        self.after(f"{name}.a", lambda _, ax: skips.append(ax))
+        self.after(f"{name}.b", add)
         for slot in ("pre", "out", "post"):
-            self.watch_norm(f"{site}.{slot}", f"{name}.{slot}")
             if not isinstance(self.modules.get(f"{name}.{slot}"), nn.Identity):
-                self.on_input(f"{name}.{slot}", partial(self.watch_tensor, f"{site}.{slot}.in"))
-                self.on_output(f"{name}.{slot}", partial(self.watch_output, f"{site}.{slot}.out"))
+                self.watch_slot(f"{site}.{slot}", f"{name}.{slot}")
         self.watch_stream(site, name)
 
+    def watch_slot(self, site: str, name: str) -> None:
+        self.watch_norm(site, name)
+        self.before(name, partial(self.watch_tensor, f"{site}.in"))
+        self.after(name, lambda _, y: self.watch_tensor(f"{site}.out", y))
+
     def watch_stream(self, site: str, name: str) -> None:
-        self.on_output(name, partial(self.watch_output, site))
+        self.after(name, lambda _, x: self.watch_tensor(site, x))
         if self.histograms:
-            metric = f"hist.act/{site}"
-            self.on_output(name, lambda _, x: self.record(metric, statistics.histogram, x, always=True))
+            self.after(name, lambda _, x: self.record(f"hist.act/{site}", statistics.histogram, x))
 
     def watch_norm(self, site: str, name: str) -> None:
         def internals(x: Tensor) -> None:
-            for statistic, internal in statistics.NORM_INTERNALS.items():
-                self.record(f"norm.{statistic}/{site}", internal, self.modules[name], x)
+            for statistic, (function, names) in statistics.NORM_INTERNALS.items():
+                if tensors := statistics.tensors_of(self.modules[name], names, x):
+                    self.record(f"norm.{statistic}/{site}", function, x, *tensors)
 
-        self.on_input(name, internals)
-
-    def watch_output(self, site: str, _: Tensor, output: Tensor) -> None:
-        self.watch_tensor(site, output)
+        self.before(name, internals)
 
     def watch_tensor(self, site: str, x: Tensor) -> None:
         for name, moment in statistics.MOMENTS.items():
@@ -117,30 +114,22 @@ class Activations:
             x.register_hook(lambda gradient: self.record(f"grad.rms/{site}", statistics.rms, gradient))
 
     @torch.no_grad()
-    def record(
-        self, name: str, statistic: Callable[..., Tensor | None], *args: Any, always: bool = False
-    ) -> None:
-        if not (always or self.wanted(name)):
-            return
-        with torch.autocast(self.device_type, enabled=False):  # it would compute q·k in bf16
-            value = statistic(*(x.float() if isinstance(x, Tensor) else x for x in args))
-        if value is not None:
-            self.values[name] = value
+    def record(self, name: str, statistic: Callable[..., Tensor], *tensors: Tensor) -> None:
+        if self.wanted(name) or name.startswith("hist."):
+            with torch.autocast(self.device_type, enabled=False):  # it would compute q·k in bf16
+                self.values[name] = statistic(*(x.float() for x in tensors))
 
-    def on_input(self, name: str, callback: Callable[..., object]) -> None:
+    def before(self, name: str, callback: Callable[..., None]) -> None:
         """Call ``callback(*inputs)`` before the forward of the module ``name``, if it exists."""
-
-        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            callback(*args)
-
         if name in self.modules:
-            self.hooks.append(self.modules[name].register_forward_pre_hook(hook))
+            hook = self.modules[name].register_forward_pre_hook(lambda _, inputs: callback(*inputs))
+            self.hooks.append(hook)
 
-    def on_output(self, name: str, callback: Callable[[Tensor, Tensor], object]) -> None:
+    def after(self, name: str, callback: Callable[[Tensor, Tensor], object]) -> None:
         """Call ``callback(input, output)`` after the forward of the module ``name``, if it exists."""
 
-        def hook(_: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
-            callback(args[0], output)
+        def hook(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+            callback(inputs[0], output)
 
         if name in self.modules:
             self.hooks.append(self.modules[name].register_forward_hook(hook))

@@ -15,14 +15,9 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-# the keys of statistics.MOMENTS, as tests/diagnostics/test_metric_names.py verifies
+# the keys of statistics.MOMENTS and NORM_INTERNALS, as tests/diagnostics/test_metric_names.py verifies
 MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
-STATISTICS = (
-    *(f"act.{moment}" for moment in MOMENTS),
-    *("act.ratio", "act.cosine", "attn.entropy", "attn.max_logit", "mlp.dead"),
-    *("norm.gain", "norm.alpha", "norm.mean_gap", "norm.std_gap", "norm.saturation"),
-    *("grad.rms", "grad.norm", "weight.norm", "update.ratio"),
-)
+NORM_INTERNALS = ("gain", "alpha", "mean_gap", "std_gap", "saturation")
 
 
 @lru_cache(1)
@@ -33,20 +28,28 @@ def sites(n_layer: int) -> dict[str, list[str]]:
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
     norms = [f"{stream}.{slot}" for stream in streams for slot in ("pre", "out", "post")]
     branches = [f"{stream}.branch" for stream in streams]
-    sides = [f"{norm}.{side}" for norm in norms for side in ("in", "out")]
-    tensors = ["embed", "final", *streams, *branches, *sides]
-    by_statistic = {f"act.{moment}": tensors for moment in MOMENTS} | {
+    tensors = [
+        "embed",
+        "final",
+        *streams,
+        *branches,
+        *(f"{n}.{side}" for n in norms for side in ("in", "out")),
+    ]
+    attentions, mlps = streams[::2], streams[1::2]
+    return {
+        **{f"act.{moment}": tensors for moment in MOMENTS},
         "act.ratio": branches,
         "act.cosine": blocks,
-        "mlp.dead": [f"{block}.mlp" for block in blocks],
+        "attn.entropy": attentions,
+        "attn.max_logit": attentions,
+        "mlp.dead": mlps,
+        **{f"norm.{internal}": [*norms, "final"] for internal in NORM_INTERNALS},
         "grad.rms": tensors,
+        **{name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")},
     }
-    by_statistic |= {
-        name: [f"{block}.attn" for block in blocks] for name in STATISTICS if name.startswith("attn.")
-    }
-    by_statistic |= {name: [*norms, "final"] for name in STATISTICS if name.startswith("norm.")}
-    by_statistic |= {name: ["embed", *blocks] for name in ("grad.norm", "weight.norm", "update.ratio")}
-    return {name: by_statistic[name] for name in STATISTICS}
+
+
+STATISTICS = tuple(sites(0))
 
 
 def all_names(n_layer: int) -> list[str]:

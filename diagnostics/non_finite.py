@@ -6,6 +6,7 @@ The search follows the order of computation: forward, then backward.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,15 +37,12 @@ def first_non_finite(
             return name
     places: list[str] = []
 
-    def hook_of(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: Any, output: Any) -> None:
-            if not places and isinstance(output, Tensor) and not output.isfinite().all():
-                places.append(name)
-
-        return hook
+    def check(name: str, _: nn.Module, args: Any, output: Any) -> None:
+        if not places and isinstance(output, Tensor) and not output.isfinite().all():
+            places.append(name)
 
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with forward_hooks((module, hook_of(name)) for name, module in model.named_modules() if name):
+    with forward_hooks((module, partial(check, name)) for name, module in model.named_modules() if name):
         loss = loss_of(lambda idx: functional_call(model, buffers, (idx,)))
     in_forward = places[0] if places else None if loss.isfinite() else "the loss"
     if in_forward := agree(in_forward):

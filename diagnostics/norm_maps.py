@@ -4,7 +4,7 @@ figure 2). LayerNorm's map is S-shaped although LayerNorm is linear for each tok
 python -m scripts.blocks runs/NAME draws the maps of a trained model.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,15 +36,12 @@ def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     between channels, which would blur the map."""
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def hook_of(site: str) -> Callable[..., None]:
-        def hook(norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
-            weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-            y = y if bias is None else y - bias
-            pairs[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
+    def keep(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
+        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+        y = y if bias is None else y - bias
+        pairs[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
 
-        return hook
-
-    with forward_hooks((norm, hook_of(site)) for site, norm in norms(model).items()):
+    with forward_hooks((norm, partial(keep, site)) for site, norm in norms(model).items()):
         model(idx)
     return pairs
 

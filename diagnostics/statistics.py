@@ -6,6 +6,7 @@ together, each has an equal share of the batch, and every rank gets the result f
 
 import math
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -108,52 +109,43 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
     return all_reduce(visible.max() if visible.numel() else no_logit, ReduceOp.MAX)
 
 
-# Functions of a norm and its input. None if the norm lacks the tensor, or has another tensor of that name.
+def mean_size(x: Tensor, parameter: Tensor) -> Tensor:
+    """Mean |parameter| of a norm with the input x: its weight, or the α of DyT's tanh(αx)."""
+    return parameter.abs().mean()
 
 
-def per_channel(norm: nn.Module, name: str, x: Tensor) -> Tensor | None:
-    """Return the norm's tensor ``name`` if it is a scalar or has one number per channel of x (B, T, C)."""
-    value = getattr(norm, name, None)
-    fits = isinstance(value, Tensor) and value.shape in ((), (1,), x.shape[-1:])
-    return value if fits else None
-
-
-def gain(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """Mean |weight|."""
-    weight = per_channel(norm, "weight", x)
-    return None if weight is None else weight.abs().mean()
-
-
-def alpha(norm: nn.Module, x: Tensor) -> Tensor | None:
-    """Mean |α|, for example DyT's in tanh(αx)."""
-    value = per_channel(norm, "alpha", x)
-    return None if value is None else value.abs().mean()
-
-
-def mean_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
+def mean_gap(x: Tensor, running_mean: Tensor, running_var: Tensor) -> Tensor:
     """Root mean square over channels of (batch mean − running mean) / running standard deviation."""
-    running, var = (per_channel(norm, name, x) for name in ("running_mean", "running_var"))
-    return None if running is None or var is None else rms((mean(x, (0, 1)) - running) / var.sqrt())
+    return rms((mean(x, (0, 1)) - running_mean) / running_var.sqrt())
 
 
-def std_gap(norm: nn.Module, x: Tensor) -> Tensor | None:
+def std_gap(x: Tensor, running_var: Tensor) -> Tensor:
     """Root mean square over channels of ln(batch standard deviation / running standard deviation)."""
-    var = per_channel(norm, "running_var", x)
-    if var is None:
-        return None
     batch = mean((x - mean(x, (0, 1))).square(), (0, 1))
-    return rms(0.5 * (batch / var).log())
+    return rms(0.5 * (batch / running_var).log())
 
 
-def saturation(norm: nn.Module, x: Tensor) -> Tensor | None:
+def saturation(x: Tensor, alpha: Tensor) -> Tensor:
     """Share of inputs with |αx| > 2, for norms with an α, as DyT's tanh(αx)."""
-    value = per_channel(norm, "alpha", x)
-    return None if value is None else mean(((value * x).abs() > SATURATED).float())
+    return mean(((alpha * x).abs() > SATURATED).float())
 
 
-NORM_INTERNALS: dict[str, Callable[[nn.Module, Tensor], Tensor | None]] = {
-    internal.__name__: internal for internal in (gain, alpha, mean_gap, std_gap, saturation)
+# name -> the function of a norm's input, and the names of the norm's tensors that it takes as well
+NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "gain": (mean_size, ("weight",)),
+    "alpha": (mean_size, ("alpha",)),
+    "mean_gap": (mean_gap, ("running_mean", "running_var")),
+    "std_gap": (std_gap, ("running_var",)),
+    "saturation": (saturation, ("alpha",)),
 }
+
+
+def tensors_of(norm: nn.Module, names: tuple[str, ...], x: Tensor) -> list[Tensor] | None:
+    """Return the norm's tensors of these names; None if one is missing, or is neither a scalar nor has one
+    number per channel of x (B, T, C), and so has another meaning."""
+    tensors: list[Any] = [getattr(norm, name, None) for name in names]
+    shapes = ((), (1,), x.shape[-1:])
+    return tensors if all(isinstance(t, Tensor) and t.shape in shapes for t in tensors) else None
 
 
 def histogram(x: Tensor) -> Tensor:
@@ -173,18 +165,13 @@ def histogram(x: Tensor) -> Tensor:
 def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
     """Return plain numbers, copied from the device at once. A histogram, the only value that is not 0-d,
     becomes a dict of low, high, nonfinite and counts."""
-    numbers = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
-    plain: dict[str, Any] = {}
+    flat = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
+    numbers, plain = iter(flat), dict[str, Any]()
     for name, value in values.items():
-        head, numbers = numbers[: value.numel()], numbers[value.numel() :]
-        if value.ndim:
-            low, high, nonfinite, *counts = head
-            plain[name] = {
-                "low": low,
-                "high": high,
-                "nonfinite": int(nonfinite),
-                "counts": [*map(int, counts)],
-            }
-        else:
-            plain[name] = head[0]
+        if value.ndim == 0:
+            plain[name] = next(numbers)
+            continue
+        low, high, *counts = islice(numbers, value.numel())
+        nonfinite, *counts = map(int, counts)
+        plain[name] = {"low": low, "high": high, "nonfinite": nonfinite, "counts": counts}
     return plain

@@ -93,10 +93,10 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
     try:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, temporary, metadata={"normgpt": text, "sha256": BLANK})
+        at, _, computed = digest(temporary)
         with temporary.open("r+b") as file:
-            at = digest_offset(file.read(header_length(temporary)))
             file.seek(at)
-            file.write(digest(temporary, at).encode())
+            file.write(computed.encode())
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors makes it readable by the owner only
@@ -128,12 +128,10 @@ def load(path: Path) -> Checkpoint:
         )
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
     try:
-        with path.open("rb") as file:
-            header = file.read(header_length(path))
-        at = digest_offset(header)
+        _, stored, computed = digest(path)
+        if stored != computed:
+            raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
-            if header[at : at + 64].decode() != digest(path, at):
-                raise ValueError("the SHA-256 differs")
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
     except OSError as error:
@@ -186,20 +184,13 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
     return checkpoint
 
 
-def digest_offset(header: bytes) -> int:
-    """Return the offset of the 64 digits of the SHA-256 in a file that begins with ``header``."""
-    match = re.search(rb'"sha256":"[0-9a-f]{64}"', header)
-    if match is None:
-        raise ValueError("no SHA-256 in the header")
-    return match.start() + len('"sha256":"')
-
-
-def digest(path: Path, at: int) -> str:
-    """Return the SHA-256 of a file, computed with 64 zeros in place of its digits, which begin at ``at``."""
-    total = hashlib.sha256()
+def digest(path: Path) -> tuple[int, str, str]:
+    """Return the offset of the 64 digits of the SHA-256 in a checkpoint, these digits, and the SHA-256
+    computed with zeros in their place. Raises ValueError if there are none."""
     with path.open("rb") as file:
-        total.update(file.read(at) + BLANK.encode())
-        file.seek(at + 64)
-        while chunk := file.read(2**20):
-            total.update(chunk)
-    return total.hexdigest()
+        header = file.read(header_length(path))
+        match = re.search(rb'"sha256":"([0-9a-f]{64})"', header)
+        if match is None:
+            raise ValueError("no SHA-256 in the header")
+        begun = hashlib.sha256(header[: match.start(1)] + BLANK.encode() + header[match.end(1) :])
+        return match.start(1), match[1].decode(), hashlib.file_digest(file, lambda: begun).hexdigest()

@@ -61,20 +61,17 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     old, new = before.get("packages", {}), now["packages"]
     changes += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]
     files = changed_code(before)
-    return changes + ([f"changed code: {shorten(files)}"] if files else [])
+    return changes + ([f"changed code: {files}"] if files else [])
 
 
-def shorten(names: list[str]) -> str:
-    """Return the first names of a list, and how many more there are."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
-
-
-def changed_code(before: dict[str, Any]) -> list[str]:
-    """Return the files of the project that have changed since the environment ``before``."""
+def changed_code(before: dict[str, Any]) -> str:
+    """Return the files of the project that have changed since the environment ``before``: the first names,
+    and how many more there are; "" for none."""
     now = code()
     old = before.get("code", now)
-    return sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
+    names = sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def machine() -> dict[str, Any]:

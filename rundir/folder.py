@@ -144,24 +144,18 @@ class Run:
     ) -> None:
         """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
         its best evaluation so far. Raises ConfigError if the folder cannot be written."""
-        if not self.writes:
-            self.status |= {
-                "step": step,
-                "saved": step or None,
-                "best": best,
-            }  # every rank saves
-            return
-        before = read_json(self.folder / "environment.json")
-        earlier = before.pop("earlier", [])  # environments of the run's earlier processes
-        status = read_status(self.folder)
+        before, status = read_json(self.folder / "environment.json"), read_status(self.folder)
+        earlier = before.pop("earlier", []) if step else []  # environments of the run's earlier processes
         if step and (changes := differences(before, environment)):
             earlier.append(before)
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:
-            earlier = []
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
+        self.status |= {"step": step, "saved": step or None, "best": best}  # every rank saves
+        if not self.writes:
+            return
         try:
-            self.write_status(step=step, saved=step or None, best=best)
+            self.write_status()
             self.remove_leftovers(keep_checkpoints=step > 0)
             resolved = self.config.model_dump(by_alias=True)
             settings = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)

@@ -1,10 +1,12 @@
 """Write the model card (Mitchell et al. 2019) of an exported model from the files of its run."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, FileSystemLoader
 
-from cli.schema import RunConfig
 from data import tokenizers
 from diagnostics import causality
 from rundir.checkpoint_file import Checkpoint, Meta
@@ -16,16 +18,23 @@ OF_MODEL = {"model", "norm", "placement"}
 SETTINGS = OF_MODEL | {"seed", "precision", "optim", "schedule", "train"}
 OF_DATA = {"corpus", "tokenizer", "val_fraction"}
 
-USES = {
-    "hf": """\
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForCausalLM.from_pretrained(".")
-prompt = tokenizer({start!r}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**prompt, max_new_tokens={steps})[0]))
-```""",
-    "safetensors": "```sh\npython sample.py checkpoint=model.safetensors\n```",
+def cell(text: str) -> str:
+    """Return text for a cell of the card's table."""
+    return escaped(text).replace("|", "/")
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=False,  # it is Markdown
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {
+    "cell": cell,
+    "digits": "{:,}".format,
+    "yaml": partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=10**6),
 }
 
 
@@ -43,54 +52,24 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
     """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of ``run_files``,
     with a certificate."""
     config = meta.config
-    untrained = config.init_from is not None and not meta.step
-    train_tokens = files["environment"].get("data", {}).get("train_tokens")
-    counted = f", {train_tokens:,} tokens for training" if train_tokens is not None else ""
-    name = escaped(meta.run).replace("`", "'")
-    rows = {
-        "model": f"{config.model.n_layer} blocks of {config.model.n_embd} channels, {parameters:,} "
-        f"parameters; {config.chosen()}",
-        "trained": training_summary(config, meta.step),
-        "text": f"{config.data.corpus}, tokenizer {config.data.tokenizer}{counted}",
-        **losses(files["status"]),
-        "looks at": causality.describe(files["certificate"], "this model").removeprefix("causality: "),
-    }
-    if untrained:
-        del rows["text"]
-    table = "\n".join(f"| {key} | {escaped(str(value)).replace('|', '/')} |" for key, value in rows.items())
-    start = tokenizers.from_spec(meta.tokenizer).start
-    use = USES[form].format(start=start, steps=min(50, config.model.block_size - 1))
-    header = {"library_name": "transformers"} if form == "hf" else {}
-    front = yaml.safe_dump(
-        header | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]}
-    )
-    settings = config.model_dump(by_alias=True, include=OF_MODEL if untrained else SETTINGS)
-    if not untrained:
+    is_trained = not config.init_from or meta.step > 0
+    settings = config.model_dump(by_alias=True, include=SETTINGS if is_trained else OF_MODEL)
+    if is_trained:
         settings["data"] = config.data.model_dump(include=OF_DATA)
-    listed = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=10**6)
-    return (
-        f"---\n{front}---\n# `{name}`\n\nA GPT made with normgpt, where normalization is a choice.\n\n"
-        f"| | |\n|---|---|\n{table}\n\n## Use\n\n{use}\n\n"
-        f"## Settings\n\n```yaml\n{listed}```\n"
+    front = {"library_name": "transformers"} if form == "hf" else {}
+    return TEMPLATES.get_template("model_card.md").render(
+        front=front | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]},
+        name=escaped(meta.run).replace("`", "'"),
+        config=config,
+        parameters=parameters,
+        step=meta.step,
+        tokens=meta.step * config.train.batch_size * config.model.block_size,
+        weights=config.init_from,
+        train_tokens=files["environment"].get("data", {}).get("train_tokens"),
+        status=files["status"],
+        causality=causality.describe(files["certificate"], "this model").removeprefix("causality: "),
+        form=form,
+        start=repr(tokenizers.from_spec(meta.tokenizer).start),
+        max_new_tokens=min(50, config.model.block_size - 1),
+        settings=settings,
     )
-
-
-def training_summary(config: RunConfig, step: int) -> str:
-    weights = f"the weights of {config.init_from}" if config.init_from else ""
-    if not step:
-        return f"not by normgpt: these are {weights}" if weights else "not yet"
-    tokens = step * config.train.batch_size * config.model.block_size
-    start = f", from {weights}" if weights else ""
-    return f"{step:,} of {config.train.steps:,} steps, {tokens:,} tokens{start}; seed {config.seed}"
-
-
-def losses(status: dict[str, Any]) -> dict[str, str]:
-    """Return the card's rows about the validation losses that the run has measured."""
-    best, rows = status.get("best"), {}
-    if status.get("final") is not None:
-        rows["val/full_loss"] = f"{status['final']:.4f} nats per token, the whole split, at the last step"
-    if best:
-        rows["best val/loss"] = f"{best['val/loss']:.4f} nats per token, at step {best['step']:,}"
-    if status.get("state") == "diverged":
-        rows["diverged"] = str(status.get("reason"))
-    return rows

@@ -4,7 +4,7 @@ import math
 import shlex
 from pathlib import Path
 
-from rundir.environment import changed_code, shorten
+from rundir.environment import changed_code
 from rundir.folder import leaks, read_status
 from rundir.run_files import read_json
 
@@ -17,7 +17,7 @@ def report(folder: Path, already: bool = False) -> float:
     if already:
         again = "; nothing left to do (fresh=true starts over)"
         if changed := changed_code(read_json(folder / "environment.json")):
-            again += f"; code changed since: {shorten(changed)}"
+            again += f"; code changed since: {changed}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){again}")
         return math.inf

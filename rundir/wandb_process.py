@@ -4,13 +4,15 @@ wandb may hang, raise in the middle of a log, ask questions, and take seconds to
 disturb the process that trains, which only writes metrics.jsonl. A killed run is copied up to its last row,
 and each run of a sweep is a separate wandb run, even after a failed run.
 
-Standard input: one JSON line, ``job_at_start`` of rundir/wandb_sink.py; when the run has ended a second one,
-``job_at_end``, or the end of the input. Standard output: lines for the user.
+Standard input: one JSON line, the job of rundir/wandb_sink.py; it is closed when the run has ended. Standard
+output: lines for the user.
 """
 
 import contextlib
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
+UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
 FLUSH = 2.0  # seconds between wandb's writes: as much is lost if wandb is killed
 SETTINGS = {
     "silent": True,
@@ -53,15 +56,30 @@ def main() -> None:
         os._exit(1)  # wandb's clean-up at exit could hang
 
 
+def status_of(job: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(Path(job["folder"], "status.json").read_text(encoding="utf-8")))
+
+
+def final_checkpoint(job: dict[str, Any]) -> Path | None:
+    """Return the checkpoint to upload: the last one of a finished run, if the user wants that."""
+    return Path(job["checkpoint"]) if job["checkpoint"] and status_of(job)["state"] == "finished" else None
+
+
+def finish_seconds(job: dict[str, Any]) -> int:
+    """Return how long wandb may take after the end of the run."""
+    file = final_checkpoint(job)
+    size = file.stat().st_size if file and file.is_file() else 0
+    return int(job["finish_seconds"]) + math.ceil(size / UPLOAD_RATE)
+
+
 def wait_for_end(job: dict[str, Any], ended: threading.Event) -> None:
     """Set ``ended`` when the run has ended, and end this process if wandb then takes too long."""
-    with contextlib.suppress(ValueError):  # a killed run writes no second line
-        job |= json.loads(sys.stdin.read())
+    sys.stdin.read()
     ended.set()
-    time.sleep(job["finish_seconds"])
-    checkpoint = ", and the checkpoint with wandb artifact put" if job["artifact"] else ""
+    time.sleep(seconds := finish_seconds(job))
+    checkpoint = ", and the checkpoint with wandb artifact put" if final_checkpoint(job) else ""
     say(
-        f"gave up {job['finish_seconds']} s after the end; metrics.jsonl has every row; "
+        f"gave up {seconds} s after the end; metrics.jsonl has every row; "
         f"upload the rest with wandb sync{checkpoint}"
     )
     os._exit(1)
@@ -75,8 +93,7 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
     run.define_metric("tokens")
     run.define_metric("*", step_metric="step")
     run.define_metric("val/*", step_metric="tokens")
-    folder = Path(job["folder"])
-    with (folder / "metrics.jsonl").open("rb") as file:
+    with Path(job["folder"], "metrics.jsonl").open("rb") as file:
         file.seek(job["offset"])
         marked, mark = time.monotonic(), job["offset"]
         last_pass = False
@@ -91,25 +108,27 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             for line in complete.splitlines():
                 row = json.loads(line)
                 run.log(wandb_row(row), step=row["step"], commit=True)
-        status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+        status = status_of(job)
         run.summary["state"] = status["state"]
         for key, value in (status["best"] or {}).items():  # wandb's minimum is NaN after one NaN
             run.summary[f"best/{key}"] = value
-        if job["artifact"]:
-            upload(run, **job["artifact"])
+        if checkpoint := final_checkpoint(job):
+            losses = {"val/full_loss": status["final"], "best": status["best"]}
+            upload(run, checkpoint, {"step": status["step"], "leaks": job["leaks"]} | losses)
         run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
         remember(job, file.tell())
 
 
-def upload(run: Any, file: str, name: str, metadata: dict[str, Any]) -> None:
+def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
     """Upload a checkpoint; a failure is only reported."""
     import wandb
 
     try:
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # allowed; ends in the hash
         artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb makes
         # copies in ~/.local/share/wandb, where an offline run's stays for good, and in ~/.cache/wandb.
-        artifact.add_file(file, policy="immutable", skip_cache=True)
+        artifact.add_file(str(file), policy="immutable", skip_cache=True)
         logged = run.log_artifact(artifact, aliases=["final"])
         if not run.offline:
             logged.wait()  # raises if the upload has failed

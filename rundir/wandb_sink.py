@@ -3,9 +3,7 @@ end."""
 
 import importlib.util
 import json
-import math
 import os
-import re
 import secrets
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from typing import Any
 from cli.schema import RunConfig
 from rundir import wandb_process
 from rundir.checkpoint_file import path_of
-from rundir.folder import leaks, read_status
+from rundir.folder import leaks
 from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import write_atomically
@@ -26,7 +24,6 @@ from system.os_compat import SIGNALS
 
 CONNECT_SECONDS = 8  # limit on the answer of wandb's server
 FINISH_SECONDS = 15  # limit on wandb after the end of a run, without the upload of a checkpoint
-UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
 WITHOUT = "training continues without wandb, metrics.jsonl has every row"
 MODES = ("auto", "online", "offline", "disabled")
 
@@ -54,11 +51,11 @@ def wandb_mode(config: RunConfig) -> str:
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
     """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written; at the end,
-    wait for the process as long as ``job_at_end`` says. ``step`` 0 starts a new wandb run."""
+    wait a limited time for the process. ``step`` 0 starts a new wandb run."""
     if mode == "disabled":
         yield
         return
-    job = job_at_start(config, folder, group, step) | {"mode": mode}
+    job = job_of(config, folder, group, step) | {"mode": mode}
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", wandb_process.__file__],
@@ -82,17 +79,13 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             child.stdin.flush()
         yield
     finally:
-        end = job_at_end(config, folder)
         with suppress(OSError):
-            child.stdin.write(json.dumps(end))
             child.stdin.close()  # tells the child that the run has ended
         relay.join(2)
         if relay.is_alive():
-            seconds = f"{end['finish_seconds']} s at most"
-            if end["artifact"]:
-                seconds += f": the checkpoint at {UPLOAD_RATE / 1e6:g} MB/s, and {FINISH_SECONDS}"
-            print(f"wandb: waiting for it, {seconds}", flush=True)
-            relay.join(end["finish_seconds"])
+            seconds = wandb_process.finish_seconds(job)
+            print(f"wandb: waiting for it, {seconds} s at most", flush=True)
+            relay.join(seconds)
             child.kill()
             relay.join()
 
@@ -108,7 +101,7 @@ def print_lines(child: "subprocess.Popen[str]") -> None:
             print(f"wandb: its process was killed; {WITHOUT}", flush=True)
 
 
-def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
+def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, Any]:
     """Return the input of wandb_process.py; ``init`` has the arguments of wandb.init. The run's wandb.json
     stores the id of the wandb run and how many bytes of metrics.jsonl were copied."""
     # a new id for each start from step 0: wandb's server accepts each step of an id only once
@@ -117,13 +110,15 @@ def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict
     write_atomically(folder / "wandb.json", json.dumps(known))
     settings = config.wandb
     certificate = read_json(folder / "certificate.json")
+    last = path_of(folder / "checkpoints", config.train.steps)
     return {
         "pid": os.getpid(),
         "signals": [*map(int, SIGNALS)],
         "connect_seconds": CONNECT_SECONDS,
         "finish_seconds": FINISH_SECONDS,
-        "artifact": None,
         "folder": str(folder.resolve()),
+        "checkpoint": str(last.absolute()) if settings.artifact else None,
+        "leaks": leaks(folder),
         "offset": min(known["copied"], (folder / "metrics.jsonl").stat().st_size),
         "init": {
             "id": known["id"],
@@ -137,19 +132,3 @@ def job_at_start(config: RunConfig, folder: Path, group: str, step: int) -> dict
             "config": config.model_dump(by_alias=True) | {"certificate": certificate},
         },
     }
-
-
-def job_at_end(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Return the artifact to upload, the last checkpoint of a finished run, and the seconds that wandb may
-    take to finish."""
-    status = read_status(folder)
-    if not config.wandb.artifact or status.get("state") != "finished":
-        return {"finish_seconds": FINISH_SECONDS, "artifact": None}
-    file, size = path_of(folder / "checkpoints", config.train.steps), 0
-    with suppress(OSError):  # wandb_process.py reports it
-        size = file.stat().st_size
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name)[-128:]  # allowed by wandb; ends in the hash
-    losses = {"val/full_loss": status.get("final"), "best": status.get("best")}
-    metadata = {"step": config.train.steps, "leaks": leaks(folder)} | losses
-    artifact = {"file": str(file.absolute()), "name": name, "metadata": metadata}
-    return {"finish_seconds": FINISH_SECONDS + math.ceil(size / UPLOAD_RATE), "artifact": artifact}

@@ -56,7 +56,7 @@ class Sweep:
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
-        self.prepared: dict[str, Prepared | ConfigError | DataError] = {}
+        self.prepared: dict[Any, Prepared] = {}  # by what determines the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
         """Run the jobs whose runs had not ended before. Return all jobs."""
@@ -116,16 +116,10 @@ class Sweep:
             job.error = str(error)
 
     def data(self, config: RunConfig) -> Prepared:
-        key = f"{config.init_from} {config.data.model_dump_json()}"
+        key = config.init_from, config.data
         if key not in self.prepared:
-            try:
-                self.prepared[key] = tokens_of(config)
-            except (ConfigError, DataError) as error:
-                self.prepared[key] = error
-        data = self.prepared[key]
-        if isinstance(data, Exception):
-            raise data
-        return data
+            self.prepared[key] = tokens_of(config)
+        return self.prepared[key]
 
     def estimate(self, todo: list[Job]) -> str:
         """Return the estimated time of all jobs, from the pace of the first job."""

@@ -6,15 +6,14 @@ import reprlib
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 
 from system.errors import ConfigError
 
 OTHER_PROGRAMS = {"finding": "a finding is measured by python -m findings NAME"}  # their config groups
 KEY_LENGTH = 100  # characters printed of each part of a key
-PATTERNS = {  # key -> what the error says that its string should be
-    "device": "auto, cpu, mps, cuda or cuda:N",
-    "wandb.project": "1 to 128 characters without / \\ # ? % :",
+PATTERNS = {  # key -> what the error says of its string
+    "device": "it should be auto, cpu, mps, cuda or cuda:N",
+    "wandb.project": "it should be 1 to 128 characters without / \\ # ? % :",
 }
 
 
@@ -36,7 +35,10 @@ def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
 def error_line(kind: type[BaseModel], error: ValidationError) -> str:
     """Return pydantic's first error as one line: key, what is wrong, what to do."""
     first = error.errors()[0]
-    key = ".".join(str(part)[:KEY_LENGTH] for part in first["loc"] if part not in tags(kind))
+    location = list(first["loc"])
+    if location and location[0] in kind.model_fields and kind.model_fields[str(location[0])].discriminator:
+        del location[1:2]  # pydantic names the chosen model, such as "adamw", which is not a key
+    key = ".".join(str(part)[:KEY_LENGTH] for part in location)
     if first["type"] == "union_tag_invalid":
         return f"{key}.kind: expected one of {first['ctx']['expected_tags']}; choose it with {key}=…"
     if first["type"] == "extra_forbidden":
@@ -47,52 +49,29 @@ def error_line(kind: type[BaseModel], error: ValidationError) -> str:
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message
     if first["type"] == "string_pattern_mismatch":
-        expected = PATTERNS.get(key, "a name with a module, such as model.norms.LayerNorm")
+        expected = PATTERNS.get(key, "it should be a name with a module, such as model.norms.LayerNorm")
         return invalid_value(key, first["input"], expected)
     return invalid_value(key or "config", first["input"], expectation(error))
 
 
 def invalid_value(key: str, value: Any, expected: str) -> str:
-    return f"{key}: invalid value {reprlib.repr(value)}; expected {expected}"
+    return f"{key}: invalid value {reprlib.repr(value)}; {expected}"
 
 
 def expectation(error: ValidationError) -> str:
-    """Return what pydantic's first error expects, such as ``an integer``."""
+    """Return what pydantic's first error expects, such as ``it should be a valid integer``."""
     message = error.errors()[0]["msg"].removeprefix("Value error, ").split(", unable")[0]
-    for pattern, words in (
-        (r"^[A-Z]\w+ should (be )?", ""),
-        (r"^a valid (?=[aeiou])", "an "),
-        (r"^a valid ", "a "),
-        (r"^(?=greater|less)", "a value "),
-        (r"^have ", "a value with "),
-        (r"^Unable to .*", "a shorter number"),
-    ):
-        message = re.sub(pattern, words, message)
-    return message
-
-
-def models_of(field: FieldInfo) -> list[type[BaseModel]]:
-    types = (field.annotation, *get_args(field.annotation))
-    return [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
-
-
-def tags(kind: type[BaseModel]) -> set[str]:
-    """Return the tags of all tagged unions of a config, such as "adamw": pydantic inserts them into the
-    location of an error, but they are not keys."""
-    found = set[str]()
-    for field in kind.model_fields.values():
-        for model in models_of(field):
-            kinds = model.model_fields[str(field.discriminator)].annotation if field.discriminator else None
-            found |= tags(model).union(get_args(kinds))
-    return found
+    return re.sub(r"^\w+(?= should)", "it", message)
 
 
 def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
     """Return every key of a config, dotted."""
     dotted = []
     for name, field in kind.model_fields.items():
+        types = (field.annotation, *get_args(field.annotation))
+        models = [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
         # models that allow further keys, such as norms, have their own
-        models = [model for model in models_of(field) if model.model_config.get("extra") == "forbid"]
+        models = [model for model in models if model.model_config.get("extra") == "forbid"]
         dotted += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
     return list(dict.fromkeys(dotted))
 

@@ -167,7 +167,7 @@ def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
         (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
         (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
         (["prompt_file=nowhere"], "nowhere: No such file"),
-        (["temperature=-1"], "temperature: invalid value -1; expected a value greater than or equal to 0"),
+        (["temperature=-1"], "temperature: invalid value -1; it should be greater than or equal to 0"),
         (["promt=x"], "promt: unknown key; did you mean prompt?"),
         (["run=a", "checkpoint=b"], "run: checkpoint= also names a model to load"),
     ],

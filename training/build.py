@@ -98,7 +98,7 @@ def valid_option(key: str, value: Any, hint: Any, low: float, high: float) -> An
     except ValidationError as error:
         raise ConfigError(invalid_value(key, value, expectation(error))) from None
     if isinstance(value, int | float) and not low <= value <= high:
-        raise ConfigError(invalid_value(key, value, f"a value from {low} to {high}"))
+        raise ConfigError(invalid_value(key, value, f"it should be from {low} to {high}"))
     return value
 
 

@@ -43,7 +43,7 @@ BAD = [
     ("model.qk_norm.eps=1", "model.qk_norm.eps: unknown key; did you mean model.qk_norm?"),
     ("norm.epss=3", "norm.epss: unknown key; did you mean norm.eps?"),
     ("finding=warm_up", "finding: unknown key; a finding is measured by python -m findings NAME"),
-    ("train.steps=abc", "train.steps: invalid value 'abc'; expected an integer"),
+    ("train.steps=abc", "train.steps: invalid value 'abc'; it should be a valid integer"),
     ("train.steps=[1", "'train.steps=[1': cannot be read"),
     ("optim.learning_rate=${nope}", "optim.learning_rate: "),
     ("seed=1,2", "seed=1,2: several values; add -m"),

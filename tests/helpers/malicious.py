@@ -18,7 +18,6 @@ from data.tokenizers import BytePairTokenizer
 from interop import gpt2_layout, tokenizer_json
 from rundir import checkpoint_file
 from scripts import gpt2_writer
-from system import files
 from tests.conftest import TINY
 
 Make = Callable[[Path, Path], Sequence[str]]  # the good checkpoint, an empty folder -> program and arguments
@@ -76,8 +75,8 @@ def raw(data: bytes) -> Make:
 def sealed(path: Path, content: bytes) -> None:
     """Write a checkpoint with the digest that it should have."""
     path.write_bytes(content)
-    at = checkpoint_file.digest_offset(content[: files.header_length(path)])
-    path.write_bytes(content[:at] + checkpoint_file.digest(path, at).encode() + content[at + 64 :])
+    at, _, computed = checkpoint_file.digest(path)
+    path.write_bytes(content[:at] + computed.encode() + content[at + 64 :])
 
 
 def sealed_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: str) -> None:

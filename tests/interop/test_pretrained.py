@@ -221,7 +221,7 @@ OF_THEIRS = "but the weights of init_from=theirs are of a model with"
         ("model.block_size=128", f"model.block_size: is 128, {OF_THEIRS} at most 64"),
         ("++model.n_layer=6", f"model.n_layer: is 6, {OF_THEIRS} 2"),
         ("data.tokenizer=bpe data.vocab_size=300", "the text's tokenizer"),
-        ("init_from=", "init_from: invalid value ''; expected a value with at least 1 character"),
+        ("init_from=", "init_from: invalid value ''; it should have at least 1 character"),
         (
             "init_from=elsewhere",
             "init_from: elsewhere: no such folder; name one, or one of gpt2, gpt2-medium",

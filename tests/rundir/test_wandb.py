@@ -131,7 +131,7 @@ def test_an_artifact_is_the_last_checkpoint_of_a_finished_run_and_wandb_sync_lea
 
 
 def test_a_checkpoint_that_is_missing_is_one_line(tmp_path, capsys):
-    wandb_process.upload(None, str(tmp_path / "step-6.safetensors"), "name", {})
+    wandb_process.upload(None, tmp_path / "step-6.safetensors", {})
     [line] = lines_of_wandb(capsys)
     assert "step-6.safetensors: not uploaded (ValueError: Path is not a file" in line
 
@@ -139,9 +139,9 @@ def test_a_checkpoint_that_is_missing_is_one_line(tmp_path, capsys):
 def test_the_longest_wait_grows_with_the_checkpoint(tiny):
     folder = train_or_resume(tiny())
     size = (folder / "checkpoints" / "step-00000006.safetensors").stat().st_size
-    seconds = wandb_sink.FINISH_SECONDS + math.ceil(size / wandb_sink.UPLOAD_RATE)
-    assert wandb_sink.job_at_end(tiny("wandb.artifact=true"), folder)["finish_seconds"] == seconds
-    assert wandb_sink.job_at_end(tiny(), folder)["finish_seconds"] == wandb_sink.FINISH_SECONDS
+    longest = wandb_sink.FINISH_SECONDS + math.ceil(size / wandb_process.UPLOAD_RATE)
+    for config, seconds in ((tiny("wandb.artifact=true"), longest), (tiny(), wandb_sink.FINISH_SECONDS)):
+        assert wandb_process.finish_seconds(wandb_sink.job_of(config, folder, "group", 0)) == seconds
 
 
 def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
@@ -155,7 +155,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     monkeypatch.setattr(wandb_process, "POLL", 0.01)
     monkeypatch.setattr(wandb_process, "FLUSH", 0.01)
     monkeypatch.setattr(wandb_process, "begin", lambda job: run)
-    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "artifact": None}
+    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "checkpoint": None}
     copying = threading.Thread(target=wandb_process.copy, args=(job, ended))
     copying.start()
     deadline = time.monotonic() + 60

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rundir import wandb_sink
+from rundir import wandb_process, wandb_sink
 from rundir.folder import read_status
 from system import signals
 from tests.conftest import ROOT, daily
@@ -163,18 +163,18 @@ def test_where_no_process_can_be_started_training_continues_and_errors_are_not_r
 
 @pytest.mark.faults
 def test_a_signal_ends_the_wait_for_a_checkpoint(watched, monkeypatch, capsys):
-    job_at_end, began = wandb_sink.job_at_end, []
+    finish_seconds, began = wandb_process.finish_seconds, []
 
-    def signalled(config, folder):
-        threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    def signalled(job):
+        threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
         began.append(time.monotonic())
-        return job_at_end(config, folder)
+        return finish_seconds(job)
 
-    monkeypatch.setattr(wandb_sink, "job_at_end", signalled)
+    monkeypatch.setattr(wandb_process, "finish_seconds", signalled)
     config = watched("wandb.artifact=true")
     with serving(monkeypatch, silent="/upload"), pytest.raises(signals.Interrupted):
         train_or_resume(config)
-    assert 4 <= time.monotonic() - began[0] < 8
+    assert 2 <= time.monotonic() - began[0] < 6
     [folder] = Path(config.runs_dir).iterdir()
     assert read_status(folder)["state"] == "finished"
     for pid, line in children(os.getpid()).items():

@@ -135,7 +135,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, tmp_path, text_file, 
     errors = done.stderr.splitlines()
     assert len(errors) == 3
     assert any(
-        "train.batch_size: invalid value 0; expected a value greater than or equal to 1" in line
+        "train.batch_size: invalid value 0; it should be greater than or equal to 1" in line
         for line in errors
     )
     assert any("train.bin: fails its checksum" in line for line in errors)

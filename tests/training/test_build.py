@@ -29,10 +29,14 @@ OPTIONS = "normalized_shape, eps, elementwise_affine, bias, detach_statistics$"
     ("target", "options", "message"),
     [
         ("model.norms.LayerNorm", {"epss": 1}, f"norm.epss: .* has no such argument; it has {OPTIONS}"),
-        ("model.norms.LayerNorm", {"eps": "a"}, "norm.eps: invalid value 'a'; expected a number"),
-        ("model.norms.LayerNorm", {"bias": "x"}, "norm.bias: invalid value 'x'; expected a "),
-        ("model.norms.LayerNorm", {"eps": math.nan}, "norm.eps: invalid value nan; expected a finite"),
-        ("model.norms.DynamicTanh", {"alpha": math.inf}, "norm.alpha: invalid value inf; expected a finite"),
+        ("model.norms.LayerNorm", {"eps": "a"}, "norm.eps: invalid value 'a'; it should be a valid number"),
+        ("model.norms.LayerNorm", {"bias": "x"}, "norm.bias: invalid value 'x'; it should be a valid "),
+        ("model.norms.LayerNorm", {"eps": math.nan}, "norm.eps: invalid value nan; it should be a finite"),
+        (
+            "model.norms.DynamicTanh",
+            {"alpha": math.inf},
+            "norm.alpha: invalid value inf; it should be a finite",
+        ),
         ("torch.nn.Identity", {"eps": 1}, "norm.eps: .* has no such argument"),
         ("model.norms.Nope", {}, "norm._target_: .* cannot be imported"),
         ("nope.Nope", {}, "norm._target_: .* cannot be imported"),

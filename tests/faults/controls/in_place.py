@@ -7,7 +7,6 @@ import safetensors.torch
 
 import train
 from rundir import checkpoint_file
-from system import files
 
 
 def save(folder: Path, meta: checkpoint_file.Meta, tensors, best: int | None) -> Path:
@@ -18,8 +17,8 @@ def save(folder: Path, meta: checkpoint_file.Meta, tensors, best: int | None) ->
         safetensors.torch.save(whole, metadata={"normgpt": text, "sha256": checkpoint_file.BLANK})
     )
     content = path.read_bytes()
-    at = checkpoint_file.digest_offset(content[: files.header_length(path)])
-    path.write_bytes(content[:at] + checkpoint_file.digest(path, at).encode() + content[at + 64 :])
+    at, _, computed = checkpoint_file.digest(path)
+    path.write_bytes(content[:at] + computed.encode() + content[at + 64 :])
     checkpoint_file.prune(folder, best)
     return path
 
