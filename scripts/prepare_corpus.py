@@ -22,8 +22,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data import tokenizers
 from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
@@ -202,7 +200,7 @@ def write_tokens(
 
 def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write meta.json, rename the folder and return meta.json. Raises DataError if a split has no tokens."""
-    dtype = np.dtype(token_type(tokenizers.from_spec(progress["tokenizer"]).vocab_size))
+    dtype = token_type(tokenizers.from_spec(progress["tokenizer"]).vocab_size)
     meta: dict[str, Any] = {"format": FORMAT, "dtype": str(dtype)}
     meta |= {key: progress[key] for key in ("made_from", "tokenizer")}
     for split in SPLITS:
