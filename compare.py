@@ -10,7 +10,6 @@ Read this file from the bottom. compare.py imports neither torch nor a model.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,11 +18,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from cli import programs
 from comparison import table
 from comparison.groups import ComparisonError, select
 from comparison.load import Run, UnreadableError, find_runs, load
 from comparison.report import Report, build_report
-from system.errors import UserError
 from system.terminal import escaped
 
 
@@ -96,11 +95,7 @@ def watch(args: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0],
-        epilog=__doc__.split("\n\n")[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = programs.parser(__doc__)
     add = parser.add_argument
     add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
     add("--metric", default="val/full_loss", help="compare its last value; default: val/full_loss")
@@ -117,18 +112,8 @@ def main() -> None:
         parser.error("--baseline: write KEY=VALUE, as norm=layernorm,placement=pre")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
-    try:
+    with programs.running():
         (watch if args.watch else compare_two if two else compare)(args, console)
-    except UserError as error:
-        sys.exit(f"error: {escaped(str(error))}")
-    except BrokenPipeError:  # the reader has exited: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        file = escaped(str(error.filename))
-        sys.exit(f"error: {file}: {error.strerror}; check the path, its permissions and free space")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -15,20 +15,21 @@ from functools import partial
 from bench import harness, nanogpt, ours
 from bench.harness import Bench, Measured, Parts
 from bench.nanogpt import Peer
+from cli import programs
 from rundir.run_files import read_json
 
 
-def measure_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
-    run = ours.train(bench, part, overrides, compiled=bench.folder())
+def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
+    run = ours.train(bench, overrides, compiled=bench.folder())
     for folder in run.folders:
         if (state := read_json(folder / "status.json").get("state")) != "finished":
-            bench.note(f"{part}: {folder.name} is {state}, so our sweep did less work")
+            bench.note(f"{bench.part}: {folder.name} is {state}, so our sweep did less work")
     return {"seconds": run.child.seconds}
 
 
 def measure_peer(bench: Bench, peer: Peer, flags: Sequence[str]) -> Measured:
     compiled = bench.folder()
-    return {"seconds": sum(peer.train("nanoGPT", flags, compiled).seconds for _ in range(8))}
+    return {"seconds": sum(peer.train(flags, compiled).seconds for _ in range(8))}
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
@@ -41,14 +42,14 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     # hopeless_after=0: no run is given up, so that each run does all its steps.
     common = ["experiment=norm_ablation", "seed=0", "train.hopeless_after=0", f"train.steps={steps}"]
     for part, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
-        parts[part] = partial(measure_ours, bench, part, [*common, f"compile={mode}"])
+        parts[part] = partial(measure_ours, bench, [*common, f"compile={mode}"])
         bench.compare(part, "nanoGPT", "seconds")
     bench.alternate(parts)
 
 
 def main() -> None:
     parser = harness.parser("ablation", __doc__, rounds=1)
-    parser.add_argument("--steps", type=harness.positive, default=400, help="of each run; default: 400")
+    parser.add_argument("--steps", type=programs.positive, default=400, help="of each run; default: 400")
     harness.main(parser, measure)
 
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Child:
     seconds: float  # from the start of the process to its end
     peak_memory: int  # bytes; the largest among the process and the children that it waited for
     lines: list[tuple[float, str]] = field(repr=False)  # (seconds since the start, line)
+    own_memory: int = 0  # bytes; the largest anonymous memory of the process; Linux only
 
     def find(self, pattern: str) -> list[tuple[float, str]]:
         """Return the time and the group of each line that matches. Raises BenchError if none does."""
@@ -40,12 +42,9 @@ def run(
     command: Sequence[str],
     cwd: Path,
     environment: Mapping[str, str] | None = None,
-    watch: Callable[[int, threading.Event], None] | None = None,
 ) -> Child:
-    """Run a program to its end, with ``environment`` added to our environment. Raises BenchError if it fails.
-
-    ``watch(pid, ended)`` runs in a thread beside the program; ``ended`` is set when the program has ended.
-    """
+    """Run a program to its end, with ``environment`` added to our environment. Raises BenchError if it
+    fails."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -57,9 +56,9 @@ def run(
         text=True,
         errors="replace",
     )
+    own_memory = [0]
     ended = threading.Event()
-    if watch:
-        threading.Thread(target=watch, args=(process.pid, ended), daemon=True).start()
+    threading.Thread(target=sample_memory, args=(process.pid, ended, own_memory), daemon=True).start()
     lines: list[tuple[float, str]] = []
     try:
         assert process.stdout
@@ -78,4 +77,13 @@ def run(
         last = next((line for _, line in reversed(lines) if line.strip()), "it printed nothing")
         raise BenchError(f"{Path(command[1]).name}: failed with status {process.returncode}: {last.strip()}")
     # At the fork the kernel counts our memory as the child's. Without torch in this process that is little.
-    return Child(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), lines)
+    peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Child(seconds, peak_memory, lines, max(own_memory))
+
+
+def sample_memory(pid: int, ended: threading.Event, own_memory: list[int]) -> None:
+    """Append the anonymous memory of a process, in bytes, ten times a second until it has ended."""
+    while not ended.wait(0.1):
+        with suppress(OSError):  # not Linux, or the process has just ended
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+            own_memory += [1024 * int(kilobytes) for kilobytes in re.findall(r"RssAnon:\s+(\d+)", status)]

@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.child import BenchError, run
 from bench.page import RESULTS, section
+from cli import programs
 from rundir.environment import ROOT, cpuinfo, git_state, processor
 from system.files import write_atomically
 from system.os_compat import cores
@@ -53,6 +54,7 @@ class Bench:
         self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.raw: dict[str, dict[str, list[float]]] = {}
         self.pairs: list[tuple[str, str, str]] = []  # part, baseline, metric
+        self.part: str | None = None  # the part that is measured; None while something is prepared
         self.settings: dict[str, list[str]] = {}  # part -> the command line of its program
         self.notes: list[str] = []
 
@@ -71,6 +73,11 @@ class Bench:
         if text not in self.notes:
             self.notes.append(text)
 
+    def record(self, arguments: Sequence[str]) -> None:
+        """Record the first command line of the part that is measured as its settings."""
+        if self.part:
+            self.settings.setdefault(self.part, list(arguments))
+
     def compare(self, part: str, baseline: str, *metrics: str) -> None:
         """Report the ratio part / baseline of each metric that both parts have."""
         self.pairs += [(part, baseline, metric) for metric in metrics]
@@ -84,6 +91,7 @@ class Bench:
             measured: dict[str, Measured] = {}
             for part, measure in parts.items():
                 print(f"{self.name}: round {number} of {self.rounds}: {part}", file=sys.stderr, flush=True)
+                self.part = part
                 try:
                     measured[part] = measure()
                 except BenchError as error:
@@ -92,6 +100,7 @@ class Bench:
                 for metric, value in values.items():
                     self.raw.setdefault(part, {}).setdefault(metric, []).append(float(value))
             self.save(complete=False)
+        self.part = None
 
     def ratios(self) -> list[dict[str, Any]]:
         """Return the ratios of the pairs: in each round, value / baseline's value."""
@@ -144,35 +153,27 @@ def slug(machine: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected an integer of at least 1")
-    return int(text)
-
-
 def parser(name: str, doc: str, rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the options that all benchmarks share."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=doc, formatter_class=raw)
+    parser = programs.parser(doc, f"bench.{name}")
     parser.add_argument("--peer", type=Path, metavar="CHECKOUT", help="of nanoGPT; default: only ours")
     parser.add_argument("--data", type=Path, metavar="TEXT", help="the file of tinyshakespeare's text")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: bench/results/NAME-MACHINE.json")
-    parser.add_argument("--rounds", type=positive, default=rounds, help=f"default: {rounds}")
+    parser.add_argument("--rounds", type=programs.positive, default=rounds, help=f"default: {rounds}")
     return parser
 
 
 def main(parser: argparse.ArgumentParser, measure: Callable[[Bench, argparse.Namespace], None]) -> None:
     """Run a benchmark: measure, save, print. Exit with status 2 and one line if it cannot be measured."""
-    options, doc = parser.parse_args(), parser.description or ""
+    options = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as work:
-            what = " ".join(doc.split("\n\n")[0].split())
+            what = " ".join(str(parser.description).split())
             bench = Bench(parser.prog.rpartition(".")[2], what, options, Path(work).resolve())
             measure(bench, options)
             bench.save(complete=True)
     except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:
         sys.exit("interrupted; the result's file has the rounds that were complete")
     print("\n".join([*section(bench.name, bench.result(complete=True)), str(bench.out)]))

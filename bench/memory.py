@@ -8,14 +8,12 @@ largest anonymous memory (RssAnon; Linux only); `peak` adds pages of the corpus,
 
 import argparse
 import json
-import re
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from bench import harness, ours
 from bench.harness import Bench, Measured
+from cli import programs
 
 
 def write_made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
@@ -28,18 +26,10 @@ def write_made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
     return ["data=prepared", f"data.path={folder}"]
 
 
-def measure_run(bench: Bench, part: str, overrides: list[str], data: list[str]) -> Measured:
-    anonymous: list[int] = []
-
-    def watch(pid: int, ended: Event) -> None:
-        while not ended.wait(0.05):
-            with suppress(OSError):  # not Linux, or the process has just ended
-                status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-                anonymous.extend(1024 * int(kb) for kb in re.findall(r"RssAnon:\s+(\d+)", status))
-
-    run = ours.train(bench, part, overrides, data=data, watch=watch)
-    peak = {"peak_memory_bytes": run.child.peak_memory, "program_s": run.child.seconds}
-    return peak | ({"own_memory_bytes": max(anonymous)} if anonymous else {})
+def measure_run(bench: Bench, overrides: list[str], data: list[str]) -> Measured:
+    program = ours.train(bench, overrides, data=data).child
+    own = {"own_memory_bytes": program.own_memory} if program.own_memory else {}
+    return {"peak_memory_bytes": program.peak_memory, "program_s": program.seconds} | own
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
@@ -52,12 +42,12 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         corpora[f"a corpus of {gigabytes:g} GB"] = short, write_made_up_corpus(bench.folder(), gigabytes)
     for small, large in (runs, corpora):
         bench.compare(large, small, "peak_memory_bytes", "own_memory_bytes")
-    bench.alternate({part: partial(measure_run, bench, part, *run) for part, run in (runs | corpora).items()})
+    bench.alternate({part: partial(measure_run, bench, *run) for part, run in (runs | corpora).items()})
 
 
 def main() -> None:
     parser = harness.parser("memory", __doc__, rounds=1)
-    parser.add_argument("--steps", type=harness.positive, default=10_000, help="at least 10; default: 10000")
+    parser.add_argument("--steps", type=programs.positive, default=10_000, help="at least 10; default: 10000")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="default: 2")
     harness.main(parser, measure)
 

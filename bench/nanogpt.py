@@ -53,14 +53,13 @@ class Peer:
         shutil.copyfile(bench.text(), data / "input.txt")  # otherwise prepare.py downloads the text
         child.run([sys.executable, str(data / "prepare.py")], self.folder)
 
-    def train(self, part: str, flags: Sequence[str], compiled: Path | None = None) -> Child:
-        """Run nanoGPT's train.py and record the command line as the settings of ``part``.
+    def train(self, flags: Sequence[str], compiled: Path | None = None) -> Child:
+        """Run nanoGPT's train.py and record the command line as the settings of the part that is measured.
 
         ``compiled`` is the folder of torch's compiled code. Raises BenchError if train.py fails.
         """
         arguments = [CONFIG, self.device, f"--compile={self.bench.cuda}", *flags]
-        if part:
-            self.bench.settings.setdefault(part, arguments)
+        self.bench.record(arguments)
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or self.folder / "compiled")}
         return child.run([sys.executable, "train.py", *arguments, "--out_dir=out"], self.folder, cache)
 
@@ -71,9 +70,9 @@ class Peer:
         """
         last = [*CPU_RECIPE, f"--max_iters={steps}", "--always_save_checkpoint=True"]
         interval = f"--eval_interval={steps if steps % 250 else 250}"
-        run = self.train("nanoGPT", [*last, f"--lr_decay_iters={steps}", interval], compiled)
+        run = self.train([*last, f"--lr_decay_iters={steps}", interval], compiled)
         again = ["--init_from=resume", f"--eval_interval={steps}", f"--eval_iters={EVALUATED}"]
-        return run, self.train("nanoGPT", [*last, *again, "--batch_size=64"]).numbers(VAL_LOSS)[0]
+        return run, self.train([*last, *again, "--batch_size=64"]).numbers(VAL_LOSS)[0]
 
     def sample(self, flags: Sequence[str]) -> Child:
         """Run nanoGPT's sample.py, uncompiled as by default. Raises BenchError if sample.py fails."""

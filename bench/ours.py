@@ -3,11 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from threading import Event
 from typing import Any
 
 from bench import child
@@ -59,15 +58,13 @@ class Run:
 
 def train(
     bench: Bench,
-    part: str,
     overrides: Sequence[str],
     *,
     data: Sequence[str] = (),
     runs_dir: Path | None = None,
     compiled: Path | None = None,
-    watch: Callable[[int, Event], None] | None = None,
 ) -> Run:
-    """Run ``python train.py`` and record its command line as the settings of ``part``.
+    """Run ``python train.py`` and record its command line as the settings of the part that is measured.
 
     By default the data is tinyshakespeare, ``runs_dir`` is new, and all runs of a benchmark share a folder of
     compiled code. train.py skips a run that has finished in ``runs_dir``. Raises BenchError if it fails.
@@ -78,18 +75,18 @@ def train(
     command = [sys.executable, str(ROOT / "train.py"), *data, *places, *overrides]
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or bench.work / "compiled")}
     start = time.time()
-    finished = child.run(command, bench.work, cache, watch)
+    finished = child.run(command, bench.work, cache)
     folders = sorted(file.parent for file in runs_dir.glob("[!.]*/status.json"))
-    if part:
-        bench.settings.setdefault(part, [data[0], "data.path=PATH", "wandb.mode=disabled", *overrides])
+    bench.record([data[0], "data.path=PATH", "wandb.mode=disabled", *overrides])
+    if bench.part:
         environment = read_json(folders[0] / "environment.json")
-        bench.note(f"{part}: precision {environment['precision']}, compile {environment['compile']}")
+        bench.note(f"{bench.part}: precision {environment['precision']}, compile {environment['compile']}")
     return Run(finished, start, folders)
 
 
 def warm_up(bench: Bench) -> None:
     """Prepare the data and compile our modules to bytecode, so that no measurement includes this work."""
-    train(bench, "", ["model.n_layer=1", "train.steps=1", "train.eval_windows=1", "precision=fp32"])
+    train(bench, ["model.n_layer=1", "train.steps=1", "train.eval_windows=1", "precision=fp32"])
 
 
 def drop_warm_up(values: Sequence[Any]) -> Sequence[Any]:

@@ -1,12 +1,12 @@
 """Write results/performance.md, the page of all results in bench/results: ``python -m bench.page``."""
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cli import programs
 from rundir.environment import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "results" / "performance.md"
@@ -117,7 +117,7 @@ def page(results: Path) -> str:
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m bench.page", description=__doc__).parse_args()
+    programs.parser(__doc__, "bench.page").parse_args()
     PAGE.write_text(page(RESULTS), encoding="utf-8")
     print(PAGE)
 

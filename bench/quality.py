@@ -19,13 +19,14 @@ from statistics import mean
 from bench import harness, nanogpt, ours
 from bench.harness import Bench, Measured, Parts
 from bench.nanogpt import Peer
+from cli import programs
 
 TARGET = 1.90  # nats per character; nanoGPT's recipe ends at 1.894 and 1.904 on the whole split
 
 
-def measure_ours(bench: Bench, part: str, overrides: Sequence[str]) -> Measured:
-    seed = len(bench.raw.get(part, {}).get("seconds", []))  # the number of finished rounds
-    run = ours.train(bench, part, [*overrides, f"seed={seed}"], compiled=bench.folder())
+def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
+    seed = len(bench.raw.get(str(bench.part), {}).get("seconds", []))  # the number of finished rounds
+    run = ours.train(bench, [*overrides, f"seed={seed}"], compiled=bench.folder())
     losses = [float(row["train/loss"]) for row in run.rows() if "train/loss" in row]
     return as_metrics(run.child.seconds, run.final_loss(), losses)
 
@@ -48,7 +49,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     ours.warm_up(bench)
     overrides = [f"experiment={options.preset}", *options.override]
     parts: Parts = {"nanoGPT": partial(measure_peer, bench, peer, options.peer_steps)} if peer else {}
-    parts[part] = partial(measure_ours, bench, part, overrides)
+    parts[part] = partial(measure_ours, bench, overrides)
     bench.note(f"the target is {TARGET} nats per character; our seeds are 0, 1, …; nanoGPT's seed is fixed")
     bench.compare(part, "nanoGPT", "seconds")
     bench.alternate(parts)
@@ -58,7 +59,7 @@ def main() -> None:
     parser = harness.parser("quality", __doc__, rounds=3)
     parser.add_argument("--preset", default="speedrun", help="of conf/experiment; default: speedrun")
     parser.add_argument("--override", action="append", default=[], help="KEY=VALUE of our train.py")
-    parser.add_argument("--peer-steps", type=harness.positive, default=2000, help="default: 2000")
+    parser.add_argument("--peer-steps", type=programs.positive, default=2000, help="default: 2000")
     harness.main(parser, measure)
 
 

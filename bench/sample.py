@@ -20,21 +20,23 @@ from bench.nanogpt import Peer
 from rundir.environment import ROOT
 
 
-def measure_ours(bench: Bench, part: str, run: Path, lengths: list[int]) -> Measured:
+def measure_ours(bench: Bench, run: Path, lengths: list[int]) -> Measured:
     values: dict[str, float] = {}
-    common = bench.settings[part] = ["temperature=1.0", "top_k=null", "num_samples=1"]
+    common = ["temperature=1.0", "top_k=null", "num_samples=1"]
+    bench.record(common)
     for n in lengths:
         command = [sys.executable, str(ROOT / "sample.py"), f"run={run}", "which=last", f"max_new_tokens={n}"]
         program = child.run([*command, *common], bench.work)
         rate = program.numbers(r"tokens, ([\d,]+) tokens/s$")[-1]
         values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": program.seconds}
-        bench.note(f"{part} computes in {program.find(', step [0-9,]+, [a-z]+, ([a-z0-9]+)$')[0][1]}")
+        bench.note(f"{bench.part} computes in {program.find(', step [0-9,]+, [a-z]+, ([a-z0-9]+)$')[0][1]}")
     return values
 
 
-def measure_peer(peer: Peer, part: str, lengths: list[int]) -> Measured:
+def measure_peer(peer: Peer, lengths: list[int]) -> Measured:
     values: dict[str, float] = {}
-    common = peer.bench.settings[part] = ["--temperature=1.0", "--top_k=65"]
+    common = ["--temperature=1.0", "--top_k=65"]
+    peer.bench.record(common)
     for n in lengths:
         texts = max(3, 1 + round(640 / n))
         flags = [*common, f"--max_new_tokens={n}"]
@@ -54,11 +56,11 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         parts: Parts = {}
         if peer:
             quick = ["--max_iters=1", "--eval_interval=1", "--eval_iters=1", "--batch_size=1"]
-            peer.train("", [*nanogpt.size_of(size), *quick, "--always_save_checkpoint=True"])
-            parts[baseline] = partial(measure_peer, peer, baseline, lengths)
+            peer.train([*nanogpt.size_of(size), *quick, "--always_save_checkpoint=True"])
+            parts[baseline] = partial(measure_peer, peer, lengths)
         quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
-        run = ours.train(bench, "", [*ours.size_of(size), *quick, "precision=fp32"])
-        parts[part] = partial(measure_ours, bench, part, run.folders[0], lengths)
+        run = ours.train(bench, [*ours.size_of(size), *quick, "precision=fp32"])
+        parts[part] = partial(measure_ours, bench, run.folders[0], lengths)
         for n in lengths:
             bench.compare(part, baseline, f"{n}_tokens_per_s", f"whole_{n}_s")
         bench.alternate(parts)

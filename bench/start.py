@@ -22,7 +22,7 @@ EAGER, COMPILED = [*RUN, "compile=false"], [*RUN, "compile=true"]
 
 
 def measure_peer(peer: Peer) -> Measured:
-    run = peer.train("nanoGPT", [*nanogpt.CPU_RECIPE, "--eval_iters=1", f"--max_iters={STEPS}"])
+    run = peer.train([*nanogpt.CPU_RECIPE, "--eval_iters=1", f"--max_iters={STEPS}"])
     first_step = run.find(nanogpt.LOSS)[0][0]
     return {"first_step_s": first_step, "whole_s": run.seconds, "further_run_s": run.seconds}
 
@@ -30,20 +30,20 @@ def measure_peer(peer: Peer) -> Measured:
 def measure_ours(bench: Bench) -> Measured:
     """Measure a new run, then the same command again, which skips it."""
     folder = bench.folder()
-    run, again = (ours.train(bench, "ours", EAGER, runs_dir=folder) for _ in range(2))
+    run, again = (ours.train(bench, EAGER, runs_dir=folder) for _ in range(2))
     return {"first_step_s": run.first_step(), "whole_s": run.child.seconds, "skip_s": again.child.seconds}
 
 
 def measure_compiled(bench: Bench) -> Measured:
     folder = bench.folder()
-    cold, warm = (ours.train(bench, "ours, compiled", COMPILED, compiled=folder) for _ in range(2))
+    cold, warm = (ours.train(bench, COMPILED, compiled=folder) for _ in range(2))
     return {"cold_first_step_s": cold.first_step(), "warm_first_step_s": warm.first_step()}
 
 
 def measure_sweep(bench: Bench) -> Measured:
     """Measure the seconds that each further run adds to a sweep."""
     seeds = [",".join(map(str, range(count))) for count in (FEW, MANY)]
-    few, many = (ours.train(bench, "ours, a sweep", [*EAGER, f"seed={each}", "-m"]) for each in seeds)
+    few, many = (ours.train(bench, [*EAGER, f"seed={each}", "-m"]) for each in seeds)
     slope = (many.child.seconds - few.child.seconds) / (MANY - FEW)
     clock = mean(many.rows(number)[-1]["seconds"] for number in range(MANY))
     return {"further_run_s": slope, "further_run_overhead_s": slope - clock}

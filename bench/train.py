@@ -15,14 +15,15 @@ from statistics import median
 from bench import harness, nanogpt, ours
 from bench.harness import Bench, Measured, Parts
 from bench.nanogpt import Peer
+from cli import programs
 
 STEPS = {"nano": 300, "cpu": 400, "mid": 120, "baby": 9, "gpt2": 60}  # for a steady median within minutes
 
 
-def measure_ours(bench: Bench, part: str, size: str, steps: int, variant: Sequence[str]) -> Measured:
+def measure_ours(bench: Bench, size: str, steps: int, variant: Sequence[str]) -> Measured:
     log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs each step, and waits for a GPU
     logged = [*ours.QUIET, f"train.steps={steps}", f"train.log_every={log_every}", "train.eval_windows=64"]
-    run = ours.train(bench, part, ["experiment=nanogpt_cpu", *ours.size_of(size), *variant, *logged])
+    run = ours.train(bench, ["experiment=nanogpt_cpu", *ours.size_of(size), *variant, *logged])
     rate, with_statistics = ours.tokens_per_s(run.rows())
     return {
         "tokens_per_s": rate,
@@ -32,9 +33,9 @@ def measure_ours(bench: Bench, part: str, size: str, steps: int, variant: Sequen
     }
 
 
-def measure_peer(peer: Peer, part: str, size: str, steps: int, compiled: bool) -> Measured:
+def measure_peer(peer: Peer, size: str, steps: int, compiled: bool) -> Measured:
     flags = [*nanogpt.size_of(size), "--eval_iters=1", "--log_interval=1", f"--compile={compiled}"]
-    run = peer.train(part, [*flags, f"--max_iters={steps}", f"--lr_decay_iters={steps}"])
+    run = peer.train([*flags, f"--max_iters={steps}", f"--lr_decay_iters={steps}"])
     *_, block_size, _, batch_size = ours.SIZES[size]
     seconds = median(ours.drop_warm_up(run.numbers(nanogpt.MILLISECONDS))) / 1000
     return {
@@ -52,12 +53,11 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         parts: Parts = {}
         for suffix, compiled in (("", False), (", compiled", True)):
             if peer:
-                part = f"{size}: nanoGPT{suffix}"
-                parts[part] = partial(measure_peer, peer, part, size, steps, compiled)
+                parts[f"{size}: nanoGPT{suffix}"] = partial(measure_peer, peer, size, steps, compiled)
             for precision in ("auto", "fp32"):
                 part = f"{size}: ours, {precision}{suffix}"
                 variant = [f"precision={precision}", f"compile={str(compiled).lower()}"]
-                parts[part] = partial(measure_ours, bench, part, size, steps, variant)
+                parts[part] = partial(measure_ours, bench, size, steps, variant)
         for part in [*parts][1:]:
             bench.compare(part, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
         bench.alternate(parts)
@@ -66,7 +66,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
 def main() -> None:
     parser = harness.parser("train", __doc__, rounds=3)
     parser.add_argument("--size", action="append", choices=STEPS, help="repeatable; default: cpu, mid, baby")
-    parser.add_argument("--steps", type=harness.positive, help="of each run, at least 2; default: by size")
+    parser.add_argument("--steps", type=programs.positive, help="of each run, at least 2; default: by size")
     harness.main(parser, measure)
 
 

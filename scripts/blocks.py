@@ -10,25 +10,22 @@ minus the loss with all blocks; how far the block turns the stream (the angular 
 the variance of the stream after the block. The line below tells whether the model is causal. The figure shows
 the outputs of each norm, before gain and bias, against its inputs."""
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
-from cli import messages
+from cli import programs
 from cli.sample_schema import ModelSource
 from comparison.figures import FORMATS, Spec, number, save, spec
-from comparison.table import rich_table
 from data.token_cache import prepare
 from data.token_files import Prepared
 from data.windows import fixed_windows
 from interop.hub import HUB
 from rundir.checkpoint_file import Checkpoint
+from scripts.depth_table import Columns, depth_table
 from system import terminal
 from system.errors import ConfigError
 from training.build import OURS
@@ -41,18 +38,14 @@ if TYPE_CHECKING:
 CACHE = "data/cache"  # folder of prepared tokens
 TOKENS = 4096  # default number of tokens of the validation split
 POINTS = 400  # number of points in the figure of a map
-COLUMNS = {
-    "cost": ("loss without it − with it", "+.4f"),
-    "distance": ("angular distance", ".4f"),
-    "variance": ("variance after it", ".3g"),
-}
+COST, DISTANCE, VARIANCE = "loss without it − with it", "angular distance", "variance after it"
 Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its outputs
 
 
 @dataclass
 class Measurements:
     headline: str
-    rows: list[dict[str, float]]  # of the embedding, then of each block
+    columns: Columns
     maps: Maps
     certificate: str
 
@@ -115,27 +108,21 @@ def measure_model(
     with torch.no_grad():
         progress(f"its loss and its stream on {len(idx)} windows of {T} tokens")
         loss, streams = loss_of(model), block_effects.stream(model, idx)
-        rows = [{"variance": float(x.var())} for x in streams]
-        distances = block_effects.angular_distances(streams)
-        costs = block_effects.skip_costs(model, loss_of)
-        for block, (cost, distance) in enumerate(zip(costs, distances, strict=True), start=1):
-            progress(f"{block} of {config.model.n_layer} blocks left out")
-            rows[block] |= {"cost": cost, "distance": distance}
+        blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
+        columns: Columns = {
+            COST: {},
+            DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
+            VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
+        }
+        for block, cost in zip(blocks, block_effects.skip_costs(model, loss_of), strict=True):
+            progress(f"block {block} of {len(blocks)} left out")
+            columns[COST][block] = cost
         progress("inputs and outputs of its norms")
         maps = norm_maps.maps(model, idx)
     progress("whether it is causal")
     certificate = causality.certificate(model, vocab_size)
     headline = f"{config.chosen()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
-    return Measurements(headline, rows, maps, causality.describe(certificate, config.chosen()))
-
-
-def table(rows: list[dict[str, float]]) -> Table:
-    cells = [
-        {"": f"{i - 1:02d}" if i else "embed"}
-        | {title: format(row[key], form) if key in row else "" for key, (title, form) in COLUMNS.items()}
-        for i, row in enumerate(rows)
-    ]
-    return rich_table(cells, {""})
+    return Measurements(headline, columns, maps, causality.describe(certificate, config.chosen()))
 
 
 def maps_figure(maps: Maps) -> Spec:
@@ -160,34 +147,29 @@ def maps_figure(maps: Maps) -> Spec:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.blocks",
-        description=__doc__.split("\n")[0],
-        epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = programs.parser(__doc__, "scripts.blocks")
     add = parser.add_argument
     add("run", help="a run's folder, or a checkpoint")
     add("--out", type=Path, default=Path("maps.svg"), help="the figure; .svg, .png or .pdf")
-    add("--windows", type=int, metavar="N", help=f"of the validation split; default: {TOKENS:,} tokens")
+    add(
+        "--windows",
+        type=programs.positive,
+        metavar="N",
+        help=f"of the validation split; default: {TOKENS:,} tokens",
+    )
     add("--data", metavar="PATH", help="the text it was trained on, unless that is data=shakespeare")
     add("--trust", metavar="PACKAGE", help="run the code of this package if the checkpoint names it")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:
         parser.error(f"--out: {args.out} should end in .svg, .png or .pdf")
-    if args.windows is not None and args.windows < 1:
-        parser.error("--windows: at least 1")
-    try:
+    with programs.running():
         with Console(stderr=True).status("loading it") as status:
             result = measure_model(args.run, args.windows, args.data, args.trust, status.update)
         print(terminal.escaped(result.headline))
-        Console(highlight=False).print(table(result.rows))
+        Console(highlight=False).print(depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}))
         print(result.certificate)
         if result.maps:
             save(maps_figure(result.maps), args.out)
-    except Exception as error:
-        messages.report(error, [])
-        sys.exit(1)
     print(args.out if result.maps else "no norm, so no figure")
 
 

@@ -9,10 +9,6 @@ optimizer's state, 1/3 of the size. The checkpoint is chosen as in sample.py: ru
 which=."""
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +20,7 @@ from rundir import checkpoint_file, model_card
 from rundir.checkpoint_file import Checkpoint, Meta
 from scripts import gpt2_writer
 from system.errors import ConfigError
+from system.files import new_folder
 from training import load_model
 from training.build import OURS
 
@@ -89,21 +86,6 @@ def without_private_settings(meta: Meta) -> Meta:
     return meta.model_copy(update={"config": anonymous_config, "run": name(meta.run), "optimizer": {}})
 
 
-@contextmanager
-def create_folder(out: Path) -> Iterator[Path]:
-    """Context manager: yield a temporary folder, which is renamed to ``out`` unless an error is raised."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)  # mkdtemp gives access to the owner only
-        for file in temporary.iterdir():
-            file.chmod(0o644)
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 @app.command("export", ExportConfig)
 def main(config: ExportConfig) -> None:
     """Write the chosen checkpoint in the chosen format, with its card, to ``out``."""
@@ -122,7 +104,7 @@ def main(config: ExportConfig) -> None:
     files = model_card.run_files(loaded)
     files["certificate"] = files["certificate"] or causality.certificate(model, vocab_size)
     loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)
-    with create_folder(out) as folder:
+    with new_folder(out, prefix=f".{out.name}-") as folder:
         try:
             if config.format == "hf":
                 write_huggingface(loaded, model_tensors(model), folder)
@@ -133,6 +115,8 @@ def main(config: ExportConfig) -> None:
         parameters = sum(p.numel() for p in model.parameters())
         page = model_card.text(loaded.meta, parameters, config.format, files)
         (folder / "README.md").write_text(page, encoding="utf-8")
+        for file in folder.iterdir():
+            file.chmod(0o644)  # safetensors makes its file readable by the owner only
     size = sum(file.stat().st_size for file in out.iterdir())
     print(f"{out}: {loaded.meta.run}, step {loaded.meta.step:,}, {size / 1e6:,.1f} MB; model card: README.md")
 

@@ -8,18 +8,13 @@ fp32. The table has, for each block: the variance of the stream after the block,
 ‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below tells whether the model
 is causal."""
 
-import os
-import sys
-
 from rich.console import Console
-from rich.table import Table
 
-from cli import app, messages
+from cli import app, programs
 from cli.schema import RunConfig
-from comparison.table import rich_table
+from scripts.depth_table import Columns, depth_table
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
-Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block, or final
 
 
 def measure_choice(config: RunConfig) -> tuple[Columns, str]:
@@ -65,38 +60,22 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
     return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.chosen())
 
 
-def table(columns: Columns) -> Table:
-    order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
-    sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))
-    cells = [
-        {"": site} | {name: f"{c[site]:.3g}" if site in c else "" for name, c in columns.items()}
-        for site in sites
-    ]
-    return rich_table(cells, {""})
-
-
 def main() -> None:
-    arguments = sys.argv[1:]
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
+    _, arguments = programs.parser(__doc__, "scripts.initial_statistics").parse_known_args()
+    with programs.running():
         configs = app.choices("config", RunConfig, arguments)
         tables = {choice: measure_choice(config) for choice, config in configs.items()}
-    except Exception as error:
-        messages.report(error, app.known_keys(RunConfig))
-        sys.exit(1)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 30 + 30 * len(tables)  # wide enough for a file
     if len(tables) == 1:
         [(columns, certificate)] = tables.values()
-        console.print(table(columns))
+        console.print(depth_table(columns))
         print(certificate)
         return
     for quantity in QUANTITIES:
-        console.print(quantity, table({choice: columns[quantity] for choice, (columns, _) in tables.items()}))
+        by_choice = {choice: columns[quantity] for choice, (columns, _) in tables.items()}
+        console.print(quantity, depth_table(by_choice))
     for choice, (_, certificate) in tables.items():
         print(f"{choice}: {certificate}")
 

@@ -8,8 +8,6 @@ The x axis is the step, logarithmic because steps are dense at the start; each r
 still be running. --out chooses SVG, PNG or PDF by its extension.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from fnmatch import filter as matching
 from pathlib import Path
@@ -17,18 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from cli import programs
 from comparison.figures import FORMATS, Spec, number, save, spec
 from comparison.load import read_metrics
 from system.errors import ConfigError
 
 METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
-VIRIDIS = [(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (220, 215, 40)]
 Curves = dict[str, list[tuple[int, float]]]  # metric -> (step, finite value)
 
 
 def read_curves(folder: Path) -> Curves:
-    """Return every metric of a run. Raises OSError if the run has no metrics.jsonl."""
-    axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
+    """Return every metric of a run. Raises ConfigError if a metric is not a number, and OSError if the run
+    has no metrics.jsonl."""
+    try:
+        axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
+    except ValueError as error:
+        raise ConfigError(f"{folder}: {error}; leave it out") from None
     result: Curves = {}
     for name, (rows, values) in metrics.items():
         finite = np.isfinite(values)
@@ -80,8 +82,8 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
     )
     color: Spec = {"value": "currentColor"}
     if any(block(metric) in blocks for metric in metrics):
-        scale = {"domain": blocks, "range": colors(len(blocks))}
-        color = {"field": "block", "type": "nominal", "scale": scale}
+        scale = {"domain": blocks, "scheme": {"name": "viridis", "extent": [0, 0.9]}}  # not the palest
+        color = {"field": "block", "type": "ordinal", "scale": scale}
     return {
         "title": {"text": title, "fontSize": 9, "fontWeight": "normal", "color": "currentColor"},
         "width": 170,
@@ -92,26 +94,13 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
     }
 
 
-def colors(count: int) -> list[str]:
-    """Return colours of the viridis palette, from dark for the first block to bright for the last."""
-    anchors = np.array(VIRIDIS)
-    at = np.linspace(0, len(anchors) - 1, max(count, 2))
-    mixed = np.stack([np.interp(at, range(len(anchors)), anchors[:, i]) for i in range(3)], axis=1)
-    return ["#" + "".join(f"{round(part):02x}" for part in color) for color in mixed[:count]]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.layers",
-        description=__doc__.split("\n")[0],
-        epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = programs.parser(__doc__, "scripts.layers")
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--out", type=Path, default=Path("layers.svg"), help="default: layers.svg")
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, as 'act.rms/*.mlp'")
     args = parser.parse_args()
-    try:
+    with programs.running():
         runs = dict(zip(titles(args.runs), map(read_curves, args.runs), strict=True))
         for pattern in args.metrics:
             if not any(matching(run, pattern) for run in runs.values()):
@@ -119,10 +108,6 @@ def main() -> None:
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
         save(figure_spec(runs, args.metrics), args.out)
-    except OSError as error:
-        sys.exit(f"error: {error.filename}: {error.strerror}; check the path")
-    except ValueError as error:
-        sys.exit(f"error: {error}")
     print(args.out)
 
 

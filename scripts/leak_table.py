@@ -7,14 +7,13 @@ The other arguments are those of train.py. The table has, for each norm, the lar
 all placements, in standard deviations of the logits, when later tokens change and when other rows of the
 batch change. 0 means that the changes and the gradients are exactly 0."""
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from cli import app, messages
+from cli import app, programs
 from cli.schema import RunConfig
 
 VOCABULARY = 65  # tokens; the model is untrained, so any number will do
@@ -53,14 +52,9 @@ def table(arguments: list[str]) -> str:
 
 
 def main() -> None:
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        return
-    try:
-        print(table(sys.argv[1:]))
-    except Exception as error:
-        messages.report(error, app.known_keys(RunConfig))
-        sys.exit(1)
+    _, arguments = programs.parser(__doc__, "scripts.leak_table").parse_known_args()
+    with programs.running():
+        print(table(arguments))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ row a document), in batches that several processes tokenize. Every n-th batch is
 After any interruption the same command resumes, with the same tokens: FOLDER.part has train.bin, val.bin and
 progress.json, how much of the two is final; it is renamed to FOLDER once it is complete."""
 
-import argparse
 import json
 import os
 import shutil
@@ -20,17 +19,20 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
+from pydantic import Field
 
+from cli import programs
 from data import tokenizers
 from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
 from system.files import small_text, write_atomically
 from system.lock import hold
-from system.terminal import escaped, outlive_readers
+from system.signals import Interrupted
+from system.terminal import outlive_readers
+from system.validate import Checked, Count, checked
 
 BATCH = 2**20  # characters of a batch, unless a single row is longer
 EVERY = 32  # number of batches between updates of progress.json
@@ -38,23 +40,31 @@ LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
 SAMPLE = 2**26  # number of characters on which bpe is trained
 
 
-def prepare(
-    files: list[Path],
-    out: Path,
-    tokenizer: str,
-    vocab_size: int,
-    val_fraction: float,
-    field: str,
-    processes: int,
-) -> None:
-    """Tokenize ``files`` into the folder ``out``. Raises DataError if an argument is invalid, or a file
-    cannot be tokenized. Arguments as on the command line."""
-    validate(files, out, vocab_size, val_fraction, processes)
-    val_every = round(1 / val_fraction)
+class Settings(Checked):
+    """The arguments of the command line."""
+
+    files: list[Path]
+    out: Path
+    tokenizer: Literal["bpe", "char", "gpt2"]
+    vocab_size: Annotated[int, Field(ge=256, le=2**20)]
+    val_fraction: Annotated[float, Field(gt=0, le=0.5)]
+    field: str
+    processes: Count
+
+
+def prepare(settings: Settings) -> None:
+    """Tokenize files into a folder. Raises OSError, and DataError if a file cannot be tokenized or the folder
+    is of other files."""
+    files, out, tokenizer, field = settings.files, settings.out, settings.tokenizer, settings.field
+    for file in files:
+        kind_of(file)
+    if not out.name:
+        raise DataError(f"--out: {out} is not the name of a folder; choose another")
+    val_every = round(1 / settings.val_fraction)
     made_from = digest(
         {
             "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
-            "tokenizer": [tokenizer, vocab_size if tokenizer == "bpe" else None],
+            "tokenizer": [tokenizer, settings.vocab_size if tokenizer == "bpe" else None],
             "val_every": val_every,
             "field": field,
             "format": 4,
@@ -77,10 +87,11 @@ def prepare(
         part = out.with_name(out.name + ".part")
         progress = begin(part, made_from)
         if "tokenizer" not in progress:
-            progress["tokenizer"] = new_tokenizer(tokenizer, vocab_size, batches()).spec
+            progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
         left = islice(batches(), progress["batches"], None)
         try:
-            write_tokens(part, progress, encode_all(left, processes, progress["tokenizer"]), val_every)
+            tokens_of_batches = encode_all(left, settings.processes, progress["tokenizer"])
+            write_tokens(part, progress, tokens_of_batches, val_every)
         except BrokenProcessPool:
             raise DataError(
                 "--processes: a process was killed, perhaps because memory ran out; "
@@ -88,22 +99,6 @@ def prepare(
             ) from None
         meta = finish(part, progress, out)
     print(f"{out}: {meta['train']['tokens']:,} tokens to train on, {meta['val']['tokens']:,} to validate")
-
-
-def validate(files: list[Path], out: Path, vocab_size: int, val_fraction: float, processes: int) -> None:
-    """Raise DataError if an argument is invalid."""
-    if not 0 < val_fraction <= 0.5:
-        raise DataError(f"--val-fraction: invalid value {val_fraction}; expected above 0 and at most 0.5")
-    if processes < 1:
-        raise DataError(f"--processes: invalid value {processes}; expected at least 1")
-    if not 256 <= vocab_size <= 2**20:
-        raise DataError(f"--vocab-size: invalid value {vocab_size}; expected 256 to {2**20:,}")
-    if not out.name:
-        raise DataError(f"--out: {out} is not the name of a folder; choose another")
-    for file in files:
-        kind_of(file)
-        if not (file.is_file() and os.access(file, os.R_OK)):
-            raise DataError(f"{file}: not a readable file; check the path and its permissions")
 
 
 @contextmanager
@@ -202,7 +197,7 @@ def write_tokens(
 
 def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write meta.json, rename the folder and return meta.json. Raises DataError if a split has no tokens."""
-    dtype = np.dtype(token_type(tokenizers.from_spec(progress["tokenizer"]).vocab_size))
+    dtype = token_type(tokenizers.from_spec(progress["tokenizer"]).vocab_size)
     meta: dict[str, Any] = {"format": FORMAT, "dtype": str(dtype)}
     meta |= {key: progress[key] for key in ("made_from", "tokenizer")}
     for split in SPLITS:
@@ -217,11 +212,7 @@ def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.prepare_corpus",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = programs.parser(__doc__, "scripts.prepare_corpus")
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="file", help="text, in the order in which it is read")
     add("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens are written")
@@ -232,18 +223,16 @@ def main() -> None:
     add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s, the cores")
     arguments = parser.parse_args()
     outlive_readers()
-    try:
-        prepare(**vars(arguments))
-    except DataError as error:
-        sys.exit(f"error: {escaped(str(error))}")
-    except ImportError as error:
-        sys.exit(f"error: {error.name}: not installed; run pip install -r requirements-corpora.txt")
-    except OSError as error:
-        file = error.filename or arguments.out
-        sys.exit(f"error: {escaped(str(file))}: {error.strerror}; make room or choose another --out")
-    except KeyboardInterrupt:
-        print("interrupted; rerun the same command to resume", file=sys.stderr)
-        sys.exit(130)
+    with programs.running():
+        try:
+            prepare(checked(Settings, vars(arguments)))
+        except ImportError as error:
+            raise DataError(
+                f"{error.name}: not installed; run pip install -r requirements-corpora.txt"
+            ) from None
+        except Interrupted:
+            print("interrupted; rerun the same command to resume", file=sys.stderr)
+            raise
 
 
 if __name__ == "__main__":

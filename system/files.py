@@ -5,6 +5,8 @@ import errno
 import json
 import math
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +115,20 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """Context manager: yield a temporary folder, whose name begins with ``prefix``. It is renamed to
+    ``folder`` unless an error is raised."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)  # mkdtemp gives access to the owner only
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def header_length(path: Path) -> int:

@@ -97,7 +97,7 @@ def test_nanogpts_sampling_rate_is_that_of_the_median_time_between_texts(bench):
         return Child(2.5, 1, [(end, line) for end in ends for line in ("a text", "-" * 15)])
 
     peer = SimpleNamespace(bench=bench(), sample=drawn)
-    assert sample.measure_peer(peer, "nanoGPT", [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
+    assert sample.measure_peer(peer, [64]) == {"64_tokens_per_s": 64 / 9, "whole_64_s": 2.5}
 
 
 def test_a_curve_is_the_mean_over_each_eighth():
@@ -109,9 +109,8 @@ def test_a_curve_is_the_mean_over_each_eighth():
 
 def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
     made, data = bench(), ["data=text", f"data.path={text_file}"]
-    run, again = (
-        ours.train(made, "ours", [*TINY, "train.steps=3"], data=data, runs_dir=tmp_path) for _ in range(2)
-    )
+    made.part = "ours"
+    run, again = (ours.train(made, [*TINY, "train.steps=3"], data=data, runs_dir=tmp_path) for _ in range(2))
     assert all(rate > 0 for rate in ours.tokens_per_s(run.rows()))
     assert 0 < run.first_step() < run.child.seconds
     assert 0 < run.final_loss() < 10
@@ -119,13 +118,13 @@ def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
     assert made.settings["ours"][:2] == ["data=text", "data.path=PATH"]
     assert made.notes == ["ours: precision fp32, compile False"]
     with pytest.raises(BenchError, match=r"train\.py: failed with status .*: error: norm"):
-        ours.train(made, "ours", ["norm=nonorm"], data=data)
+        ours.train(made, ["norm=nonorm"], data=data)
 
 
 def test_made_up_tokens_train(bench, tmp_path):
     data = write_made_up_corpus(tmp_path, 0.02)
     assert (tmp_path / "train.bin").stat().st_size == 20_000_000
-    assert ours.train(bench(), "large", [*TINY, "train.steps=1"], data=data).rows()
+    assert ours.train(bench(), [*TINY, "train.steps=1"], data=data).rows()
 
 
 @pytest.mark.parametrize("norm", ["none", "torch_batchnorm", "rmsnorm_no_gain"])

@@ -86,8 +86,8 @@ def test_a_folder_is_its_txt_files_in_order_of_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("nope", None, "no such file or folder"),
-        ("", None, "no .txt file"),
+        ("nope", None, "No such file"),
+        ("", None, "give a UTF-8 text file or a folder of .txt files"),
         ("empty", b"", "0 characters"),
         ("latin", b"abc\xe9def", "byte 0xe9 at offset 3 is not UTF-8"),
         ("cut", "é".encode()[:1], "offset 0 is not UTF-8"),

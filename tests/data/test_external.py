@@ -21,7 +21,7 @@ def test_a_damaged_meta_is_one_line(tmp_path, train):
         tokens.tofile(tmp_path / f"{split}.bin")
     meta = {"tokenizer": tokenizers.gpt2("", "", 0).spec, "train": train}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(DataError, match="meta.json: damaged"):
+    with pytest.raises(DataError, match="meta.json: missing or damaged"):
         adopted(tmp_path, tmp_path / "cache")
 
 

@@ -197,9 +197,9 @@ BAD_META = r"meta\.json: missing or damaged"
     [
         (
             lambda folder: (folder / "train.bin").unlink(),
-            r"train\.bin: No such file.*train\.bin and val\.bin",
+            r"train\.bin: no such file.*train\.bin and val\.bin",
         ),
-        (lambda folder: shutil.rmtree(folder), r"train\.bin: No such file"),
+        (lambda folder: shutil.rmtree(folder), r"train\.bin: no such file"),
         (
             lambda folder: (folder / "val.bin").write_bytes(b"abc"),
             r"val\.bin: has 3 bytes, not a multiple of 2",
@@ -214,7 +214,7 @@ BAD_META = r"meta\.json: missing or damaged"
         (lambda folder: describe(folder, "uint16", "abc"), r"train\.bin: has token 50,256, but .* has 3"),
         (
             lambda folder: describe(folder, "uint16", train={"tokens": 3, "sha256": "0" * 64}),
-            r"train\.bin: does not match its meta\.json",
+            r"meta\.json: does not match the files of train",
         ),
     ],
 )

@@ -46,10 +46,10 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
 def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = measure_model(str(train_anew(tiny())), windows=6, data_path=str(text_file))
-    assert len(result.rows) == 3
-    assert "cost" not in result.rows[0]
+    assert [*result.columns["variance after it"]] == ["embed", "00", "01"]
+    assert [*result.columns["loss without it − with it"]] == ["00", "01"]
     assert set(result.maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
-    assert all(0 <= row["distance"] <= 1 for row in result.rows[1:])
+    assert all(0 <= distance <= 1 for distance in result.columns["angular distance"].values())
     assert float(re.search(r"loss (\S+)", result.headline)[1]) > 0
     assert result.certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
     for arguments, error in (
         ((tmp_path,), "no checkpoint"),
         ((folder, "--out", "maps.txt"), "should end in .svg, .png or .pdf"),
-        ((folder, "--windows", 0), "--windows: at least 1"),
+        ((folder, "--windows", 0), "--windows: invalid value '0'"),
     ):
         done = started(*arguments)
         assert done.returncode != 0

@@ -71,5 +71,5 @@ def test_a_block_has_one_colour_in_every_panel_whatever_the_depth_of_its_run():
     deep = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(4)}
     shallow = {f"act.rms/{i:02d}.mlp": [(0, i + 1.0), (1, 2.0)] for i in range(2)}
     text = svg(figure_spec({"deep": deep, "shallow": shallow}, ["act.rms/*"]))
-    strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(#[0-9a-f]{6})"', text)
+    strokes = re.findall(r'aria-roledescription="line mark"[^>]*stroke="(rgb[^"]*)"', text)
     assert sorted(Counter(strokes).values()) == [1, 1, 2, 2]

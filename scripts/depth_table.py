@@ -1,0 +1,25 @@
+"""Format a table by depth: a row for the embedding, for each block, and for the final norm."""
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from comparison.table import rich_table
+
+Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block as 00, or final
+
+
+def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> Table:
+    """Return a table for a terminal. ``formats`` has the format of a column's numbers if it is not .3g."""
+    forms = formats or {}
+    order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
+    sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))
+    cells = [
+        {"": site}
+        | {
+            title: format(column[site], forms.get(title, ".3g")) if site in column else ""
+            for title, column in columns.items()
+        }
+        for site in sites
+    ]
+    return rich_table(cells, {""})
