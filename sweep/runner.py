@@ -19,7 +19,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cli import app, job_record
+from cli import app, job_record, messages
 from cli.compose import composed_job
 from cli.schema import RunConfig
 from data.token_files import Prepared
@@ -28,7 +28,7 @@ from rundir.folder import has_ended
 from sweep.job import Job, folder_of
 from sweep.progress import ProgressWatcher
 from system import os_compat, signals
-from system.errors import ConfigError, DataError
+from system.errors import ConfigError, UserError
 from system.terminal import duration
 from system.validate import checked
 from training.cost import run_operations, seconds_per_operation
@@ -112,8 +112,8 @@ class Sweep:
             job.run = folder_of(job.config, data.fingerprint)
             job.done = has_ended(job.run) and not job.config.fresh
             job.work = run_operations(job.config, data)
-        except (ConfigError, DataError) as error:
-            job.error = str(error)
+        except (UserError, OSError) as error:
+            job.error = messages.error_line(error, [])
 
     def data(self, config: RunConfig) -> Prepared:
         key = config.init_from, config.data
