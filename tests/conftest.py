@@ -121,3 +121,9 @@ def no_program_outlives_its_test() -> Iterator[None]:
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of the project's programs as a user does, in an empty folder."""
     return functools.partial(programs.run, cwd=tmp_path)
+
+
+@pytest.fixture
+def succeed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the project's programs, which must end well, in an empty folder."""
+    return functools.partial(programs.succeed, cwd=tmp_path)

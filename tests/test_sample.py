@@ -160,24 +160,6 @@ def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
     assert f"error: {file}: damaged" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run=nowhere"], "nowhere: has no checkpoint"),
-        (["checkpoint=nowhere"], "nowhere: no such checkpoint"),
-        (["runs_dir=nowhere"], "runs_dir: nowhere has no run"),
-        (["prompt_file=nowhere"], "nowhere: No such file"),
-        (["temperature=-1"], "temperature: invalid value -1; expected a value greater than or equal to 0"),
-        (["promt=x"], "promt: unknown key; did you mean prompt?"),
-        (["run=a", "checkpoint=b"], "run: checkpoint= also names a model to load"),
-    ],
-)
-def test_a_wrong_command_is_one_line(command, trained, arguments, message):
-    done = command("sample.py", *arguments)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
-    assert message in done.stderr
-
-
 def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
     loaded = checkpoint_file.load(checkpoint_file.path_of(trained / "checkpoints", 20))
     giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})

@@ -129,6 +129,13 @@ def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **enviro
     return done
 
 
+def succeed(program: str, *arguments: str, cwd: Path, **options: Any) -> Any:
+    """Run a program that must end well. Return what ``run`` does."""
+    done = run(program, *arguments, cwd=cwd, **options)
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 def temporary_file() -> IO[str]:
     return tempfile.TemporaryFile("w+", encoding="utf-8")
 
