@@ -62,6 +62,11 @@ def daily(
     return params
 
 
+def some_slow(number: int) -> str:
+    """Return the mark of a case that is not tried every day: slow of one in six, faults of the others."""
+    return "slow" if number % 6 == 0 else "faults"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--table", metavar="FILE", help="print the figures that tests record, and write them to FILE"

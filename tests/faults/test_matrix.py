@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rundir.folder import read_status
-from tests.conftest import LETTERS, NORMS, TRAIN, daily
+from tests.conftest import LETTERS, NORMS, TRAIN, daily, some_slow
 from tests.helpers import programs
 from tests.helpers.contract import check_refused, contents
 
@@ -52,31 +52,23 @@ OF_A_SAMPLE = [
     (["promt=x"], "promt: unknown key; did you mean prompt?"),
     (["prompt=now §"], "prompt: character '§' (U+00A7) at position 4"),
     (["prompt_file=nowhere"], "nowhere: No such file"),
-    *(
-        ([f"{key}={value}"], f"{key}: ")
-        for key in ("temperature", "top_k", "max_new_tokens")
-        for value in (-1,)
-    ),
-    *(
-        ([wrong], wrong.split("=")[0])
-        for wrong in ("temperature=nan", "top_p=0", "top_p=1.1", "num_samples=0")
-    ),
+    (["temperature=-1"], "temperature: "),
+    (["temperature=nan"], "temperature: "),
+    (["top_k=0"], "top_k: "),
+    (["top_p=0"], "top_p: "),
+    (["top_p=1.1"], "top_p: "),
+    (["max_new_tokens=-1"], "max_new_tokens: "),
+    (["num_samples=0"], "num_samples: "),
     (["checkpoint=nope.safetensors"], "nope.safetensors: no such checkpoint"),
     (["checkpoint=text.txt"], "text.txt"),
     (["run=cache"], "cache: has no checkpoint"),
     (["runs_dir=nope"], "runs_dir: nope has no run"),
     (["run=a", "checkpoint=b"], "run: checkpoint= also names a model to load"),
 ]
-CASES = [("train.py", *case) for case in (*OF_HYDRA, *OF_A_RUN)] + [
-    ("sample.py", *case) for case in OF_A_SAMPLE
+CASES = [
+    *(("train.py", *case) for case in (*OF_HYDRA, *OF_A_RUN)),
+    *(("sample.py", *case) for case in OF_A_SAMPLE),
 ]
-
-
-def tier_of_others(number: int) -> str:
-    return "slow" if number % 4 == 0 else "faults"
-
-
-daily_and_slow = (lambda number: number % 12 == 0, tier_of_others)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +80,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("program", "arguments", "line"), daily(CASES, *daily_and_slow), ids=repr)
+@pytest.mark.parametrize(
+    ("program", "arguments", "line"), daily(CASES, lambda number: number % 12 == 0, some_slow), ids=repr
+)
 def test_a_mistake_is_one_line(program, arguments, line, tmp_path, text_file, trained):
     if program == "sample.py":
         shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
@@ -112,7 +106,7 @@ WRONG_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "word"), daily(WRONG_FILES, *daily_and_slow), ids=repr)
+@pytest.mark.parametrize(("name", "content", "word"), daily(WRONG_FILES, others=some_slow), ids=repr)
 def test_a_mistake_in_a_file_is_one_line(name, content, word, tmp_path, text_file):
     (tmp_path / "mine/norm").mkdir(parents=True)
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())

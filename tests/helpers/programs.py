@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,6 +83,13 @@ class Program:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(timeout=0)
         return None
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Return the value of a condition, which the running program makes true."""
+        while not (value := condition()):
+            assert self.poll() is None, self.communicate()
+            time.sleep(0.01)
+        return value
 
     def communicate(self, timeout: float = 120) -> tuple[str, str]:
         """Return what the program prints until its end. It is killed after ``timeout`` seconds."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -21,6 +20,7 @@ from system import signals
 from system.errors import ConfigError
 from tests.conftest import configured
 from tests.helpers.runs import FAILING_NORM, QUICK, metric_rows, train_or_resume
+from tests.helpers.waiting import until
 from tests.helpers.wandb_runs import (
     KEY,
     WANDB,
@@ -158,11 +158,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "artifact": None}
     copying = threading.Thread(target=wandb_process.copy, args=(job, ended))
     copying.start()
-    deadline = time.monotonic() + 60
-    while (copied := json.loads((tmp_path / "wandb.json").read_text())["copied"]) == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert copied == len('{"step": 0}\n')
+    assert until(lambda: json.loads((tmp_path / "wandb.json").read_text())["copied"]) == len('{"step": 0}\n')
     with file.open("a") as stream:
         stream.write(': 1}\n{"step": 2')
     ended.set()
