@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
-from tests.helpers.contract import check_refused
+from tests.helpers.contract import check_one_line
 from tests.helpers.programs import Program
 
 PROGRAM = "findings/__main__.py"
@@ -167,4 +167,4 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
     ],
 )
 def test_an_error_on_the_command_line_is_one_line(command, arguments, error):
-    check_refused(command(PROGRAM, *arguments), error)
+    check_one_line(command(PROGRAM, *arguments), error)

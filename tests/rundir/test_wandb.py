@@ -189,7 +189,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
 
 @pytest.mark.slow
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
-    wild = ("norm=none", "optim.learning_rate=10", "train.grad_clip=0", "train.steps=20")
+    wild = ("norm=none", "optim.learning_rate=100", "train.grad_clip=0", "train.steps=20")
     watching = ("train.eval_every=1", "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true")
     folder = train_or_resume(watched(*wild, *watching))
     assert read_status(folder)["state"] == "diverged"

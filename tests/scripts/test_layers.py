@@ -11,7 +11,7 @@ import pytest
 from comparison.figures import svg
 from scripts.layers import METRICS, figure_spec, read_curves, titles
 from tests.conftest import ROOT
-from tests.helpers.contract import check_refused
+from tests.helpers.contract import check_one_line
 from tests.helpers.runs import train_anew
 
 
@@ -57,7 +57,7 @@ def test_bad_input_is_one_line(command, tmp_path, arguments, error):
     )
     chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
     arguments = [str(tmp_path) if word == "RUN" else word for word in arguments]
-    check_refused(command("scripts/layers.py", *arguments, *chosen), error)
+    check_one_line(command("scripts/layers.py", *arguments, *chosen), error)
 
 
 def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path):
