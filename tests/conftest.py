@@ -62,6 +62,11 @@ def daily(
     return params
 
 
+def some_slow(number: int) -> str:
+    """Return the mark of a case that is not tried every day: slow of one in six, faults of the others."""
+    return "slow" if number % 6 == 0 else "faults"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--table", metavar="FILE", help="print the figures that tests record, and write them to FILE"
@@ -121,3 +126,9 @@ def no_program_outlives_its_test() -> Iterator[None]:
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of the project's programs as a user does, in an empty folder."""
     return functools.partial(programs.run, cwd=tmp_path)
+
+
+@pytest.fixture
+def succeed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of the project's programs, which must end well, in an empty folder."""
+    return functools.partial(programs.succeed, cwd=tmp_path)

@@ -109,9 +109,7 @@ def folder(home, tmp_path) -> Path:
 
 
 def succeeded(folder: Path, program: str, *arguments: str) -> str:
-    done = programs.run(program, *arguments, cwd=folder, timeout=300, HF_HOME=str(folder / "hub"))
-    assert done.returncode == 0, f"{program} {shlex.join(arguments)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return programs.succeed(program, *arguments, cwd=folder, timeout=300, HF_HOME=str(folder / "hub")).stdout
 
 
 def appended(program: str, given: list[str], sizes: bool) -> list[str]:

@@ -1,13 +1,10 @@
-"""A run that was stopped, in whatever way and however often, ends with the bits of an uninterrupted one."""
+"""A run that was stopped, in whatever way and however often, ends with the bits of an uninterrupted one.
+(At random moments: tests/faults/test_kill.py and test_signals.py.)"""
 
-import contextlib
 import json
-import multiprocessing
 import os
-import random
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ from system import errors
 from system import signals as system_signals
 from system.errors import ConfigError
 from tests.conftest import daily
-from tests.helpers.contract import contents
+from tests.helpers.contract import check_refused, contents
 from tests.helpers.programs import Program, saved
 from tests.helpers.runs import (
     QUICK,
@@ -60,18 +57,20 @@ SOME_STOPS = [(signal.SIGINT, {3}), (signal.SIGTERM, {0, 5})]
 EVERY_STOP = [(signal.SIGINT, {step}) for step in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own, of torch's code
 @pytest.mark.parametrize(
-    ("norm", "optim", "stops"),
+    ("norm", "optim", "stops", "more"),
     [
-        ("batchnorm", "muon", SOME_STOPS),
-        pytest.param("batchnorm", "muon", EVERY_STOP, marks=pytest.mark.slow),
-        *(pytest.param(*case, EVERY_STOP, marks=pytest.mark.faults) for case in CASES[:-1]),
+        ("batchnorm", "muon", SOME_STOPS, ()),
+        pytest.param("batchnorm", "muon", EVERY_STOP, (), marks=pytest.mark.slow),
+        *(pytest.param(*case, EVERY_STOP, (), marks=pytest.mark.faults) for case in CASES[:-1]),
+        *(pytest.param(*case, SOME_STOPS, ("compile=true",), marks=pytest.mark.long) for case in CASES[::3]),
     ],
 )
 def test_stopped_after_any_step_a_run_ends_with_the_same_bits_and_rows(
-    tiny, tmp_path, monkeypatch, norm, optim, stops
+    tiny, tmp_path, monkeypatch, norm, optim, stops, more
 ):
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9")
+    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=9", *more)
     uninterrupted = train_or_resume(config)
     for number, steps in stops:
         again = with_runs_dir(config, tmp_path / f"stopped{number}-{min(steps)}")
@@ -137,95 +136,6 @@ def test_signal_handlers_are_restored(tiny):
     before = [signal.getsignal(number) for number in system_signals.SIGNALS]
     train_or_resume(tiny("train.steps=1"))
     assert [signal.getsignal(number) for number in system_signals.SIGNALS] == before
-
-
-# stopped at random moments, in processes of their own ---------------------------------------------------
-
-PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once, and children are forked
-PROCESSES.set_forkserver_preload(["tests.test_resume"])
-
-
-def train_in_a_process(config, ready) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # multiprocessing would exit with 1
-    with system_signals.ending():
-        ready.set()
-        train_or_resume(config)
-
-
-def started_process(config):
-    ready = PROCESSES.Event()
-    process = PROCESSES.Process(target=train_in_a_process, args=(config, ready))
-    process.start()
-    ready.wait(60)
-    return process
-
-
-def run_to_its_end(config, stops=()) -> tuple[Path, list[int]]:
-    """Train, send each signal of ``stops`` after its row of metrics.jsonl, resume; at last let the run end.
-    Return its folder and the exit codes."""
-    codes = []
-    for number, step in (*stops, (None, None)):
-        process = started_process(config)
-        if number is not None:
-            while process.is_alive() and last_row(config) < step:
-                time.sleep(0.001)
-            time.sleep(random.random() * 0.01)  # anywhere in a step, an evaluation or a save
-            os.kill(process.pid, number)
-        process.join(120)
-        codes.append(process.exitcode)
-    [folder] = Path(config.runs_dir).iterdir()
-    assert read_status(folder)["state"] == "finished"
-    return folder, codes
-
-
-def last_row(config) -> int:
-    """Return the step of the newest complete row; -1 before the first."""
-    steps = [-1]
-    for file in Path(config.runs_dir).glob("*/metrics.jsonl"):
-        for line in file.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                steps.append(json.loads(line)["step"])
-    return max(steps)
-
-
-def check_stopped_and_uninterrupted_are_the_same(config, tmp_path, stops):
-    uninterrupted, _ = run_to_its_end(with_runs_dir(config, tmp_path / "uninterrupted"))
-    stopped, codes = run_to_its_end(with_runs_dir(config, tmp_path / "stopped"), stops)
-    ends = [-number if number == signal.SIGKILL else 128 + number for number, _ in stops]
-    assert codes == [*ends, 0]  # each stop came before its end
-    assert same_tensors(final_tensors(stopped), final_tensors(uninterrupted))
-    assert rows_without_clocks(stopped) == rows_without_clocks(uninterrupted)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("norm", "optim"), [("layernorm", "adamw"), ("batchnorm", "muon")])
-def test_stopped_at_random_moments_a_run_ends_with_the_same_bits_and_rows(tiny, tmp_path, norm, optim):
-    seldom = ("train.eval_every=10", "train.checkpoint_every=7")
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, *seldom, "train.steps=120")
-    signals = random.sample([*system_signals.SIGNALS, signal.SIGKILL], 4)
-    stops = zip([*signals, signal.SIGKILL], sorted(random.sample(range(70), 5)), strict=True)
-    check_stopped_and_uninterrupted_are_the_same(config, tmp_path, [*stops])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("norm", "optim"), [CASES[0], CASES[3]])
-def test_a_compiled_run_is_resumed_to_the_same_bits_too(tiny, tmp_path, norm, optim):
-    config = tiny(f"norm={norm}", f"optim={optim}", *HARD, "train.steps=100", "compile=true")
-    check_stopped_and_uninterrupted_are_the_same(
-        config, tmp_path, [(signal.SIGKILL, 10), (signal.SIGTERM, 31)]
-    )
-
-
-def test_a_signal_during_the_start_ends_the_run_and_it_starts_well_afterwards(tiny, tmp_path):
-    config = tiny(*HARD, "train.steps=3")
-    uninterrupted = train_or_resume(with_runs_dir(config, tmp_path / "uninterrupted"))
-    for number in system_signals.SIGNALS:
-        process = started_process(config)
-        time.sleep(random.random() * 0.1)
-        os.kill(process.pid, number)
-        process.join(60)
-        assert process.exitcode in (0, -number, 128 + number)
-    assert same_tensors(final_tensors(train_or_resume(config)), final_tensors(uninterrupted))
 
 
 # damage, two processes, the command -------------------------------------------------------------------
@@ -368,16 +278,11 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
 ):
     long = (*QUICK, "train.steps=100000", "train.checkpoint_every=10", "train.log_every=1")
     with Program("train.py", *long, cwd=tmp_path) as first:
-        while not saved(tmp_path):
-            assert first.poll() is None
-            time.sleep(0.02)
+        first.until(lambda: saved(tmp_path))
         [folder] = (tmp_path / "runs").iterdir()
         for options in ([], ["fresh=true"]):
-            second = command("train.py", *long, *options)
-            assert second.returncode == 1
-            [line] = second.stderr.splitlines()
-            assert line.startswith(f"error: runs/{folder.name}: process {first.pid} on ")
-            assert "is training this run" in line
+            line = f"error: runs/{folder.name}: process {first.pid} on "
+            check_refused(command("train.py", *long, *options), line, "is training this run")
     with Program("train.py", *long, cwd=tmp_path) as third:
         assert any("resuming from step" in line for line in third.stdout)  # and reading stops there
         third.terminate()
@@ -398,18 +303,15 @@ def test_a_folder_that_exists_is_locked_before_anything_is_built(tiny, tmp_path)
 
 
 @pytest.mark.faults
-def test_a_signal_ends_a_sweep_and_the_same_command_resumes_it(command, text_file, tmp_path):
+def test_a_signal_ends_a_sweep_and_the_same_command_resumes_it(succeed, text_file, tmp_path):
     sweep = ("-m", *QUICK, "seed=0,1,2", "train.steps=500", "train.checkpoint_every=7")
     started = Program("train.py", *sweep, cwd=tmp_path)
-    while not [file for file in saved(tmp_path) if "-s1-" in str(file)]:
-        assert started.poll() is None
-        time.sleep(0.01)
+    started.until(lambda: [file for file in saved(tmp_path) if "-s1-" in str(file)])
     started.send_signal(signal.SIGTERM)
     _, err = started.communicate()
     assert started.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in err
     assert len([*tmp_path.glob("runs/*-s2-*")]) == 0
-    done = command("train.py", *sweep)
-    assert done.returncode == 0, done.stderr
+    done = succeed("train.py", *sweep)
     assert done.stdout.startswith("3 runs: 1 done before, 2 to do")
     assert all(read_status(folder)["state"] == "finished" for folder in tmp_path.glob("runs/layernorm-*"))

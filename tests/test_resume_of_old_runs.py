@@ -18,15 +18,14 @@ RUNS = sorted((Path(__file__).parent / "fixtures").glob("begun_at_*/*-s0-*"), ke
 
 
 @pytest.mark.parametrize("fixture", RUNS, ids=lambda folder: folder.name)
-def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(command, tmp_path, fixture):
+def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_path, fixture):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     folder = tmp_path / "runs" / fixture.name
     shutil.copytree(fixture / "interrupted", folder)
     stopped_at = read_status(folder)["step"]
     arguments = json.loads((folder / "environment.json").read_text())["overrides"]
 
-    done = command("train.py", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = succeed("train.py", *arguments)
     assert [run.name for run in folder.parent.iterdir()] == [fixture.name]  # its name is what it was
     assert f"from step {stopped_at} of 60" in done.stdout
     assert read_status(folder)["state"] == "finished"

@@ -282,7 +282,9 @@ def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command
     assert same_tensors(first, final_tensors(folder))
 
 
-def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(command, text_file, tmp_path):
+def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(
+    command, succeed, text_file, tmp_path
+):
     """Where a run computes is not in its identity: another host, or a device spelt out, leaves it alone."""
     command("train.py", *QUICK)
     [folder] = (tmp_path / "runs").iterdir()
@@ -293,8 +295,7 @@ def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(comman
     file.write_text(json.dumps(environment))
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     for spelling in ([], ["device=cpu"], [f"precision={precision}"]):
-        done = command("train.py", *QUICK, *spelling)
-        assert done.returncode == 0, done.stderr
+        done = succeed("train.py", *QUICK, *spelling)
         assert "nothing left to do" in done.stdout
         assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
@@ -310,11 +311,10 @@ def test_a_run_that_leaks_says_so_before_it_trains_and_wherever_its_result_is_pr
     assert "LEAKS" not in command("train.py", *QUICK, "norm=layernorm").stdout
 
 
-def test_a_run_that_diverged_is_not_run_again(command, text_file, tmp_path):
+def test_a_run_that_diverged_is_not_run_again(command, succeed, text_file, tmp_path):
     wild = ("optim.learning_rate=1e30", "norm=none", "train.steps=30", "train.grad_clip=0")
     assert "diverged by step" in command("train.py", *QUICK, *wild).stdout
-    again = command("train.py", *QUICK, *wild)
-    assert again.returncode == 0
+    again = succeed("train.py", *QUICK, *wild)
     assert "diverged by step" in again.stdout
     assert "nothing left to do" in again.stdout
 
@@ -341,19 +341,17 @@ def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):
 
 
 @pytest.mark.long
-def test_a_failing_compiler_is_one_line_and_the_run_goes_on(command, text_file, tmp_path):
+def test_a_failing_compiler_is_one_line_and_the_run_goes_on(succeed, text_file, tmp_path):
     nowhere = {"CXX": "/no/such/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    done = command("train.py", *QUICK, "compile=true", **nowhere)
-    assert done.returncode == 0, done.stderr
+    done = succeed("train.py", *QUICK, "compile=true", **nowhere)
     assert done.stdout.count("compile: failed, continuing without") == 1
     assert done.stderr == ""
 
 
 @pytest.mark.long
-def test_a_compiled_run_is_as_good_as_an_eager_one(command, text_file, tmp_path):
+def test_a_compiled_run_is_as_good_as_an_eager_one(succeed, text_file, tmp_path):
     for compiled in ("false", "true"):
-        done = command("train.py", *QUICK, f"compile={compiled}", f"runs_dir={compiled}", "precision=fp32")
-        assert done.returncode == 0, done.stderr
+        done = succeed("train.py", *QUICK, f"compile={compiled}", f"runs_dir={compiled}", "precision=fp32")
         assert "compile: failed" not in done.stdout
     [eager], [fast] = ((tmp_path / name).iterdir() for name in ("false", "true"))
     assert eager.name == fast.name

@@ -104,6 +104,23 @@ def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
     assert "\n" not in str(caught.value)
 
 
+OUT_OF_RANGE = """
+    optim.learning_rate=inf optim.learning_rate=-1 optim.learning_rate=0 optim.learning_rate=1e400
+    train.steps=-1 ++foo=1 ~optim.learning_rate ~model.n_embd model.n_layer=0 model.n_head=0
+    model.n_embd=-8 model.block_size=0 train.batch_size=0 train.grad_accum=0 model.dropout=1.0
+    model.dropout=1.5 model.dropout=-0.1 model.dropout=nan precision=float16 precision=int8
+    schedule.warmup_fraction=1.5 schedule.final_fraction=2 optim.beta2=1.0 train.checkpoint_every=-1
+    train.eval_every=-3 train.log_every=0 seed=-1 seed=1.5 seed=true
+""".split()
+
+
+@pytest.mark.parametrize("override", OUT_OF_RANGE)
+def test_a_value_out_of_range_is_one_line_that_names_the_key(override):
+    key = re.escape(override.lstrip("+~").partition("=")[0])
+    with pytest.raises(ConfigError, match=rf"\A{key}: .*\Z"):
+        configured(override)
+
+
 def test_a_prepared_folder_needs_a_path_and_takes_no_split():
     with pytest.raises(ConfigError, match=r"data\.val_fraction: is not read by data=prepared"):
         configured("data=prepared", "data.path=x", "data.val_fraction=0.1")

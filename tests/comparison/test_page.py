@@ -11,8 +11,9 @@ from selenium.webdriver.support.ui import Select
 from comparison.page import page
 from comparison.report import build_report
 from comparison.write import write_report
-from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
+from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
 from tests.helpers.run_folders import several
+from tests.helpers.waiting import until
 
 
 def curve(norm: str, rate: float) -> dict[int, dict[str, float]]:

@@ -14,8 +14,7 @@ REFERENCE = ROOT / "results" / "reference"
 def compared(tmp_path_factory):
     """Return what compare.py prints, and its table."""
     folder = tmp_path_factory.mktemp("compared")
-    done = programs.run("compare.py", REFERENCE, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = programs.succeed("compare.py", REFERENCE, cwd=folder)
     return done.stdout, (folder / "report" / "table.md").read_text()
 
 

@@ -1,6 +1,5 @@
 """Every statistic equals a computation by hand, and measuring changes nothing."""
 
-import json
 import math
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from diagnostics.activations import Activations, without_effects
 from diagnostics.hooks import forward_hooks
 from model import GPT
 from model.placements import Pre
+from rundir.run_files import read_json
 from tests.conftest import AROUND, NORMS, configured, daily
 from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_anew
 from training.build import build_model
@@ -307,32 +307,28 @@ def test_an_error_removes_the_hooks_too():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+
+
+@COMPILER
+@pytest.mark.parametrize("compiled", daily(["false", "true"], others="long"))
 @pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
-def test_training_has_the_same_bits_with_and_without_statistics(tiny, norm):
-    base = ("train.steps=11", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
+def test_training_has_the_same_bits_with_and_without_statistics(tiny, norm, compiled):
+    base = (
+        "train.steps=11",
+        "model.dropout=0.2",
+        "train.grad_accum=2",
+        f"norm={norm}",
+        f"compile={compiled}",
+    )
     without = final_tensors(train_anew(tiny(*base, "stats.every=0")))
     for often in (("stats.every=1", "stats=all", "stats.histograms_every=2"), ("stats.every=3",), ()):
         folder = train_anew(tiny(*base, *often))
+        assert read_json(folder / "environment.json")["compile"] is (compiled == "true")
         assert same_tensors(final_tensors(folder), without)
         assert sum("act.rms/embed" in row for row in metric_rows(folder)) == {3: 11, 1: 6, 0: 5}[len(often)]
     if norm == "batchnorm":
         assert {int(t) for name, t in without.items() if "num_batches" in name} == {11 * 2}
-
-
-COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
-
-
-@pytest.mark.long
-@COMPILER
-def test_a_compiled_run_has_the_same_bits_with_and_without_statistics(tiny):
-    for norm in ("layernorm", "batchnorm"):
-        base = ("compile=true", "train.steps=5", "model.dropout=0.2", "train.grad_accum=2", f"norm={norm}")
-        folder = train_anew(tiny(*base, "stats.every=0"))
-        assert json.loads((folder / "environment.json").read_text())["compile"]
-        without = final_tensors(folder)
-        for often in (["stats.every=1"], []):
-            assert same_tensors(final_tensors(train_anew(tiny(*base, *often))), without)
-        assert {int(t) for name, t in without.items() if "num_batches" in name} <= {5 * 2}
 
 
 @pytest.mark.long

@@ -21,8 +21,7 @@ DYING = "tests/faults/controls/dying.py"
 def uninterrupted(tmp_path_factory) -> tuple[Path, list[str]]:
     """A run that does not die, and its calls."""
     folder = in_a_folder(tmp_path_factory.mktemp("uninterrupted"))
-    done = programs.run(DYING, *RUN, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = programs.succeed(DYING, *RUN, cwd=folder)
     return folder, done.stdout.partition("calls:\n")[2].splitlines()
 
 
@@ -47,8 +46,7 @@ def check_death_at(number: int, after: bool, folder: Path, uninterrupted: Path, 
     newest = checkpoint_file.newest(run / "checkpoints", run.name)
     assert (newest.meta.step if newest else 0) in (EVERY * save, EVERY * (save - 1))
     assert not [*run.glob("checkpoints/*unusable*")]  # nothing was damaged
-    done = programs.run("train.py", *RUN, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    programs.succeed("train.py", *RUN, cwd=folder)
     tensors, expected = (checkpoint_file.load(end_of(path)).tensors for path in (folder, uninterrupted))
     assert same_tensors(tensors, expected)
     assert [file.name for file in run.rglob("*") if ".tmp" in file.name] == []

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from rundir import checkpoint_file
 from system.errors import ConfigError
-from tests.conftest import LETTERS, TRAIN
+from tests.conftest import LETTERS, TRAIN, daily
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import train_anew
@@ -31,13 +30,6 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_without_room_for_the_checkpoints_is_said_before_the_first_step(tmp_path, text_file):
-    with small_disk(tmp_path / "disk", 1_000_000) as disk:
-        done = programs.run("train.py", *TRAIN, f"runs_dir={disk}/runs", cwd=tmp_path)
-        check_refused(done, "disk/runs", "bytes free", "need")
-        assert [*disk.rglob("*.json")] == []
-
-
 def test_a_disk_without_room_for_the_tokens_is_one_line_and_no_half_of_them_is_used(tmp_path):
     (tmp_path / "text.txt").write_text(LETTERS * 50, encoding="utf-8")
     with small_disk(tmp_path / "disk", 100_000) as disk:
@@ -51,9 +43,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
     with small_disk(tmp_path / "disk", 6_000_000) as disk:
         arguments = (*TRAIN, *long, f"runs_dir={disk}/runs")
         with programs.Program("train.py", *arguments, cwd=tmp_path) as process:
-            while len(programs.saved(disk)) < 2:
-                assert process.poll() is None
-                time.sleep(0.01)
+            process.until(lambda: len(programs.saved(disk)) > 1)
             free = shutil.disk_usage(disk).free
             with (disk / "others").open("wb") as others, contextlib.suppress(OSError):
                 others.write(bytes(free + 2**20))  # somebody else's file takes the rest
@@ -70,24 +60,13 @@ def test_a_disk_that_fills_up_is_one_line_and_the_checkpoint_before_is_good(tmp_
             assert any(f"resuming from step {saved[-1]:,}" in line for line in again.stdout)
 
 
-@pytest.mark.slow
-def test_a_save_that_does_not_fit_says_what_it_needs_and_leaves_the_one_before(tmp_path, text_file):
-    more = ("train.steps=50", "train.checkpoint_every=5", "train.eval_every=0")
-    done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path, TEST_FILE_SIZE="60000")
-    check_refused(done, "step-00000005.safetensors", "bytes are needed", "are free", "make room")
-    [run] = (tmp_path / "runs").iterdir()
-    assert [*(run / "checkpoints").iterdir()] == []
-    done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoints", [0.5, 1.5, 2.5])
-def test_a_small_disk_is_refused_or_holds_all(tmp_path, text_file, checkpoints):
+@pytest.mark.parametrize("checkpoints", daily([0.5, 1.5, 2.5], others="slow"))
+def test_a_small_disk_is_refused_before_the_first_step_or_holds_all(tmp_path, text_file, checkpoints):
     with small_disk(tmp_path / "disk", int(checkpoints * 1_150_000)) as disk:
         more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=2")
         done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
         check_refused(done, "disk/runs", "bytes free", "need")
+        assert [*disk.rglob("*.json")] == []
         more = (f"runs_dir={disk}/runs", "train.eval_every=0", "train.checkpoint_every=0")  # one alone
         done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path)
         assert done.returncode == (checkpoints < 1), done.stderr

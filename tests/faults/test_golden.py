@@ -25,8 +25,7 @@ RUNS = {
 
 def losses(folder: Path, *more: str) -> list[float]:
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    done = programs.run("train.py", *TRAIN, "train.steps=100", *more, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    programs.succeed("train.py", *TRAIN, "train.steps=100", *more, cwd=folder)
     [run] = folder.glob("runs/*-s*")
     return train_losses(run)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LETTERS, TRAIN, daily
+from tests.conftest import LETTERS, TRAIN, daily, some_slow
 from tests.helpers import programs
 from tests.helpers.contract import check_refused, contents
 from tests.helpers.malicious import ARTEFACTS, SAMPLE_GPT2, gpt2, gpt2_bpe
@@ -39,11 +39,7 @@ def good(tmp_path_factory) -> Path:
     return sorted(folder.glob("runs/*/checkpoints/*"))[-1]
 
 
-def tier_of_others(number: int) -> str:
-    return "slow" if number % 6 == 0 else "faults"
-
-
-@pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 30 == 0, tier_of_others))
+@pytest.mark.parametrize("name", daily(ARTEFACTS, lambda number: number % 30 == 0, some_slow))
 def test_an_untrusted_file_is_refused_and_runs_nothing(good, tmp_path, name, record_property):
     arguments = ARTEFACTS[name](good, tmp_path)
     before = contents(tmp_path)
@@ -67,16 +63,16 @@ def test_an_untrusted_file_is_refused_and_runs_nothing(good, tmp_path, name, rec
 def test_the_unchanged_folder_is_accepted(good, tmp_path, make):
     """The control: a changed folder is refused for the change."""
     make(lambda unchanged: None)(good, tmp_path)
-    done = programs.run(*SAMPLE_GPT2, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    programs.succeed(*SAMPLE_GPT2, cwd=tmp_path)
 
 
 def audited(folder: Path, *arguments: str, **environ: str) -> tuple[str, list[str]]:
     """Return what a program printed, and the lines of its audit."""
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
     common = TRAIN if arguments[0] == "train.py" else ()
-    done = programs.run(AUDITED, *arguments, *common, cwd=folder, AUDIT=str(folder / "audit.txt"), **environ)
-    assert done.returncode == 0, done.stderr
+    done = programs.succeed(
+        AUDITED, *arguments, *common, cwd=folder, AUDIT=str(folder / "audit.txt"), **environ
+    )
     audit = folder / "audit.txt"
     return done.stdout + done.stderr, audit.read_text(encoding="utf-8").splitlines() if audit.exists() else []
 

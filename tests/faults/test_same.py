@@ -13,7 +13,7 @@ import pytest
 from data import windows
 from model.seeds import seed_for
 from rundir import checkpoint_file
-from tests.conftest import LETTERS, TRAIN
+from tests.conftest import LETTERS, TRAIN, daily
 from tests.helpers import programs
 from tests.helpers.killed import end_of
 from tests.helpers.runs import same_tensors
@@ -38,8 +38,7 @@ WATCHED = {
 def ended(folder, *more: str, program: str = "train.py"):
     folder.mkdir()
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    done = programs.run(program, *TRAIN, *BASE, *more, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    programs.succeed(program, *TRAIN, *BASE, *more, cwd=folder)
     return checkpoint_file.load(end_of(folder)).tensors
 
 
@@ -75,8 +74,10 @@ def test_neighbouring_seeds_share_no_batch_in_1000_steps():
 
 
 @pytest.mark.slow
-def test_a_reader_that_closes_its_pipe_ends_no_run(tmp_path, text_file):
-    command = [sys.executable, str(programs.ROOT / "train.py"), *TRAIN, "train.steps=200"]
+@pytest.mark.parametrize("mode", daily(["disabled", "offline"]))
+def test_a_reader_that_closes_its_pipe_ends_no_run(tmp_path, text_file, mode):
+    more = ("train.steps=200", f"wandb.mode={mode}")
+    command = [sys.executable, str(programs.ROOT / "train.py"), *TRAIN, *more]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, env=os.environ) as process:
         process.stdout.readline()

@@ -9,7 +9,7 @@ import pytest
 from rundir import checkpoint_file
 from rundir.folder import read_status
 from system.signals import PATIENCE, SIGNALS
-from tests.conftest import LETTERS, TRAIN
+from tests.conftest import LETTERS, TRAIN, daily
 from tests.helpers import programs
 from tests.helpers.killed import end_of, forked
 from tests.helpers.runs import STEPS, same_tensors
@@ -31,13 +31,13 @@ def statuses(folder) -> list[dict]:
     return [status for run in folder.glob("runs/*") if (status := read_status(run))]
 
 
-@pytest.mark.faults
-def test_a_hundred_signals_at_random_moments(tmp_path, text_file, record_property):
+@pytest.mark.parametrize("count", daily([3, 100]))
+def test_signals_at_random_moments(tmp_path, text_file, count, record_property):
     draw = random.Random(0)
-    assert programs.run(*RUN, cwd=tmp_path).returncode == 0
+    programs.succeed(*RUN, cwd=tmp_path)
     expected = checkpoint_file.load(end_of(tmp_path)).tensors
     signals, good, slowest, number_of_runs = 0, 0, 0.0, 0
-    while signals < 100:
+    while signals < count:
         folder = tmp_path / str(number_of_runs)
         number_of_runs += 1
         folder.mkdir()
@@ -72,9 +72,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_save(tmp_path, text_file):
     long = ("train.steps=1000000", "train.checkpoint_every=50", "train.eval_every=0")
     slow = "tests/faults/controls/slow_to_save.py"  # from its second save on
     with programs.Program(slow, *TRAIN, *long, cwd=tmp_path) as process:
-        while not programs.saved(tmp_path):
-            assert process.poll() is None
-            time.sleep(0.02)
+        process.until(lambda: programs.saved(tmp_path))
         process.send_signal(signal.SIGINT)
         time.sleep(PATIENCE + 0.2)
         assert process.poll() is None  # it is saving

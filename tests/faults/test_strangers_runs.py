@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from comparison import load
 from comparison.page import page
 from comparison.report import build_report
-from tests.conftest import daily
+from tests.conftest import daily, some_slow
 from tests.helpers import programs
-from tests.helpers.browser import browser, needs_browser, until  # noqa: F401 a fixture
+from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
 from tests.helpers.contract import contents
 from tests.helpers.run_folders import made
+from tests.helpers.waiting import until
 
 SCRIPT = "</script><img src=x onerror=window.owned=1>\"'`${1}[[js]]<script>window.owned=1</script>"
 ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e[bold red]"
@@ -55,8 +56,7 @@ def runs(tmp_path):
 def test_the_terminal_and_the_files_show_names_as_text(runs, tmp_path):
     (runs / ("broken" + ESCAPE)).mkdir()
     (runs / ("broken" + ESCAPE) / "metrics.jsonl").write_text("")
-    done = programs.run("compare.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = programs.succeed("compare.py", cwd=tmp_path)
     assert "Traceback" not in done.stderr
     output = done.stdout + done.stderr
     assert all(c.isprintable() or c == "\n" for c in output)
@@ -133,7 +133,7 @@ def test_a_run_with_any_values_is_compared_or_passed_over(tmp_path_factory, exam
     assert min(seen.values()) > 0
 
 
-BOMBS = {
+BOMBS = {  # what the test above and tests/comparison/test_load.py do not try
     "aliases of aliases": (
         "config.yaml",
         "b0: &b0 [x, x]\n" + "".join(f"b{i}: &b{i} [*b{i - 1}, *b{i - 1}]\n" for i in range(1, 30)),
@@ -141,16 +141,7 @@ BOMBS = {
     "a config that is deep": ("config.yaml", "[" * 100_000),
     "an object of Python": ("config.yaml", "!!python/object/apply:os.system ['touch owned']"),
     "a config of 100 MB": ("config.yaml", "a: " + "x" * 100_000_000),
-    "a config that is a list": ("config.yaml", "[1, 2]"),
-    "a config that is not UTF-8": ("config.yaml", b"\xff\xfe"),
     "a status that is deep": ("status.json", "[" * 100_000),
-    "a status of numbers": ("status.json", '{"state": 1e999}'),
-    "an environment of lists": ("environment.json", '{"data": [], "packages": []}'),
-    "a certificate that is a number": ("certificate.json", "1"),
-    "metrics at no step": (
-        "metrics.jsonl",
-        '{"step": "nan", "tokens": 1, "seconds": 1, "val/full_loss": 1}\n',
-    ),
     "metrics of a million empty lines": ("metrics.jsonl", "\n" * 1_000_000),
     "an environment of a million errors": ("environment.json", json.dumps({"overrides": [1] * 400_000})),
     "metrics of lists": ("metrics.jsonl", '{"step": [], "tokens": {}, "seconds": "x"}\n' * 3),
@@ -159,20 +150,15 @@ BOMBS = {
 }
 
 
-def tier_of_others(number: int) -> str:
-    return "slow" if number % 6 == 0 else "faults"
-
-
-@pytest.mark.parametrize("name", daily(BOMBS, others=tier_of_others))
+@pytest.mark.parametrize("name", daily(BOMBS, others=some_slow))
 def test_a_foreign_folder_is_passed_over_and_named(tmp_path, name):
     made(tmp_path / "runs", "seed=0")
     bad = made(tmp_path / "runs", "seed=1")
     file, content = BOMBS[name]
-    before = (bad / file).read_bytes() if name == "aliases of aliases" else b""  # with all that it needs
-    (bad / file).write_bytes(before + (content if isinstance(content, bytes) else content.encode()))
-    done = programs.run("compare.py", cwd=tmp_path, timeout=30)
+    before = (bad / file).read_text() if name == "aliases of aliases" else ""  # with all that it needs
+    (bad / file).write_text(before + content)
+    done = programs.succeed("compare.py", cwd=tmp_path, timeout=30)
     assert done.peak < 2**30
-    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert bad.name in done.stdout
     assert not (tmp_path / "owned").exists()

@@ -3,12 +3,12 @@
 import json
 import re
 import signal
-import time
 
 import pytest
 
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
+from tests.helpers.contract import check_one_line
 from tests.helpers.programs import Program
 
 PROGRAM = "findings/__main__.py"
@@ -62,9 +62,8 @@ def measured(tmp_path, mine):
     return run
 
 
-def test_it_lists_every_finding_before_anything_is_measured(command, tmp_path):
-    done = command(PROGRAM)
-    assert done.returncode == 0, done.stderr
+def test_it_lists_every_finding_before_anything_is_measured(succeed, tmp_path):
+    done = succeed(PROGRAM)
     for file in (ROOT / "conf" / "finding").glob("*.yaml"):
         assert file.stem in done.stdout
     assert "E[x²] − E[x]²" in done.stdout
@@ -72,9 +71,8 @@ def test_it_lists_every_finding_before_anything_is_measured(command, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command, tmp_path):
-    done = command(PROGRAM, "cancellation")
-    assert done.returncode == 0, done.stderr
+def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command, succeed, tmp_path):
+    done = succeed(PROGRAM, "cancellation")
     assert "PASS  cancellation: A variance" in done.stdout
     [kept] = tmp_path.glob(f"{OUT}/results/cancellation-*.json")
     written = kept.stat().st_mtime_ns
@@ -108,8 +106,9 @@ def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(meas
 def test_a_signal_ends_it_with_its_runs_saved_and_the_same_command_resumes(mine, measured, tmp_path):
     mine.write_text(mine.read_text().replace("train.steps: 6", "train.steps: 4000"))
     with Program(PROGRAM, "tiny", "--config-dir", str(tmp_path / "mine"), cwd=tmp_path) as program:
-        while not any("running" in f.read_text() for f in tmp_path.glob(f"{OUT}/runs/*/*/status.json")):
-            time.sleep(0.05)
+        program.until(
+            lambda: any("running" in f.read_text() for f in tmp_path.glob(f"{OUT}/runs/*/*/status.json"))
+        )
         program.send_signal(signal.SIGTERM)
         _, errors = program.communicate(timeout=60)
     assert program.returncode == 128 + signal.SIGTERM, errors
@@ -168,7 +167,4 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
     ],
 )
 def test_an_error_on_the_command_line_is_one_line(command, arguments, error):
-    done = command(PROGRAM, *arguments)
-    assert done.returncode == 1
-    [line] = done.stderr.strip().splitlines()
-    assert error in line
+    check_one_line(command(PROGRAM, *arguments), error)

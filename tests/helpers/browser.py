@@ -1,7 +1,6 @@
 """A headless Chromium, if it is installed."""
 
 import shutil
-import time
 
 import pytest
 from selenium import webdriver
@@ -29,11 +28,3 @@ def browser():
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
-
-
-def until(condition, seconds: float = 30):
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.05)
-    return result

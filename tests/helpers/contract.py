@@ -18,7 +18,14 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def check_refused(
     done: "subprocess.CompletedProcess[str]", *words: str, before: dict[Path, bytes] | None = None
 ) -> None:
-    """Check that a program refused in one line with all of ``words``, and left each file of ``before``."""
+    """Check that a program refused in one line of that form, and left each file of ``before``."""
+    error = check_one_line(done, *words)
+    assert LINE.fullmatch(error), error
+    check_kept(before or {})
+
+
+def check_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> str:
+    """Check that a program ended with one line of error with all of ``words``, and return the line."""
     output = done.stdout + done.stderr
     assert done.returncode in (1, 2), output
     assert "Traceback" not in output
@@ -26,11 +33,10 @@ def check_refused(
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr
     assert len(lines) <= 6
-    assert LINE.fullmatch(errors[0]), errors[0]
     assert escaped(errors[0]) == errors[0]
     for word in words:
         assert word in errors[0]
-    check_kept(before or {})
+    return errors[0]
 
 
 def check_kept(before: dict[Path, bytes]) -> None:

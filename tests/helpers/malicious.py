@@ -150,6 +150,13 @@ def optimizer(change: Callable[[Json, dict[str, torch.Tensor]], Any]) -> Make:
     return make
 
 
+def without_optimizer(state: Json, tensors: dict[str, torch.Tensor]) -> None:
+    """Leave what exported weights have."""
+    state.clear()
+    for name in [name for name in tensors if name.startswith("optimizer")]:
+        del tensors[name]
+
+
 def moments(change: Callable[[torch.Tensor], torch.Tensor]) -> Make:
     return optimizer(
         lambda _, tensors: tensors.update(
@@ -343,6 +350,7 @@ ARTEFACTS: dict[str, Make] = {
     ),
     "a tokenizer.json with ids of 2^70": gpt2_bpe(lambda spec: spec["model"]["vocab"].update(th=2**70)),
     "a tokenizer.json whose tokens are long": gpt2_bpe(long_tokens),
+    "weights alone in a run": optimizer(without_optimizer),
     "moments of another shape": moments(lambda tensor: tensor[:1]),
     "moments of one number": moments(torch.sum),
     "moments that are text": optimizer(lambda state, _: next(iter(state.values())).update(exp_avg="x")),

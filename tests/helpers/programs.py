@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,6 +84,13 @@ class Program:
             return self.wait(timeout=0)
         return None
 
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Return the value of a condition, which the running program makes true."""
+        while not (value := condition()):
+            assert self.poll() is None, self.communicate()
+            time.sleep(0.01)
+        return value
+
     def communicate(self, timeout: float = 120) -> tuple[str, str]:
         """Return what the program prints until its end. It is killed after ``timeout`` seconds."""
         assert self.stdout
@@ -126,6 +135,13 @@ def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **enviro
             status = process.wait(timeout)
         done: Any = subprocess.CompletedProcess(process.args, status, content(out), content(err))
     done.peak = process.peak
+    return done
+
+
+def succeed(program: str, *arguments: str, cwd: Path, **options: Any) -> Any:
+    """Run a program that must end well. Return what ``run`` does."""
+    done = run(program, *arguments, cwd=cwd, **options)
+    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done
 
 

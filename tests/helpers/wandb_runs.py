@@ -18,6 +18,7 @@ import pytest
 
 from rundir.metrics import Metrics
 from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_or_resume
+from tests.helpers.waiting import until
 
 KEY = "0" * 40
 WANDB = str(Path(sys.executable).with_name("wandb"))
@@ -113,13 +114,8 @@ def signalling(monkeypatch, name: str, number: int) -> list[int]:
     sent: list[int] = []
 
     def signal_all() -> None:
-        deadline = time.monotonic() + 60
-        while not list(Path(os.environ["HOME"]).glob("wandb/*/*.wandb")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        while not sent:
-            assert time.monotonic() < deadline
-            sent.extend(pid for pid, line in children(os.getpid()).items() if name in line)
+        until(lambda: list(Path(os.environ["HOME"]).glob("wandb/*/*.wandb")))
+        sent.extend(until(lambda: [pid for pid, line in children(os.getpid()).items() if name in line]))
         for pid in sent:
             os.kill(pid, number)
 

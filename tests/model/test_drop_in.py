@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from model.norms import GroupNorm, LayerNorm, RMSNorm
+from tests.helpers import gpt2_models
 from tests.helpers.model import drawn
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -170,13 +171,7 @@ def transformer(norm_first: bool, dtype: torch.dtype) -> nn.TransformerEncoder:
 
 
 def gpt2(dtype: torch.dtype) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 32, "vocab_size": 61, "n_positions": 16}
-    no_dropout = {f"{of}_pdrop": 0.0 for of in ("resid", "embd", "attn")}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    return randomized(GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, **ends)).to(dtype))
+    return randomized(gpt2_models.theirs(n_head=4, n_embd=32).to(dtype))
 
 
 def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:

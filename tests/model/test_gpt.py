@@ -1,8 +1,7 @@
-"""The network is GPT-2's, and its initial values depend on the seed and the names alone."""
+"""The network is GPT-2's (its logits: tests/interop/test_pretrained.py), and its initial values depend on the
+seed and the names alone."""
 
 import math
-import re
-from functools import partial
 
 import pytest
 import torch
@@ -139,61 +138,3 @@ def test_seeds_differ():
     assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
     assert seed_for(0, "data", 1) != seed_for(1, "data", 0)
     assert len({seed_for(s, "data", i) for s in range(10) for i in range(100)}) == 1000
-
-
-# GPT-2 ------------------------------------------------------------------------------------------------
-
-OUR_NAMES = {
-    "wte": "embed.tokens",
-    "wpe": "embed.positions",
-    "ln_1": "attn.pre",
-    "attn.c_attn": "attn.branch.qkv",
-    "attn.c_proj": "attn.branch.proj",
-    "ln_2": "mlp.pre",
-    "mlp.c_fc": "mlp.branch.fc",
-    "mlp.c_proj": "mlp.branch.proj",
-    "ln_f": "final",
-}
-
-
-def reference_and_ours(activation, dtype):
-    """Hugging Face's GPT-2, tiny, its weights drawn at 0.2, and our model with the same weights."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"n_layer": 3, "n_head": 4, "n_embd": 32}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    config = GPT2Config(vocab_size=61, n_positions=16, activation_function="gelu_new", **sizes, **ends)
-    reference = GPT2LMHeadModel(config).to(dtype).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, p in reference.named_parameters():  # at GPT-2's 0.02 a wrong GELU would not be seen
-            p.normal_(mean=1.0 if "ln_" in name and "weight" in name else 0.0, std=0.2, generator=generator)
-    mlp = partial(MLP, activation=activation)
-    ours = GPT(vocab_size=61, block_size=16, **sizes, norm=LayerNorm, placement=Pre, mlp=mlp)
-    weights = {}
-    for name, tensor in reference.transformer.named_parameters():
-        head, _, kind = name.rpartition(".")
-        layer = re.match(r"h\.(\d+)\.", head)
-        block = f"blocks.{layer[1]}." if layer else ""
-        is_conv1d = head.endswith(("c_attn", "c_proj", "c_fc"))  # which has its weight transposed
-        our_name = f"{block}{OUR_NAMES[head.removeprefix(layer[0]) if layer else head]}.{kind}"
-        weights[our_name] = tensor.T if is_conv1d and kind == "weight" else tensor
-    weights["head.weight"] = weights["embed.tokens.weight"]
-    ours = ours.to(dtype).eval()
-    ours.load_state_dict(weights)
-    return reference, ours
-
-
-def largest_difference(reference, ours):
-    idx = torch.randint(61, (5, 16), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return (reference(idx).logits - ours(idx)).abs().max().item()
-
-
-gelu_tanh = partial(F.gelu, approximate="tanh")
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_logits_are_those_of_hugging_faces_gpt2_with_the_same_weights(dtype, tolerance):
-    assert largest_difference(*reference_and_ours(gelu_tanh, dtype)) < tolerance
-    assert largest_difference(*reference_and_ours(F.gelu, dtype)) > 10 * tolerance  # the other GELU

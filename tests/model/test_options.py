@@ -226,17 +226,3 @@ def test_the_learned_scale_is_initialised_to_the_root_of_the_width():
     x = torch.tensor([[1, 2, 3]])
     expected = 4 * (model.embed.tokens.weight[[1, 2, 3]] + model.embed.positions.weight[:3])
     torch.testing.assert_close(model.embed(x)[0], expected)
-
-
-def test_vectors_and_scalars_take_no_weight_decay():
-    from training.optimizer import new_optimizers
-
-    config = configured("norm=derf", "placement=rezero", "model.qk_norm=scalenorm", *SMALL_KEYS)
-    model = build_model(config, 11)
-    [optimizer] = new_optimizers(model, config.optim)
-    names = {p: name for name, p in model.named_parameters()}
-    decayed = {names[p] for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
-    free = set(names.values()) - decayed
-    assert all(model.get_parameter(name).dim() == 2 for name in decayed)
-    assert {"final.alpha", "final.shift", "final.weight", "embed.scale.weight"} <= free
-    assert {"blocks.0.attn.b.weight", "blocks.1.attn.branch.q_norm.weight"} <= free

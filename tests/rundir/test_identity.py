@@ -15,6 +15,7 @@ from rundir.code_hash import source
         *("norm=none", "placement=post", "norm.eps=1e-6", "model.n_layer=3", "model.dropout=0.1", "seed=1"),
         *("optim.learning_rate=1e-3", "schedule=linear", "train.steps=7", "train.batch_size=8"),
         *("train.grad_accum=2", "train.grad_clip=0", "precision=bf16", "data.val_fraction=0.2"),
+        *("model.block_size=4", "data.tokenizer=bpe"),
     ],
 )
 def test_what_changes_the_result_is_another_folder(tiny, override):

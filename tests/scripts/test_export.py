@@ -1,8 +1,7 @@
-"""What is exported, others load: transformers the folder, sample.py the weights; the card says what it is."""
+"""Exports that others load: transformers the folder, sample.py the weights; the card says what it is."""
 
 import json
 import re
-import shlex
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rundir import checkpoint_file
 from scripts import gpt2_writer
 from tests.conftest import LETTERS, TINY, configured
 from tests.helpers import gpt2_models, programs
+from tests.helpers.contract import check_refused
 
 EXPORT = "scripts/export.py"
 
@@ -24,8 +24,7 @@ def trained(folder: Path, *more: str) -> Path:
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
     common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
     given = {one.split("=")[0] for one in more}
-    done = programs.run("train.py", *(c for c in common if c.split("=")[0] not in given), *more, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    programs.succeed("train.py", *(c for c in common if c.split("=")[0] not in given), *more, cwd=folder)
     [run] = folder.glob("runs/*-*")
     return run
 
@@ -46,8 +45,7 @@ GPT2S = [
 @pytest.mark.parametrize("options", GPT2S, ids=" ".join)
 def test_transformers_generates_the_text_that_sample_prints(tmp_path, capsys, monkeypatch, options):
     trained(tmp_path, "model.block_size=64", "train.steps=20", "optim.learning_rate=1e-2", *options)
-    done = exported(tmp_path, "format=hf", "out=out")
-    assert done.returncode == 0, done.stderr
+    programs.succeed(EXPORT, "format=hf", "out=out", cwd=tmp_path)
     [lines] = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.S)
     with monkeypatch.context() as patched:
         patched.chdir(tmp_path / "out")
@@ -78,10 +76,8 @@ def test_gpt2s_layout_has_no_place_for_these(options):
 
 def test_what_is_no_gpt2_is_refused_with_the_reason(tmp_path):
     trained(tmp_path, "train.steps=1", "norm=rmsnorm")
-    done = exported(tmp_path, "format=hf", "out=out")
-    assert done.returncode == 1
     reason = "hf is GPT-2's layout, which has no norm=rmsnorm; give format=safetensors"
-    assert done.stderr == f"error: format: {reason}\n"
+    check_refused(exported(tmp_path, "format=hf", "out=out"), f"error: format: {reason}")
     assert not [file for file in tmp_path.iterdir() if "out" in file.name]
 
 
@@ -108,8 +104,7 @@ def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
         places = (f"runs_dir={tmp_path}/runs", f"data.path={tmp_path}/text.txt", begun)
         sizes = [f"model.{key}={size}" for key, size in (("n_layer", 2), ("n_head", 2), ("n_embd", 16))]
         trained(tmp_path, "wandb.entity=me", *places, *sizes)
-    done = exported(tmp_path, "format=safetensors", "out=out", *[begun] * (not trains))
-    assert done.returncode == 0, done.stderr
+    programs.succeed(EXPORT, "format=safetensors", "out=out", *[begun] * (not trains), cwd=tmp_path)
     with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
         said = file.metadata()["normgpt"] + (tmp_path / "out/README.md").read_text()
     assert str(tmp_path) not in said
@@ -134,8 +129,7 @@ def test_the_card_says_what_the_run_says(tmp_path):
     assert yaml.safe_load(settings)["norm"]["_target_"] == "model.batchnorms.BatchNorm"
     mode = stat.S_IMODE((tmp_path / "out/README.md").stat().st_mode)
     assert mode == 0o644
-    again = programs.run("scripts/export.py", "run=.", "format=safetensors", f"out={tmp_path}/again", cwd=run)
-    assert again.returncode == 0, again.stderr
+    programs.succeed("scripts/export.py", "run=.", "format=safetensors", f"out={tmp_path}/again", cwd=run)
     assert (tmp_path / "again/README.md").read_text() == card
 
 
@@ -168,17 +162,13 @@ def test_a_card_without_the_runs_files_claims_nothing_of_them(tmp_path):
 )
 def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path, arguments, line):
     (tmp_path / "taken").mkdir()
-    done = exported(tmp_path, *shlex.split(arguments))
-    assert done.returncode == 1
-    assert line in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    check_refused(exported(tmp_path, *arguments.split()), line)
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
 def test_where_the_disk_is_full_it_says_so_and_leaves_nothing(tmp_path):
     trained(tmp_path)
     for form in ("hf", "safetensors"):
-        done = programs.run(EXPORT, f"format={form}", "out=out", cwd=tmp_path, TEST_FILE_SIZE="4096")
-        assert done.returncode == 1
-        assert len(done.stderr.splitlines()) == 1, done.stderr
+        arguments = (EXPORT, f"format={form}", "out=out")
+        check_refused(programs.run(*arguments, cwd=tmp_path, TEST_FILE_SIZE="4096"), "out")
         assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@ import pytest
 
 from scripts import initial_statistics
 from tests.conftest import TINY
+from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows, train_anew
 
 PROGRAM = "scripts/initial_statistics.py"
@@ -29,11 +30,10 @@ def test_its_numbers_are_those_of_step_0_of_the_run(tiny, choice):
 
 
 @pytest.mark.slow
-def test_choices_stand_side_by_side(command, tmp_path, text_file):
+def test_choices_stand_side_by_side(succeed, tmp_path, text_file):
     data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
     sizes = [argument for argument in TINY if "n_layer" not in argument]
-    done = command(PROGRAM, *sizes, *data, "norm=none,batchnorm", "model.n_layer=1,3")
-    assert done.returncode == 0, done.stderr
+    done = succeed(PROGRAM, *sizes, *data, "norm=none,batchnorm", "model.n_layer=1,3")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     head = " ".join(f"norm={n} model.n_layer={d}" for n in ("none", "batchnorm") for d in (1, 3))
     assert lines.count(head) == 4
@@ -44,6 +44,4 @@ def test_choices_stand_side_by_side(command, tmp_path, text_file):
 
 @pytest.mark.slow
 def test_an_error_is_one_line(command):
-    done = command(PROGRAM, "norm=nope")
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
-    assert done.stderr.startswith("error: norm: there is no 'nope'")
+    check_refused(command(PROGRAM, "norm=nope"), "norm: there is no 'nope'")

@@ -11,6 +11,7 @@ import pytest
 from comparison.figures import svg
 from scripts.layers import METRICS, figure_spec, read_curves, titles
 from tests.conftest import ROOT
+from tests.helpers.contract import check_one_line
 from tests.helpers.runs import train_anew
 
 
@@ -55,11 +56,8 @@ def test_bad_input_is_one_line(command, tmp_path, arguments, error):
         '{"step": 0, "tokens": 0, "seconds": 0, "act.rms/00.mlp": 1, "act.ratio/00.mlp.branch": 1}\n'
     )
     chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
-    done = command("scripts/layers.py", *(str(tmp_path) if a == "RUN" else a for a in arguments), *chosen)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert error in line
+    arguments = [str(tmp_path) if word == "RUN" else word for word in arguments]
+    check_one_line(command("scripts/layers.py", *arguments, *chosen), error)
 
 
 def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path):

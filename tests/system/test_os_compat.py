@@ -1,5 +1,4 @@
-"""What Linux has and others do not is asked for in system/os_compat.py alone, and there is
-something in its place."""
+"""Features of Linux alone are asked for in system/os_compat.py only, which has something in their place."""
 
 import os
 import re

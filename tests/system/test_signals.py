@@ -1,3 +1,5 @@
+"""Signals end a program at once, after its loop, or whatever other code makes of them."""
+
 import os
 import pickle
 import signal

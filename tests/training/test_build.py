@@ -30,6 +30,13 @@ OPTIONS = "normalized_shape, eps, elementwise_affine, bias, detach_statistics$"
     [
         ("model.norms.LayerNorm", {"epss": 1}, f"norm.epss: .* has no such argument; it has {OPTIONS}"),
         ("model.norms.LayerNorm", {"eps": "a"}, "norm.eps: invalid value 'a'; it should be a valid number"),
+        (
+            "model.norms.LayerNorm",
+            {"eps": -1e-5},
+            "norm.eps: invalid value -1e-05; it should be from 1e-30",
+        ),
+        ("model.batchnorms.TorchBatchNorm", {"eps": 0}, "norm.eps: invalid value 0"),
+        ("model.batchnorms.BatchNorm", {"momentum": 1.5}, "norm.momentum: invalid value 1.5"),
         ("model.norms.LayerNorm", {"bias": "x"}, "norm.bias: invalid value 'x'; it should be a valid "),
         ("model.norms.LayerNorm", {"eps": math.nan}, "norm.eps: invalid value nan; it should be a finite"),
         (

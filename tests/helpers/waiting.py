@@ -1,0 +1,14 @@
+"""A wait with an end."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def until(condition: Callable[[], Any], seconds: float = 60, pause: float = 0.02) -> Any:
+    """Return the condition's value as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not met in {seconds} s"
+        time.sleep(pause)
+    return value
