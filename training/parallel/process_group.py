@@ -58,7 +58,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if isinstance(error, Exception) or error.__cause__:
             for number in SIGNALS:  # torchrun ends all ranks as soon as one has ended: print first why
                 signal.signal(number, signal.SIG_IGN)
-            sys.stderr = sys.__stderr__ if ranks.store.claims_error() else devnull()
+            sys.stderr = sys.__stderr__ if ranks.claims_error() else devnull()
         raise
     dist.barrier()
     dist.destroy_process_group()
