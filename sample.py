@@ -24,7 +24,6 @@ from rundir.checkpoint_file import Checkpoint
 from system import terminal
 from system.errors import DataError
 from training import load_model
-from training.build import OURS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,8 +61,7 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
     from training import device, memory
 
     compute = device.choose(config.device, config.precision)
-    packages = OURS + ((config.trust,) if config.trust else ())
-    model = load_model.load_model(loaded, vocab_size, packages).to(compute.device).eval()
+    model = load_model.load_model(loaded, vocab_size, config.trust).to(compute.device).eval()
     n_parameters = sum(p.numel() for p in model.parameters())
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")

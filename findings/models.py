@@ -51,7 +51,7 @@ class Case:
 
     def model(self) -> "GPT":
         """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
-        from training.build import OURS, initial_model
+        from training.build import initial_model
         from training.load_model import load_model
 
         vocab_size = self.data.tokenizer.vocab_size
@@ -64,7 +64,7 @@ class Case:
             raise ConfigError(f"{self.folder}: no checkpoint; delete the folder, and run it again")
         loaded = checkpoint_file.load(checkpoint_file.path_of(self.folder / "checkpoints", steps[-1]))
         packages = (component.target.split(".")[0] for component in self.config.components().values())
-        return load_model(loaded, vocab_size, (*OURS, *packages))
+        return load_model(loaded, vocab_size, *packages)
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
         """Return the training batch of a step: tokens and targets, both (rows, block_size) int64."""

@@ -31,7 +31,6 @@ from interop.hub import HUB
 from rundir.checkpoint_file import Checkpoint
 from system import terminal
 from system.errors import ConfigError
-from training.build import OURS
 from training.load_model import load as load_chosen
 from training.load_model import load_model
 
@@ -105,7 +104,7 @@ def measure_model(
     config, vocab_size = loaded.meta.config, data.tokenizer.vocab_size
     T = config.model.block_size
     windows = windows or max(1, TOKENS // T)
-    model = load_model(loaded, vocab_size, OURS + ((trust,) if trust else ())).eval()
+    model = load_model(loaded, vocab_size, trust).eval()
     [batch] = fixed_windows(data.val, T, windows, windows)
     idx, targets = map(torch.from_numpy, batch)
 

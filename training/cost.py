@@ -3,13 +3,9 @@
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cli.schema import RunConfig
 from data.token_files import Prepared
-
-if TYPE_CHECKING:
-    from training.device import Compute
 
 
 def forward_operations(config: RunConfig, vocab_size: int) -> int:
@@ -52,34 +48,28 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
 
 
 def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
-    """Time an uncompiled forward and backward of a micro-batch with the run's threads. Raises ConfigError."""
-    from training import device
-
-    compute = device.choose(config.device, config.precision)
-    device.set_switches(compute, config.train.threads)
-    batches = config.train.steps * config.train.grad_accum
-    # 15 % for the update, clipping and logging
-    seconds = 1.15 * batches * seconds_of_a_batch(config, data.tokenizer.vocab_size, compute)
-    compute.release()
-    return seconds / run_operations(config, data)
-
-
-def seconds_of_a_batch(config: RunConfig, vocab_size: int, compute: "Compute") -> float:
-    """Return the seconds of a micro-batch, the fastest of three."""
+    """Time an uncompiled forward and backward of a micro-batch with the run's threads, the fastest of three.
+    Raises ConfigError."""
     import torch
 
+    from training import device
     from training.dry_run import build_and_try, rehearse
     from training.loss import Loss
 
+    compute = device.choose(config.device, config.precision)
+    device.set_switches(compute, config.train.threads)
     shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
     idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
-
     loss_of = partial(Loss(compute), x=idx, y=idx)
-    model = build_and_try(config, vocab_size, compute, loss_of).model
+    model = build_and_try(config, data.tokenizer.vocab_size, compute, loss_of).model
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        rehearse(model, lambda: loss_of(model))
+        rehearse(model, partial(loss_of, model))
         compute.synchronize()
         seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    del model
+    compute.release()
+    # 15 % for the update, clipping and logging
+    whole_run = 1.15 * min(seconds) * config.train.steps * config.train.grad_accum
+    return whole_run / run_operations(config, data)

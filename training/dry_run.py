@@ -56,10 +56,14 @@ def build_and_try(
 
 def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Run one forward and backward that leaves no trace in ``model``."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = copied_buffers(model)
     try:
         loss().backward()
     finally:
         model.zero_grad(set_to_none=True)
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
+
+
+def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from data.windows import Batch
 from system.signals import Pending
 from training.batches import Batches
+from training.dry_run import copied_buffers
 from training.log import RunLog
 from training.loss import Loss, Net
 from training.parallel.ranks import Ranks, broadcast_buffers
@@ -41,40 +42,26 @@ class Evaluator:
         log: RunLog,
     ) -> None:
         self.strategy, self.batches, self.ranks, self.estimating = strategy, batches, ranks, estimating
-        self.stop, self.log = stop, log
-        self.loss_of = loss_of_batches(loss, batches)
+        self.stop, self.log, self.loss_of = stop, log, loss.of_batch
 
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
         with self.log.clock.aside("evaluation"), self.strategy.full_model():
             row = {"val/loss": self.mean_loss(self.batches.fixed_windows())}
             if self.estimating:
-                by_batch = self.loss_by_batch_statistics()
+                micro_windows = self.stop.watching(self.batches.micro_windows())
+                by_batch = evaluate_on_batch_statistics(
+                    self.strategy.model, self.estimating, self.loss_of, micro_windows, self.ranks
+                )
                 row |= {"val/batch_stats_loss": by_batch, "val/batch_stats_gap": by_batch - row["val/loss"]}
             if step == self.log.steps:
                 shown = self.log.progress.through(step, self.batches.whole_split(), self.batches.val_targets)
                 row["val/full_loss"] = self.mean_loss(shown)
         return row
 
-    def mean_loss(self, some: Iterable[Batch]) -> float:
-        rounds = self.stop.watching(self.ranks.rounds(some))
+    def mean_loss(self, windows: Iterable[Batch]) -> float:
+        rounds = self.stop.watching(self.ranks.rounds(windows))
         return evaluate(self.strategy.model, self.loss_of, rounds, self.ranks)
-
-    def loss_by_batch_statistics(self) -> float:
-        micro_windows = self.stop.watching(self.batches.micro_windows())
-        return evaluate_on_batch_statistics(
-            self.strategy.model, self.estimating, self.loss_of, micro_windows, self.ranks
-        )
-
-
-def loss_of_batches(loss: Loss, batches: Batches) -> LossOf:
-    """Return the loss as a function of a net and a batch that is not on the device yet."""
-    return lambda net, batch: loss(net, *batches.on_device(batch))
-
-
-def evaluate_one_batch(model: nn.Module, batches: Batches, loss: Loss) -> float:
-    """Return the loss on the first batch of an evaluation."""
-    return evaluate(model, loss_of_batches(loss, batches), [[next(batches.fixed_windows())]], Ranks())
 
 
 def evaluate(model: nn.Module, loss_of: LossOf, rounds: Iterable[list[Batch]], ranks: Ranks) -> float:
@@ -97,8 +84,7 @@ def evaluate_on_batch_statistics(
         module.train()
 
     def net(idx: Tensor) -> Tensor:
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return functional_call(model, buffers, (idx,))
+        return functional_call(model, copied_buffers(model), (idx,))
 
     def shares() -> Iterator[list[Batch]]:
         for x, y in batches:
@@ -115,25 +101,24 @@ def evaluate_on_batch_statistics(
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
     """Return the modules whose buffers a forward in training mode moves, as BatchNorm's, unless they also
-    normalize by these buffers in training. A forward is tried and its effects are undone."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    normalize by these buffers in training. The forwards that try it move copies."""
+
+    def loss_with(buffers: dict[str, Tensor]) -> Tensor:
+        return loss_of(lambda idx: functional_call(model, buffers, (idx,)))
+
     with torch.no_grad():
-        loss_of(model)
-    moved = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
-    for name, buffer in model.named_buffers():
-        buffer.copy_(before[name])
-    owners = {name.rpartition(".")[0] for name in moved}
-    modules = [module for name, module in model.named_modules() if name in owners]
-    if not modules:
-        return []
-    state = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.eval()
-    with torch.no_grad():
+        loss_with(moved := copied_buffers(model))
+        names = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, moved[name])]
+        owners = {name.rpartition(".")[0] for name in names}
+        modules = [module for name, module in model.named_modules() if name in owners]
+        if not modules:
+            return []
+        model.eval()
         by_estimates = loss_of(model)
         for module in modules:
             module.train()
-        by_batch = loss_of(lambda idx: functional_call(model, state, (idx,)))
-    model.train()
+        by_batch = loss_with(copied_buffers(model))
+        model.train()
     return [] if torch.equal(by_estimates, by_batch) else modules
 
 

@@ -12,8 +12,7 @@ from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
 from rundir.folder import newest_run, read_status
-from system.errors import CheckpointError, ConfigError
-from training.build import bind, build_model
+from system.errors import CheckpointError, ConfigError, UserError
 
 if TYPE_CHECKING:
     from model import GPT
@@ -61,12 +60,14 @@ def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
     return Checkpoint(Path(name), meta, weights.tensors(config.model.block_size, vocab_size))
 
 
-def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
-    """Return a checkpoint's model. Raises ConfigError as ``bind`` does, and CheckpointError where its tensors
-    do not fit its config."""
+def load_model(loaded: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
+    """Return a checkpoint's model; its config names classes of ours, torch's and the packages ``trusted``.
+    Raises ConfigError as ``bind`` does, and CheckpointError where its tensors do not fit its config."""
     from training import memory
+    from training.build import OURS, build_model
     from training.state import restore_model
 
+    packages = (*OURS, *filter(None, trusted))
     block_size = loaded.meta.config.model.block_size
     try:
         check_sizes(loaded, vocab_size, packages)
@@ -75,7 +76,7 @@ def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -
         ):
             model = build_model(loaded.meta.config, vocab_size, packages)
             restore_model(model, loaded)
-    except (ConfigError, CheckpointError):
+    except UserError:
         raise
     except Exception as error:  # whatever classes raise that are given options they were not made for
         why = " ".join(str(error).split())
@@ -90,21 +91,20 @@ def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) 
     """
     import torch
 
-    config, held = loaded.meta.config, sum(tensor.numel() for tensor in loaded.tensors.values())
-    sizes = config.model
-    positions = sizes.block_size if sizes.positions == "learned" else 0
-    needed = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
-    if needed["model"] <= held:  # else its norms may be too large to be made
-        for key, component in config.components().items():
-            if key != "placement":
-                width = sizes.n_embd // sizes.n_head if key == "model.qk_norm" else sizes.n_embd
-                with torch.device("meta"):  # takes no memory
-                    module = bind(key, component, packages)(width)
-                numbers = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
-                needed[key] = numbers * 2 * sizes.n_layer
-    for key, count in needed.items():
+    from training.build import new_norms
+    from training.state import model_tensors
+
+    sizes, held = loaded.meta.config.model, sum(tensor.numel() for tensor in loaded.tensors.values())
+
+    def check(part: str, count: int) -> None:
         if count > held:
             raise CheckpointError(
-                f"{loaded.path}: its config is of a {key} of {count:,} parameters, but it holds {held:,} "
+                f"{loaded.path}: its config is of a {part} of {count:,} parameters, but it holds {held:,} "
                 "numbers; use another one"
             )
+
+    positions = sizes.block_size if sizes.positions == "learned" else 0
+    check("model", sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd))
+    with torch.device("meta"):  # takes no memory
+        for key, norm in new_norms(loaded.meta.config, packages):
+            check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in model_tensors(norm).values()))

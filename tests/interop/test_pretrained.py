@@ -26,7 +26,7 @@ from scripts import export
 from system.errors import ConfigError
 from tests.conftest import LETTERS, TINY, configured
 from tests.helpers import gpt2_models, programs
-from training.build import OURS, initial_model
+from training.build import initial_model
 from training.load_model import from_elsewhere, load_model
 from training.state import describe_initialisation
 
@@ -51,7 +51,7 @@ def ours(folder: Path) -> tuple[GPT, Any]:
     """Our model of a folder, in evaluation, and the checkpoint that it is to us."""
     found = from_elsewhere(str(folder))
     vocab_size = tokenizers.from_spec(found.meta.tokenizer).vocab_size
-    return load_model(found, vocab_size, OURS).eval(), found
+    return load_model(found, vocab_size).eval(), found
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
