@@ -10,7 +10,6 @@ Read this file from the bottom. compare.py imports neither torch nor a model.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from comparison import table
 from comparison.groups import ComparisonError, select
 from comparison.load import Run, UnreadableError, find_runs, load
 from comparison.report import Report, build_report
-from system.errors import UserError
 from system.terminal import escaped
 
 
@@ -119,14 +117,11 @@ def main() -> None:
     two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     try:
         (watch if args.watch else compare_two if two else compare)(args, console)
-    except UserError as error:
-        sys.exit(f"error: {escaped(str(error))}")
-    except BrokenPipeError:  # the reader has exited: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        file = escaped(str(error.filename))
-        sys.exit(f"error: {file}: {error.strerror}; check the path, its permissions and free space")
+    except Exception as error:
+        from cli import messages  # which imports Hydra, for its errors
+
+        messages.report(error, [])
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -30,12 +30,9 @@ FALL = 1e-3  # of the loss: less is noise
 def unigram_loss(batches: Iterable[Batch]) -> float:
     """Return the entropy of the targets' frequencies, in nats per token: the lowest loss that one guess for
     all targets of these batches can have."""
-    counts = np.zeros(0, np.int64)
-    for _, y in batches:
-        more = np.bincount(y.ravel(), minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    p = counts[counts > 0] / counts.sum()
+    targets = np.concatenate([y.ravel() for _, y in batches])
+    counts = np.unique(targets, return_counts=True)[1]
+    p = counts / counts.sum()
     return -float(p @ np.log(p))
 
 

@@ -35,8 +35,8 @@ def build_and_try(
     """
     try:
         with memory.explained(config), lost_ranks_explained():
-            attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
-            model = initial_model(config, vocab_size, attend=attend, head=head)
+            fast = compute.attend(config.model.dropout), compute.head(vocab_size)
+            model = initial_model(config, vocab_size, *fast)
             strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
             # as much memory as the moments of the optimizer will take
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]

@@ -34,21 +34,16 @@ def find_checkpoint(config: ModelSource) -> Path:
     )
 
 
-def load(config: ModelSource) -> checkpoint_file.Checkpoint:
+def load(config: ModelSource) -> Checkpoint:
     """Load what ``config`` names. Raises ConfigError, CheckpointError or DataError."""
     if config.init_from is None:
         return checkpoint_file.load(find_checkpoint(config))
     return from_elsewhere(config.init_from)
 
 
-def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
+def from_elsewhere(name: str) -> Checkpoint:
     """Return what ``init_from`` names as a checkpoint. Raises as ``load``."""
     [config] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
-    return pretrained_checkpoint(name, config)
-
-
-def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
-    """Return the weights of ``init_from=name`` as a checkpoint; ``config`` is one with this ``init_from``."""
     weights = pretrained(name)
     spec = weights.tokenizer
     if spec is None:
@@ -63,19 +58,14 @@ def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
 def load_model(loaded: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
     """Return a checkpoint's model; its config names classes of ours, torch's and the packages ``trusted``.
     Raises ConfigError as ``bind`` does, and CheckpointError where its tensors do not fit its config."""
-    from training import memory
     from training.build import OURS, build_model
     from training.state import restore_model
 
     packages = (*OURS, *filter(None, trusted))
-    block_size = loaded.meta.config.model.block_size
     try:
         check_sizes(loaded, vocab_size, packages)
-        with memory.explained_as(
-            f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"
-        ):
-            model = build_model(loaded.meta.config, vocab_size, packages)
-            restore_model(model, loaded)
+        model = build_model(loaded.meta.config, vocab_size, packages)
+        restore_model(model, loaded)
     except UserError:
         raise
     except Exception as error:  # whatever classes raise that are given options they were not made for

@@ -4,7 +4,7 @@ its optimizers' state.
 Nothing else is state: random numbers and the learning rate are functions of the step.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -101,7 +101,11 @@ def restore_optimizers(
                 if paths := table.pop(names[parameter], None):
                     kept = {key: checkpoint.tensors[at["$tensor"]].clone() for key, at in paths.items()}
                     kept |= {key: shard(kept[key], parameter) for key in kept if key != "step"}
-                    check_fits(kept, parameter, optimizer.state_keys)
+                    shapes = {key: (t.shape, t.is_floating_point()) for key, t in kept.items()}
+                    whole = parameter.shape, True
+                    needed = {k: (torch.Size(), True) if k == "step" else whole for k in optimizer.state_keys}
+                    if shapes != needed:  # torch's fused optimizers write into it without a check
+                        raise ValueError(f"{names[parameter]}: {', '.join(shapes)}")
                     state[i] = kept
             # through torch's own loading, which knows the device that each tensor belongs on
             optimizer.load_state_dict(
@@ -113,17 +117,6 @@ def restore_optimizers(
         ) from None
     if table:
         raise CheckpointError(f"{checkpoint.path}: has optimizer state of {min(table)}; use another one")
-
-
-def check_fits(kept: dict[str, Tensor], parameter: Tensor, keys: Collection[str]) -> None:
-    """Check an optimizer's state of a parameter: torch's fused optimizers write into it without a check.
-    Raises ValueError."""
-    if kept.keys() != {*keys}:
-        raise ValueError(f"it has {', '.join(kept)}, not {', '.join(keys)}")
-    for name, value in kept.items():
-        wanted = torch.Size() if name == "step" else parameter.shape
-        if value.shape != wanted or not value.is_floating_point():
-            raise ValueError(f"{name} is no tensor of shape {tuple(wanted)}")
 
 
 def all_finite(tensors: dict[str, Tensor]) -> bool:

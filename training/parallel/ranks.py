@@ -89,13 +89,8 @@ class Ranks:
         """Return rank 0's value, which is JSON-serialisable. Every rank waits for rank 0."""
         if self.count == 1:
             return value
-        self.calls += 1
-        key = f"broadcast/{self.calls}"
-        if self.first:
-            self.store.set(key, json.dumps(value))
-            return value
-        self.wait_for(key)
-        return json.loads(self.store.get(key))
+        text = self.first_found(json.dumps(value) if self.first else None)
+        return value if self.first else json.loads(text or "null")
 
     def first_found(self, value: str | None) -> str | None:
         """Return the value of the lowest rank that has one."""
