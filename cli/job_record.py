@@ -28,14 +28,14 @@ from system.files import jsonable, read_or_empty, write_atomically
 RECORD = TypeAdapter(dict[str, Any])
 
 
-def write(folder: Path, record: dict[str, Any]) -> None:
+def write(folder: Path, record: dict[str, Any], name: str = "job.json") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "job.json", json.dumps(jsonable(record), indent=1))
+    write_atomically(folder / name, json.dumps(jsonable(record), indent=1))
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of job.json; empty if it is missing or damaged."""
-    return read_or_empty(folder / "job.json", RECORD)
+def read(folder: Path, name: str = "job.json") -> dict[str, Any]:
+    """Return the content of a record; empty if it is missing or damaged."""
+    return read_or_empty(folder / name, RECORD)
 
 
 @contextmanager
@@ -73,15 +73,6 @@ def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
             if on_cluster or read(folder).get("launcher") == record["launcher"]:
                 write(folder, record | {"state": state} | outcome)
             idle.set()
-
-
-def write_cluster_job(folder: Path, job: str) -> None:
-    write_atomically(folder / "slurm.json", json.dumps({"job": job}))
-
-
-def cluster_job(folder: Path) -> str:
-    """Return the ID of the job that was last submitted for this record; "" for none."""
-    return str(read_or_empty(folder / "slurm.json", RECORD).get("job", ""))
 
 
 PARENT = os.getppid()  # the launching process, if this process is a worker of a launcher

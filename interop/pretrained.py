@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
-from data.token_files import file_digest
+from data.token_files import file_digest, read_meta
 from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
@@ -151,11 +151,8 @@ class Pretrained:
         if (file := config.with_name("tokenizer.json")).exists():
             with reading(file):
                 return tokenizer_json.read(file)
-        if (file := config.with_name("meta.json")).exists():  # from nanoGPT: docs/ecosystem.md
-            with reading(file):
-                spec = dict(json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"])
-                tokenizers.from_spec(spec)
-                return spec
+        if config.with_name("meta.json").exists():  # from nanoGPT: docs/ecosystem.md
+            return read_meta(config.parent, "name another folder")[1].spec
         return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
 
 

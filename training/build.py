@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 import torch
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from torch import nn
+from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
 from model import GPT
@@ -29,13 +30,13 @@ from system.validate import expectation, invalid_value
 from training.state import initialise_from
 
 FINITE = ConfigDict(allow_inf_nan=False)
-LIMITS = {
-    "eps": (1e-30, math.inf),
-    "momentum": (0, 1),
-}  # of arguments of these names, whatever class has them
+# Limits of arguments of these names, whatever class has them.
+LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
 PLACE = ("device", "dtype")  # arguments that no config gives: they are the run's
-TORCH_NORMS = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
-OURS = ("model", "torch.nn")  # packages whose classes a checkpoint may name without being trusted
+# What a checkpoint may name without being trusted: classes of our packages, and torch's norms.
+OURS = ("model",)
+TORCHS = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
+TORCH_NORMS = {f"torch.nn.{name}" for name in TORCHS}
 
 
 def bind(group: str, component: Component, packages: tuple[str, ...] | None = None) -> partial[Any]:
@@ -49,11 +50,8 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         ConfigError: the class is missing or not allowed, or an option is not an argument of it or invalid.
     """
     target = imported(group, component.target, packages)
-    arguments = [
-        name
-        for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name not in PLACE
-    ]
+    spec = inspect.getfullargspec(target)
+    arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in PLACE]
     try:
         hints = get_type_hints(target.__init__)
     except NameError:  # names that its module imports for type checkers only
@@ -72,8 +70,9 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
 def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
     """Import the class of a norm or placement. Raises ConfigError as ``bind``."""
     module_name, _, class_name = path.rpartition(".")
-    if packages is not None and not any(path.startswith(package + ".") for package in packages):
-        package = path.partition(".")[0]
+    package = path.partition(".")[0]
+    known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
+    if packages is not None and not known:
         raise ConfigError(
             f"{group}: the checkpoint names {path}, which is not of this project; if you trust that code, "
             f"add trust={package}"
@@ -85,11 +84,6 @@ def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a {group} class; name one that is")
-    from_torch = path.startswith("torch.") and path != "torch.nn.Identity"
-    if packages is not None and from_torch and target.__module__ not in TORCH_NORMS:
-        raise ConfigError(
-            f"{group}: the checkpoint names {path}, which is no norm of torch's; use another one"
-        )
     return target
 
 
@@ -107,29 +101,27 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def new_norms(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, nn.Module]]:
-    """Yield one of each norm of a config, by its key. Raises ConfigError as ``bind``."""
+def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, Any]]:
+    """Yield an instance of each norm and placement of a config by its key. Raises ConfigError as ``bind``."""
+    sizes = config.model
+    arguments = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
     for key, component in config.components().items():
-        if key != "placement":
-            heads = config.model.n_head if key == "model.qk_norm" else 1
-            yield key, bind(key, component, packages)(config.model.n_embd // heads)
+        yield key, bind(key, component, packages)(arguments.get(key, sizes.n_embd))
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return what ``auto`` and null became, by key: settings that depend on the norm and the placement.
     Raises ConfigError as ``bind`` does."""
     options = config.model
-    norm = bind("norm", config.norm, packages)
-    placement = bind("placement", config.placement, packages)(options.n_layer)
+    with torch.random.fork_rng(devices=[]):
+        made = dict(instances(config, packages))
     resolved: dict[str, Any] = {}
     if options.final_norm == "auto":
-        resolved["model.final_norm"] = "same" if placement.final_norm else "none"
+        resolved["model.final_norm"] = "same" if made["placement"].final_norm else "none"
     if options.embedding_scale == "auto":
-        resolved["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
+        resolved["model.embedding_scale"] = getattr(made["norm"], "embedding_scale", False)
     if options.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(placement)
-    with torch.random.fork_rng(devices=[]):
-        made = {"placement": placement, **dict(new_norms(config, packages))}
+        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(made["placement"])
     for key, component in config.components().items():
         for option in (option for option, value in component.options.items() if value is None):
             value = getattr(made[key], option, None)  # what the class made of it, if that is one number

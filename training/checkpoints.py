@@ -30,8 +30,7 @@ def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> 
     Raises:
         CheckpointError: there are checkpoints and none can be used.
     """
-    name = run.folder.name
-    checkpoint = checkpoint_file.newest(run.checkpoints, name) if ranks.first else None
+    checkpoint = checkpoint_file.newest(run.checkpoints, run.folder.name) if ranks.first else None
     step = ranks.broadcast(checkpoint.meta.step if checkpoint else None)
     if step is None:
         return 0
@@ -66,8 +65,8 @@ class Checkpoints:
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
-            trained, parts = self.strategy.trained, self.optimizer.optimizers
-            moments, structure = state.optimizer_state(trained, parts)
+            trained = self.strategy.trained
+            moments, structure = state.optimizer_state(trained, self.optimizer.optimizers)
             tensors = self.strategy.gather(state.model_tensors(trained) | moments)
             if not self.ranks.broadcast(state.all_finite(tensors)):
                 return

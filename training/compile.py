@@ -43,7 +43,6 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
-    failure = None
     try:
         with lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
@@ -52,9 +51,8 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
         raise
     except Exception as error:  # whatever a compiler may raise
         failure = type(error).__name__
-    if failure and ranks.count > 1:
-        raise ConfigError(f"compile: failed ({failure}); give compile=false")
-    if failure:
+        if ranks.count > 1:
+            raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
         print(f"compile: failed, continuing without ({failure})", flush=True)
         return eager
     return replace(eager, objective=compiled)

@@ -35,24 +35,20 @@ def find_checkpoint(config: ModelSource) -> Path:
 
 
 def load(config: ModelSource) -> Checkpoint:
-    """Load what ``config`` names. Raises ConfigError, CheckpointError or DataError."""
-    if config.init_from is None:
+    """Load what ``config`` names; pretrained weights as a checkpoint of step 0. Raises ConfigError,
+    CheckpointError or DataError."""
+    if (name := config.init_from) is None:
         return checkpoint_file.load(find_checkpoint(config))
-    return from_elsewhere(config.init_from)
-
-
-def from_elsewhere(name: str) -> Checkpoint:
-    """Return what ``init_from`` names as a checkpoint. Raises as ``load``."""
-    [config] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
+    [run] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
     weights = pretrained(name)
     spec = weights.tokenizer
     if spec is None:
         raise ConfigError(
             f"init_from: {name} has no tokenizer.json, nor the meta.json of its data; put one there"
         )
-    meta = checkpoint_file.Meta(step=0, config=config, tokenizer=spec, fingerprint="", run=name, optimizer={})
+    meta = checkpoint_file.Meta(step=0, config=run, tokenizer=spec, fingerprint="", run=name, optimizer={})
     vocab_size = tokenizers.from_spec(spec).vocab_size
-    return Checkpoint(Path(name), meta, weights.tensors(config.model.block_size, vocab_size))
+    return Checkpoint(Path(name), meta, weights.tensors(run.model.block_size, vocab_size))
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
@@ -81,7 +77,7 @@ def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) 
     """
     import torch
 
-    from training.build import new_norms
+    from training.build import instances
     from training.state import model_tensors
 
     sizes, held = loaded.meta.config.model, sum(tensor.numel() for tensor in loaded.tensors.values())
@@ -96,5 +92,6 @@ def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) 
     positions = sizes.block_size if sizes.positions == "learned" else 0
     check("model", sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd))
     with torch.device("meta"):  # takes no memory
-        for key, norm in new_norms(loaded.meta.config, packages):
-            check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in model_tensors(norm).values()))
+        for key, part in instances(loaded.meta.config, packages):
+            tensors = model_tensors(part) if isinstance(part, torch.nn.Module) else {}  # a placement has none
+            check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in tensors.values()))

@@ -1,5 +1,6 @@
 """Too little memory or disk: one line that says what a run needs them for."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,14 +15,10 @@ from system.errors import CheckpointError, ConfigError
 from training.state import model_tensors
 
 # In the messages of torch's, oneDNN's and the system's allocators, which have no common error.
-OUT_OF_MEMORY = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate",
-    "cannot allocate",
-    "could not create a memory",
-    "bad_alloc",
-    "alloc_failed",
+OUT_OF_MEMORY = re.compile(
+    "out of memory|not enough memory|can't allocate|cannot allocate"
+    "|could not create a memory|bad_alloc|alloc_failed",
+    re.IGNORECASE,
 )
 OVERHEAD = 2**20  # bytes: a checkpoint's metadata and tokenizer, and the run's other files
 
@@ -33,7 +30,7 @@ def explained_as(message: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not is_typed and not any(words in str(error).lower() for words in OUT_OF_MEMORY):
+        if not is_typed and not OUT_OF_MEMORY.search(str(error)):
             raise
         raise ConfigError(message) from error
 

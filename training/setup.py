@@ -134,9 +134,8 @@ def build_strategy(
         try_evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=rounds, ranks=Ranks())
         strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, try_evaluation, ranks)
         with strategy.full_model():
-            if next(batches.micro_windows(), None) is None:
-                return strategy, []
-            return strategy, with_running_estimates(strategy.model, loss_of)
+            is_measurable = next(batches.micro_windows(), None) is not None
+            return strategy, with_running_estimates(strategy.model, loss_of) if is_measurable else []
 
 
 def described(
