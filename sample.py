@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli import app
 from cli.sample_schema import SampleConfig
@@ -24,9 +24,9 @@ from rundir.checkpoint_file import Checkpoint
 from system import terminal
 from system.errors import DataError
 from training import load_model
-from training.build import OURS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from training.device import Compute
@@ -39,16 +39,17 @@ REFRESH = 0.05  # seconds between prints
 SMALL = 3_000_000  # parameters; a smaller model is not faster in bf16 on a CPU (two cores, AVX512-BF16)
 
 
-def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> str:
-    """Return the prompt. Raises OSError, and DataError if prompt_file is not UTF-8."""
-    if config.prompt_file is None:
-        return config.prompt or tokenizer.start
+def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple[str, NDArray[Any]]":
+    """Return the prompt and its tokens. Raises OSError, and DataError if a character cannot be read."""
+    key = "prompt" if config.prompt_file is None else "prompt_file"
     try:
-        return Path(config.prompt_file).read_bytes().decode("utf-8") or tokenizer.start
+        text = Path(config.prompt_file).read_bytes().decode() if config.prompt_file else config.prompt
+        prompt = text or tokenizer.start
+        return prompt, tokenizer.encode(prompt)
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"prompt_file: {config.prompt_file}: byte at offset {error.start} is not UTF-8; convert it"
-        ) from None
+        raise DataError(f"{key}: byte at offset {error.start} is not UTF-8; convert it") from None
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from None
 
 
 def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":
@@ -62,8 +63,7 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
     from training import device, memory
 
     compute = device.choose(config.device, config.precision)
-    packages = OURS + ((config.trust,) if config.trust else ())
-    model = load_model.load_model(loaded, vocab_size, packages).to(compute.device).eval()
+    model = load_model.load_model(loaded, vocab_size, config.trust).to(compute.device).eval()
     n_parameters = sum(p.numel() for p in model.parameters())
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
@@ -73,15 +73,8 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
         can_cache = agrees(model, vocab_size)
     if can_cache:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
-    slower = "every token recomputes the whole context (slower)"
-    print(f"this norm cannot use the KV cache: {slower}", file=sys.stderr)
-    last_logits = uncached(model)
-
-    def autocast(window: "Tensor") -> "Tensor":
-        with compute.autocast():
-            return last_logits(window)
-
-    return autocast, compute
+    print("this norm cannot use the KV cache: every token recomputes the whole context", file=sys.stderr)
+    return compute.autocast()(uncached(model)), compute
 
 
 def draw(
@@ -156,11 +149,7 @@ def main(config: SampleConfig) -> None:
     """Load the chosen model and print its samples."""
     loaded = load_model.load(config)
     tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
-    prompt = read_prompt(config, tokenizer)
-    try:
-        ids = tokenizer.encode(prompt)
-    except DataError as error:
-        raise DataError(f"{'prompt' if config.prompt_file is None else 'prompt_file'}: {error}") from None
+    prompt, ids = read_prompt(config, tokenizer)
 
     import torch
 
@@ -170,20 +159,14 @@ def main(config: SampleConfig) -> None:
 
     start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
     began = time.perf_counter()
-    drawn: list[list[int]] = []  # for each position, the tokens of all samples
-
-    def draw_showing_first() -> Iterator[int]:
-        """Yield the first sample's tokens while all samples are drawn; record every sample's in ``drawn``."""
-        for tokens in sample(config, last_logits, start, loaded.meta.config.model.block_size):
-            drawn.append(tokens)
-            yield tokens[0]
-
-    show(prompt, tokenizer, draw_showing_first())
+    first, drawn = tee(sample(config, last_logits, start, loaded.meta.config.model.block_size))
+    show(prompt, tokenizer, (tokens[0] for tokens in first))
+    all_tokens = [*drawn]  # for each position, the tokens of all samples
     seconds = time.perf_counter() - began  # for all samples
     for number in range(1, config.num_samples):
         print("---------------")
-        show(prompt, tokenizer, (tokens[number] for tokens in drawn))
-    total = config.num_samples * len(drawn)
+        show(prompt, tokenizer, (tokens[number] for tokens in all_tokens))
+    total = config.num_samples * len(all_tokens)
     print(f"{total:,} tokens, {total / seconds:,.0f} tokens/s", file=sys.stderr)
 
 

@@ -34,16 +34,15 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     import torch  # takes a second, which neither a typo nor a run that has ended has to wait for
 
     from training.setup import set_up
-    from training.timing import Cadence
+    from training.timing import due_at
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
-    cadence = Cadence(run.config.train, run.config.stats)  # when to evaluate, save, log, take statistics
 
     with set_up(run, tokens, ranks) as s:  # builds everything, and puts one batch through it
         strategy, net, optimizer, device = s.strategy, s.strategy.net, s.optimizer, s.compute.device
 
         for step in range(s.start, steps + 1):  # after the last update, once more to evaluate and save
-            due = cadence.at(step)
+            due = due_at(step, run.config.train, run.config.stats)  # evaluate, save, log, take statistics?
             row: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
                 row |= s.leaks  # how far logits depend on later tokens and on other rows

@@ -1,7 +1,7 @@
 """The record of a sweep's job, which the launching process reads: a folder with two files, on a cluster
 three.
 
-    job.json    the job's state, its processes and its error
+    job.json    launcher, process: each an ID and a start time; state: waiting, running or ended; error
     log.txt     the output of the job
     slurm.json  the job's ID on the cluster
 
@@ -18,43 +18,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter
 
 from system import os_compat, signals
 from system.files import jsonable, read_or_empty, write_atomically
 
-Process = tuple[int, float]  # process ID and start time: system/os_compat.py
+RECORD = TypeAdapter(dict[str, Any])
 
 
-@with_config(ConfigDict(extra="allow"))
-class Job(TypedDict, total=False):
-    """The content of job.json."""
-
-    launcher: Process
-    process: Process
-    state: Literal["waiting", "running", "ended"]
-    error: str
-
-
-class ClusterJob(TypedDict):
-    job: str
-
-
-JOB = TypeAdapter(Job)
-CLUSTER_JOB = TypeAdapter(ClusterJob)
-
-
-def write(folder: Path, record: dict[str, Any]) -> None:
+def write(folder: Path, record: dict[str, Any], name: str = "job.json") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "job.json", json.dumps(jsonable(record), indent=1))
+    write_atomically(folder / name, json.dumps(jsonable(record), indent=1))
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the content of job.json; empty if it is missing or damaged."""
-    return read_or_empty(folder / "job.json", JOB)
+def read(folder: Path, name: str = "job.json") -> dict[str, Any]:
+    """Return the content of a record; empty if it is missing or damaged."""
+    return read_or_empty(folder / name, RECORD)
 
 
 @contextmanager
@@ -88,20 +69,10 @@ def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
                 state = "waiting"  # the cluster may preempt the job and start it again
             raise
         finally:
-            if (
-                on_cluster or read(folder).get("launcher") == record["launcher"]
-            ):  # unless another sweep has taken over
+            # unless another sweep has taken over
+            if on_cluster or read(folder).get("launcher") == record["launcher"]:
                 write(folder, record | {"state": state} | outcome)
             idle.set()
-
-
-def write_cluster_job(folder: Path, job: str) -> None:
-    write_atomically(folder / "slurm.json", json.dumps({"job": job}))
-
-
-def cluster_job(folder: Path) -> str:
-    """Return the ID of the job that was last submitted for this record; "" for none."""
-    return str(read_or_empty(folder / "slurm.json", CLUSTER_JOB).get("job", ""))
 
 
 PARENT = os.getppid()  # the launching process, if this process is a worker of a launcher

@@ -71,8 +71,6 @@ def error_line(error: Exception, known: list[str]) -> str:
         return f"{match[1]}: several values; add -m for a run of each, or quote the value"
     if match := re.search(r"(.*?) full_key: (\S+)", text):
         return f"{match[2]}: {match[1]}; give another value"
-    if match := re.match(r"Cannot find primary config '(.*?)'", text):
-        return f"--config-name: no config {match[1]!r}; leave it out"
     if match := re.match(r"Additional config directory '(.*?)' not found", text):
         return f"--config-dir: {match[1]}: no such folder; check the path"
     return f"command line: {text}; --help lists every choice"

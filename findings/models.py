@@ -53,7 +53,7 @@ class Case:
     def model(self) -> "GPT":
         """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
         from training import load_model
-        from training.build import OURS, initial_model
+        from training.build import initial_model
 
         vocab_size = self.data.tokenizer.vocab_size
         if self.folder is None:
@@ -63,7 +63,7 @@ class Case:
         source = dict.fromkeys(("checkpoint", "init_from")) | {"run": str(self.folder), "which": "last"}
         loaded = load_model.load(ModelSource(**source, runs_dir=""))
         packages = (component.target.split(".")[0] for component in self.config.components().values())
-        return load_model.load_model(loaded, vocab_size, (*OURS, *packages))
+        return load_model.load_model(loaded, vocab_size, *packages)
 
     def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
         """Return the training batch of a step: tokens and targets, both (rows, block_size) int64."""

@@ -36,21 +36,17 @@ class GPT2(BaseModel):
     layer_norm_epsilon: Annotated[Float, Field(gt=0, lt=1)] = 1e-5
     n_inner: int | None = None
     tie_word_embeddings: bool = True
-    scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-    add_cross_attention: bool = False
-    auto_map: Any = None
+    scale_attn_weights: Literal[True] = True
+    scale_attn_by_inverse_layer_idx: Literal[False] = False
+    add_cross_attention: Literal[False] = False
+    auto_map: None = None  # the model's own code, which is not run here
 
     @model_validator(mode="after")
     def is_supported(self) -> "GPT2":
-        if self.auto_map is not None:
-            raise ValueError("auto_map: the model comes with its own code, which is not run here")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation_function: {self.activation} is none of {', '.join(ACTIVATIONS)}")
         if self.n_inner not in (None, 4 * self.n_embd):
             raise ValueError(f"n_inner: {self.n_inner} is not 4·n_embd")
-        if not self.scale_attn_weights or self.scale_attn_by_inverse_layer_idx or self.add_cross_attention:
-            raise ValueError("scale_attn_… or add_cross_attention: the attention is not GPT-2's")
         return self
 
     @property

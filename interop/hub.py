@@ -1,14 +1,12 @@
 """Download OpenAI's GPT-2 from the Hugging Face hub. Nothing else is ever downloaded from the hub, and GPT-2
 only if the user names one of these models."""
 
-import hashlib
 import logging
 import re
-import urllib.error
-import urllib.request
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+from data.token_files import file_digest
 from system import download
 from system.errors import ConfigError
 
@@ -27,7 +25,7 @@ def from_hub(name: str, file: str) -> Path:
     """Return a file of the hub, from the hub's cache on this machine (HF_HOME) or downloaded into the cache.
     Raises ConfigError without huggingface_hub or a connection."""
     try:
-        from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
     except ImportError:
         raise ConfigError(
@@ -38,11 +36,11 @@ def from_hub(name: str, file: str) -> Path:
     if isinstance(cached, str):
         return Path(cached)
     print(f"init_from={name}: downloading {file} from the Hugging Face hub", flush=True)
-
     try:
         url = hf_hub_url(repo, file, revision=HUB[name])
         if not HF_HUB_OFFLINE:  # else hf_hub_download raises
-            download.fetch_within(download.SECONDS, lambda: connect(url))  # hf_hub_download would retry
+            # does it answer? hf_hub_download would ask again and again
+            download.fetch_within(download.SECONDS, lambda: get_hf_file_metadata(url))
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
     except Exception as error:  # a network can raise anything
@@ -50,25 +48,10 @@ def from_hub(name: str, file: str) -> Path:
         raise ConfigError(f"init_from: {name} cannot be downloaded ({why}); try again, {INSTEAD}") from None
 
 
-def connect(url: str) -> None:
-    """Raise OSError if the server does not answer."""
-    with (
-        suppress(urllib.error.HTTPError),  # an answer, which hf_hub_download handles
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=download.SECONDS),
-    ):
-        pass
-
-
-def check(file: Path, sha256: str) -> None:
-    """Raise ConfigError if a file in the hub's cache is damaged. The cache links to a file whose name is its
-    SHA-256, or, if it is small, its git hash. Files outside of the cache are not checked."""
-    stored = file.resolve().name
-    if re.fullmatch("[0-9a-f]{40}", stored):
-        content = file.read_bytes()
-        actual = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    elif re.fullmatch("[0-9a-f]{64}", stored):
-        actual = sha256
-    else:
-        return
-    if actual != stored:
-        raise ConfigError(f"{file.resolve()}: damaged (its hash differs from the hub's); delete it")
+@cache
+def check(file: Path) -> None:
+    """Raise ConfigError if a large file in the hub's cache is damaged: the cache links to a file whose name
+    is its SHA-256. Small files, and files outside of the cache, are not checked."""
+    stored = file.resolve()
+    if re.fullmatch("[0-9a-f]{64}", stored.name) and file_digest(stored) != stored.name:
+        raise ConfigError(f"{stored}: damaged (its hash differs from the hub's); delete it")

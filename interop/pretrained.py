@@ -9,7 +9,6 @@ imported until the tensors are read."""
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
-from data.token_files import file_digest
+from data.token_files import file_digest, read_meta
 from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # constants in old files, not weights
 LARGEST = 2**20  # bytes of a config.json
-LARGE = 10**8  # bytes of weights, from which on a line announces that they are read
+FLOATING = ("F64", "F32", "F16", "BF16")
+EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
 
 
 @contextmanager
@@ -70,37 +70,32 @@ class Pretrained:
         parts = [] if (folder / WEIGHTS).is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
         return parts or [file_of(self.name, WEIGHTS)]
 
-    def verified_digests(self) -> list[str]:
-        """Return the SHA-256 of each file. Raises ConfigError if a file from the hub has another hash
-        there."""
-        digests = [file_digest(file) for file in self.files]
-        for file, digest in zip(self.files, digests, strict=True):
-            hub.check(file, digest)
-        return digests
-
     @cached_property
     def digest(self) -> str:
         """The hash of the weights and their config, part of a run's identity."""
         self.check()
-        parts = [self.config.model_dump_json(), *self.verified_digests()]
+        parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raise ConfigError unless the files have exactly the tensors that config.json describes."""
+        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and are
+        what the hub has, if they are from there."""
         with self.opened() as slices:
-            shapes = {entry.gpt2_name: entry.shape for entry in entries(self.config)}
-            if self.config.tie_word_embeddings and "lm_head.weight" in slices:
-                shapes["lm_head.weight"] = shapes["wte.weight"]
-            for name in sorted(slices.keys() ^ shapes.keys()):
-                problem = "is missing" if name in shapes else "is unknown to config.json"
-                raise ConfigError(f"{self.files[0]}: tensor {name[:100]} {problem}; name another folder")
-            for name, shape in shapes.items():
-                actual, dtype = slices[name].get_shape(), slices[name].get_dtype()
-                if tuple(actual) != shape or dtype not in ("F64", "F32", "F16", "BF16"):
+            has = {}
+            for name, part in slices.items():
+                dtype = "floating point" if part.get_dtype() in FLOATING else part.get_dtype()
+                has[name] = f"{dtype} of shape {part.get_shape()}"
+            needs = {e.gpt2_name: f"floating point of shape {[*e.shape]}" for e in entries(self.config)}
+            if self.config.tie_word_embeddings and HEAD in slices:
+                needs[HEAD] = needs[EMBEDDING]
+            for name in sorted(has | needs):
+                if has.get(name) != needs.get(name):
                     raise ConfigError(
-                        f"{self.files[0]}: tensor {name} is {dtype} of shape {actual}, but config.json says "
-                        f"floating point of shape {[*shape]}; name another folder"
+                        f"{self.files[0]}: tensor {name[:100]} is {has.get(name, 'missing')}, but "
+                        f"config.json says {needs.get(name, 'that there is none')}; name another folder"
                     )
+        for file in self.files:
+            hub.check(file)
 
     @contextmanager
     def opened(self) -> Iterator[Mapping[str, Any]]:
@@ -125,16 +120,12 @@ class Pretrained:
         import torch
 
         self.check()
-        if self.name in HUB:
-            self.verified_digests()
-        if (size := sum(file.stat().st_size for file in self.files)) > LARGE:
-            print(f"{self.name}: reading {size / 1e9:.1f} GB of weights", file=sys.stderr, flush=True)
         self.check_vocabulary(vocab_size)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         rows["embed.positions.weight"] = block_size
         with self.opened() as slices:
-            redundant = "lm_head.weight" in slices and self.config.tie_word_embeddings
-            if redundant and not torch.equal(slices["lm_head.weight"][:], slices["wte.weight"][:]):
+            redundant = HEAD in slices and self.config.tie_word_embeddings
+            if redundant and not torch.equal(slices[HEAD][:], slices[EMBEDDING][:]):
                 raise ConfigError(
                     f"{self.files[0]}: the head is not the embedding, as config.json says; name another"
                 )
@@ -160,11 +151,8 @@ class Pretrained:
         if (file := config.with_name("tokenizer.json")).exists():
             with reading(file):
                 return tokenizer_json.read(file)
-        if (file := config.with_name("meta.json")).exists():  # from nanoGPT: docs/ecosystem.md
-            with reading(file):
-                spec = dict(json.loads(small_text(file, tokenizer_json.LARGEST))["tokenizer"])
-                tokenizers.from_spec(spec)
-                return spec
+        if config.with_name("meta.json").exists():  # from nanoGPT: docs/ecosystem.md
+            return read_meta(config.parent, "name another folder")[1].spec
         return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
 
 
@@ -174,9 +162,7 @@ def pretrained(name: str) -> Pretrained:
     it is missing or not a GPT-2."""
     file = file_of(name, "config.json")
     with reading(file):
-        config = json.loads(small_text(file, LARGEST))
-        hub.check(file, file_digest(file))
-        return Pretrained(name, GPT2.model_validate(config))
+        return Pretrained(name, GPT2.model_validate(json.loads(small_text(file, LARGEST))))
 
 
 def file_of(name: str, part: str) -> Path:

@@ -25,7 +25,7 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Drop elements like ``torch.nn.functional.dropout``, by the same generator, but on a CPU by another mask.
+    """Drop elements like ``torch.nn.functional.dropout``, by the same generator; on a CPU by another mask.
 
     There each random number of 64 bits decides on four elements, 16 bits each. (torch.func.vmap does not
     support that.)

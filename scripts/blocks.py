@@ -28,7 +28,6 @@ from rundir.checkpoint_file import Checkpoint
 from scripts.depth_table import Columns, depth_table
 from system import terminal
 from system.errors import ConfigError
-from training.build import OURS
 from training.load_model import load as load_chosen
 from training.load_model import load_model
 
@@ -98,7 +97,7 @@ def measure_model(
     config, vocab_size = loaded.meta.config, data.tokenizer.vocab_size
     T = config.model.block_size
     windows = windows or max(1, TOKENS // T)
-    model = load_model(loaded, vocab_size, OURS + ((trust,) if trust else ())).eval()
+    model = load_model(loaded, vocab_size, trust).eval()
     [batch] = fixed_windows(data.val, T, windows, windows)
     idx, targets = map(torch.from_numpy, batch)
 

@@ -22,7 +22,6 @@ from scripts import gpt2_writer
 from system.errors import ConfigError
 from system.files import new_folder
 from training import load_model
-from training.build import OURS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,9 +97,8 @@ def main(config: ExportConfig) -> None:
     from diagnostics import causality  # imports torch, after wrong keys and paths are reported
     from training.state import model_tensors
 
-    packages = OURS + ((config.trust,) if config.trust else ())
     vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-    model = load_model.load_model(loaded, vocab_size, packages)  # raises if anything does not fit
+    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if anything does not fit
     files = model_card.run_files(loaded)
     files["certificate"] = files["certificate"] or causality.certificate(model, vocab_size)
     loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)

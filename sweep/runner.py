@@ -31,7 +31,7 @@ from system import os_compat, signals
 from system.errors import ConfigError, UserError
 from system.terminal import duration
 from system.validate import checked
-from training.cost import run_operations, seconds_per_operation
+from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
 
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
@@ -111,7 +111,7 @@ class Sweep:
             data.check_length(job.config.model.block_size)
             job.run = folder_of(job.config, data.fingerprint)
             job.done = has_ended(job.run) and not job.config.fresh
-            job.work = run_operations(job.config, data)
+            job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:
             job.error = messages.error_line(error, [])
 
@@ -127,7 +127,7 @@ class Sweep:
         if not configs:
             return ""
         try:
-            pace = seconds_per_operation(configs[0], self.data(configs[0]))
+            pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
         except Exception:  # a norm may raise anything; its job reports the error
             return ""
         left = sum(job.work * (1 - job.fraction_done()) for job in todo)

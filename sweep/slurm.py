@@ -84,7 +84,7 @@ def run_jobs(
     try:
         with signals.deferred():
             queue = states()
-            by_job = {job_record.cluster_job(folder): folder for folder in folders}
+            by_job = {job_record.read(folder, "slurm.json").get("job", ""): folder for folder in folders}
             jobs = {job: folder for job, folder in by_job.items() if not has_ended(queue, job)}
             if jobs:
                 print(f"{len(jobs)} of them are already in Slurm's queue", flush=True)
@@ -116,7 +116,7 @@ def submit(
         raise ConfigError(f"hydra.launcher: {reason}; set what your cluster requires") from None
     jobs = {job.job_id: folder for job, (_, folder) in zip(submitted, pairs, strict=True)}
     for job, folder in jobs.items():
-        job_record.write_cluster_job(folder, job)
+        job_record.write(folder, {"job": job}, "slurm.json")
     return jobs
 
 

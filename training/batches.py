@@ -53,10 +53,11 @@ class Batches:
         seed = seed_for(self.seed, "data", step)
         for micro in range(count):
             share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
-            x, y = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
+            batch = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
             place = micro * self.ranks.count + self.ranks.rank
             dropout_seed = seed_for(self.seed, "dropout", step, place)
-            yield MicroBatch(*self.on_device((x, y)), dropout_seed, is_last=micro == count - 1)
+            x, y = map(self.compute.tensor, batch)
+            yield MicroBatch(x, y, dropout_seed, is_last=micro == count - 1)
 
     def first_micro_batch(self, step: int) -> MicroBatch:
         """Return the first micro-batch of a step."""
@@ -74,8 +75,3 @@ class Batches:
     def whole_split(self) -> Iterator[Batch]:
         """Yield all of the validation split, ``val_targets`` target tokens."""
         return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
-
-    def on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return x and y as tensors on the device."""
-        x, y = map(self.compute.tensor, batch)
-        return x, y

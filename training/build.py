@@ -6,29 +6,37 @@
 import importlib
 import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
+import torch
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from torch import nn
+from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
+from model import GPT
+from model.attention import Attend, CausalSelfAttention
+from model.embeddings import Embedding, LearnedPositions, Rotary
+from model.head import Head
+from model.init import INITS
+from model.mlp import MLPS
+from model.placements import Placement
+from model.scales import LearnedScale
 from system.errors import ConfigError
 from system.validate import expectation, invalid_value
-
-if TYPE_CHECKING:
-    from model import GPT
-    from model.attention import Attend
-    from model.head import Head
+from training.state import initialise_from
 
 FINITE = ConfigDict(allow_inf_nan=False)
-LIMITS = {
-    "eps": (1e-30, math.inf),
-    "momentum": (0, 1),
-}  # of arguments of these names, whatever class has them
+# Limits of arguments of these names, whatever class has them.
+LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
 PLACE = ("device", "dtype")  # arguments that no config gives: they are the run's
-TORCH_NORMS = {f"torch.nn.modules.{name}" for name in ("normalization", "batchnorm", "instancenorm")}
-OURS = ("model", "torch.nn")  # packages whose classes a checkpoint may name without being trusted
+# What a checkpoint may name without being trusted: classes of our packages, and torch's norms.
+OURS = ("model",)
+TORCHS = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
+TORCH_NORMS = {f"torch.nn.{name}" for name in TORCHS}
 
 
 def bind(group: str, component: Component, packages: tuple[str, ...] | None = None) -> partial[Any]:
@@ -42,35 +50,29 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         ConfigError: the class is missing or not allowed, or an option is not an argument of it or invalid.
     """
     target = imported(group, component.target, packages)
-    arguments = [
-        name
-        for name, parameter in inspect.signature(target).parameters.items()
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name not in PLACE
-    ]
+    spec = inspect.getfullargspec(target)
+    arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in PLACE]
     try:
         hints = get_type_hints(target.__init__)
     except NameError:  # names that its module imports for type checkers only
         hints = {}
-    for key in component.options:
+    options = {}
+    for key, value in component.options.items():
         if key in PLACE:
             raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; leave it out")
         if key not in arguments:
             names = ", ".join(arguments) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {names}")
-    options = {
-        key: valid_option(
-            f"{group}.{key}", value, hints.get(key, Any), *LIMITS.get(key, (-math.inf, math.inf))
-        )
-        for key, value in component.options.items()
-    }
+        options[key] = valid_option(group, key, value, hints.get(key, Any))
     return partial(target, **options)
 
 
 def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
     """Import the class of a norm or placement. Raises ConfigError as ``bind``."""
     module_name, _, class_name = path.rpartition(".")
-    if packages is not None and not any(path.startswith(package + ".") for package in packages):
-        package = path.partition(".")[0]
+    package = path.partition(".")[0]
+    known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
+    if packages is not None and not known:
         raise ConfigError(
             f"{group}: the checkpoint names {path}, which is not of this project; if you trust that code, "
             f"add trust={package}"
@@ -79,98 +81,71 @@ def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
         target = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ConfigError(f"{group}._target_: {path} cannot be imported ({error}); check its name") from None
-    if not (inspect.isclass(target) and is_component(group, target)):
+    base = Placement if group == "placement" else nn.Module
+    if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a {group} class; name one that is")
-    from_torch = path.startswith("torch.") and path != "torch.nn.Identity"
-    if packages is not None and from_torch and target.__module__ not in TORCH_NORMS:
-        raise ConfigError(
-            f"{group}: the checkpoint names {path}, which is no norm of torch's; use another one"
-        )
     return target
 
 
-def valid_option(key: str, value: Any, hint: Any, low: float, high: float) -> Any:
+def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
     """Return an option converted to its type hint. Raises ConfigError if that fails or it is out of range."""
     try:
         value = TypeAdapter(hint, config=FINITE).validate_python(value)
     except PydanticSchemaGenerationError:  # the hint is no plain data: the value is passed unchanged
         pass
     except ValidationError as error:
-        raise ConfigError(invalid_value(key, value, expectation(error))) from None
+        raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None
+    low, high = LIMITS.get(key, (-math.inf, math.inf))
     if isinstance(value, int | float) and not low <= value <= high:
-        raise ConfigError(invalid_value(key, value, f"it should be from {low} to {high}"))
+        raise ConfigError(invalid_value(f"{group}.{key}", value, f"it should be from {low} to {high}"))
     return value
 
 
-def is_component(group: str, target: type) -> bool:
-    from torch import nn
-
-    from model.placements import Placement
-
-    return issubclass(target, Placement if group == "placement" else nn.Module)
+def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, Any]]:
+    """Yield an instance of each norm and placement of a config by its key. Raises ConfigError as ``bind``."""
+    sizes = config.model
+    arguments = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
+    for key, component in config.components().items():
+        yield key, bind(key, component, packages)(arguments.get(key, sizes.n_embd))
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return what ``auto`` and null became, by key: settings that depend on the norm and the placement.
     Raises ConfigError as ``bind`` does."""
-    import torch
-
-    from model.init import INITS
-
-    options, init = config.model, INITS[config.model.init]
-    norm = bind("norm", config.norm, packages)
-    placement = bind("placement", config.placement, packages)(options.n_layer)
+    options = config.model
+    with torch.random.fork_rng(devices=[]):
+        made = dict(instances(config, packages))
     resolved: dict[str, Any] = {}
     if options.final_norm == "auto":
-        resolved["model.final_norm"] = "same" if placement.final_norm else "none"
+        resolved["model.final_norm"] = "same" if made["placement"].final_norm else "none"
     if options.embedding_scale == "auto":
-        resolved["model.embedding_scale"] = getattr(norm.func, "embedding_scale", False)
+        resolved["model.embedding_scale"] = getattr(made["norm"], "embedding_scale", False)
     if options.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = init.is_depth_scaled(placement)
+        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(made["placement"])
     for key, component in config.components().items():
-        width = options.n_embd // options.n_head if key == "model.qk_norm" else options.n_embd
-        with torch.random.fork_rng(devices=[]):
-            instance = placement if key == "placement" else bind(key, component, packages)(width)
         for option in (option for option, value in component.options.items() if value is None):
-            value = getattr(instance, option, None)  # what the class made of it, if that is one number
+            value = getattr(made[key], option, None)  # what the class made of it, if that is one number
             if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
                 resolved[f"{key}.{option}"] = round(torch.as_tensor(value).detach().item(), 6)
     return resolved
-
-
-def describe_choices(resolved: dict[str, Any]) -> str:
-    """Return the result of ``resolved_auto`` as it would be typed."""
-    return " ".join(f"{key}={str(value).lower()}" for key, value in resolved.items())
 
 
 def build_model(
     config: RunConfig,
     vocab_size: int,
     packages: tuple[str, ...] | None = None,
-    attend: "type[Attend] | None" = None,
-    head: "type[Head] | None" = None,
-) -> "GPT":
+    attend: type[Attend] = Attend,
+    head: type[Head] = Head,
+) -> GPT:
     """Return the model of a config, with the initial weights of its seed. Raises ConfigError as ``bind``."""
-    from torch import nn
-
-    from model import GPT
-    from model.attention import Attend, CausalSelfAttention
-    from model.embeddings import Embedding, LearnedPositions, Rotary
-    from model.head import Head
-    from model.init import INITS
-    from model.mlp import MLPS
-    from model.scales import LearnedScale
-
     options = config.model
     bound = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
-        final_norm = bound.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]]
         is_rotary = options.positions == "rotary"
         has_embedding_scale = resolved.get("model.embedding_scale", options.embedding_scale)
         depth_scaled = resolved.get("model.depth_scaled_init", options.depth_scaled_init)
-        init = INITS[options.init].scaled(options.init_scale)
         return GPT(
             vocab_size=vocab_size,
             **options.model_dump(
@@ -178,7 +153,7 @@ def build_model(
             ),
             norm=bound["norm"],
             placement=bound["placement"],
-            final_norm=final_norm,
+            final_norm=bound.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]],
             embedding=partial(
                 Embedding,
                 positions=nn.Identity if is_rotary else LearnedPositions,
@@ -189,11 +164,11 @@ def build_model(
                 CausalSelfAttention,
                 qk_norm=bound["model.qk_norm"],
                 rotate=Rotary if is_rotary else nn.Identity,
-                attend=attend or Attend,
+                attend=attend,
             ),
             mlp=MLPS[options.activation],
-            head=head or Head,
-            init=replace(init, depth_scaled=depth_scaled),
+            head=head,
+            init=replace(INITS[options.init].scaled(options.init_scale), depth_scaled=depth_scaled),
             seed=config.seed,
         )
     except TypeError as error:
@@ -201,14 +176,9 @@ def build_model(
 
 
 def initial_model(
-    config: RunConfig,
-    vocab_size: int,
-    attend: "type[Attend] | None" = None,
-    head: "type[Head] | None" = None,
-) -> "GPT":
+    config: RunConfig, vocab_size: int, attend: type[Attend] = Attend, head: type[Head] = Head
+) -> GPT:
     """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py."""
-    from training.state import initialise_from
-
     model = build_model(config, vocab_size, attend=attend, head=head)
     if config.init_from:
         initialise_from(model, config.init_from, vocab_size)

@@ -8,6 +8,7 @@ Without a checkpoint, or with fresh=true, the run starts over.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from data.token_files import Prepared
 from rundir import checkpoint_file
@@ -29,8 +30,7 @@ def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> 
     Raises:
         CheckpointError: there are checkpoints and none can be used.
     """
-    name = run.folder.name
-    checkpoint = checkpoint_file.newest(run.checkpoints, name) if ranks.first else None
+    checkpoint = checkpoint_file.newest(run.checkpoints, run.folder.name) if ranks.first else None
     step = ranks.broadcast(checkpoint.meta.step if checkpoint else None)
     if step is None:
         return 0
@@ -48,33 +48,25 @@ def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> 
     return checkpoint.meta.step
 
 
+@dataclass(frozen=True)
 class Checkpoints:
-    """Writes the checkpoints of a run.
+    """Writes the checkpoints of a run."""
 
-    Args:
-        stop: whether a signal came; it is acted upon in ``ending_on_signal`` alone.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        strategy: Strategy,
-        optimizer: Optimizer,
-        tokens: Prepared,
-        ranks: Ranks,
-        log: RunLog,
-        stop: Pending,
-    ) -> None:
-        self.run, self.strategy, self.optimizer = run, strategy, optimizer
-        self.tokens, self.ranks, self.log, self.stop = tokens, ranks, log, stop
+    run: Run
+    strategy: Strategy
+    optimizer: Optimizer
+    tokens: Prepared
+    ranks: Ranks
+    log: RunLog
+    stop: Pending  # whether a signal came; it is acted upon in ``ending_on_signal`` alone
 
     def save(self, step: int) -> None:
         """Save this step, unless it is saved or a number is non-finite, which the next loss reports."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
-            trained, parts = self.strategy.trained, self.optimizer.optimizers
-            moments, structure = state.optimizer_state(trained, parts)
+            trained = self.strategy.trained
+            moments, structure = state.optimizer_state(trained, self.optimizer.optimizers)
             tensors = self.strategy.gather(state.model_tensors(trained) | moments)
             if not self.ranks.broadcast(state.all_finite(tensors)):
                 return

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,26 +35,24 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
         return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)
 
     alone = ranks.count == 1 and batch.is_last
-    eager_forward = lambda: loss_by(cross_entropy)  # noqa: E731
-    graphs = device == "cuda" and alone and not replaces_buffers(strategy.trained, eager_forward)
+    eager_loss = partial(loss_by, cross_entropy)
+    graphs = device == "cuda" and alone and not replaces_buffers(strategy.trained, eager_loss)
     print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings are not for our user
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
-    failure = None
     try:
         with lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
-                rehearse(strategy.trained, lambda: loss_by(compiled))
+                rehearse(strategy.trained, partial(loss_by, compiled))
     except LostRankError:
         raise
     except Exception as error:  # whatever a compiler may raise
         failure = type(error).__name__
-    if failure and ranks.count > 1:
-        raise ConfigError(f"compile: failed ({failure}); give compile=false")
-    if failure:
+        if ranks.count > 1:
+            raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
         print(f"compile: failed, continuing without ({failure})", flush=True)
         return eager
     return replace(eager, objective=compiled)

@@ -3,37 +3,18 @@
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cli.schema import RunConfig
-from data.token_files import Prepared
-
-if TYPE_CHECKING:
-    from training.device import Compute
-
-
-def forward_operations(config: RunConfig, vocab_size: int) -> int:
-    """Return roughly the floating-point operations of a forward for one token: two a weight, and attention's
-    products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). A backward takes twice as many."""
-    model = config.model
-    weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
-    return 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
 
 
 def training_operations(config: RunConfig, vocab_size: int) -> int:
-    """Return the operations of all steps of a run."""
-    tokens = config.train.steps * config.train.batch_size * config.model.block_size
-    return 3 * forward_operations(config, vocab_size) * tokens
-
-
-def run_operations(config: RunConfig, data: Prepared) -> int:
-    """Return the operations of a whole run, evaluations included."""
+    """Return roughly the floating-point operations of all steps of a run. A forward has for one token two a
+    weight, and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); a backward takes
+    twice as many."""
     model, train = config.model, config.train
-    evaluations = 2 + (train.steps // train.eval_every if train.eval_every else 0)  # roughly
-    windows = min(train.eval_windows, len(data.val) // model.block_size)
-    evaluated_tokens = evaluations * windows * model.block_size + len(data.val)  # the whole split at the end
-    vocab_size = data.tokenizer.vocab_size
-    return training_operations(config, vocab_size) + forward_operations(config, vocab_size) * evaluated_tokens
+    weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
+    forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
+    return 3 * forward * train.steps * train.batch_size * model.block_size
 
 
 # Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then
@@ -51,35 +32,29 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
     return config.compile
 
 
-def seconds_per_operation(config: RunConfig, data: Prepared) -> float:
-    """Time an uncompiled forward and backward of a micro-batch with the run's threads. Raises ConfigError."""
-    from training import device
-
-    compute = device.choose(config.device, config.precision)
-    device.set_switches(compute, config.train.threads)
-    batches = config.train.steps * config.train.grad_accum
-    # 15 % for the update, clipping and logging
-    seconds = 1.15 * batches * seconds_of_a_batch(config, data.tokenizer.vocab_size, compute)
-    compute.release()
-    return seconds / run_operations(config, data)
-
-
-def seconds_of_a_batch(config: RunConfig, vocab_size: int, compute: "Compute") -> float:
-    """Return the seconds of a micro-batch, the fastest of three."""
+def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
+    """Time an uncompiled forward and backward of a micro-batch with the run's threads, the fastest of three.
+    Raises ConfigError."""
     import torch
 
+    from training import device
     from training.dry_run import build_and_try, rehearse
     from training.loss import Loss
 
+    compute = device.choose(config.device, config.precision)
+    device.set_switches(compute, config.train.threads)
     shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
     idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
-
     loss_of = partial(Loss(compute), x=idx, y=idx)
     model = build_and_try(config, vocab_size, compute, loss_of).model
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        rehearse(model, lambda: loss_of(model))
+        rehearse(model, partial(loss_of, model))
         compute.synchronize()
         seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    del model
+    compute.release()
+    # 15 % for the update, clipping and logging
+    whole_run = 1.15 * min(seconds) * config.train.steps * config.train.grad_accum
+    return whole_run / training_operations(config, vocab_size)

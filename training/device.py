@@ -1,7 +1,6 @@
 """The device and precision of a run, and torch's process-wide switches for them."""
 
 import os
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +34,9 @@ class Compute:
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def autocast(self) -> AbstractContextManager[None]:
-        """Compute matrix products in bf16 where that is the precision; parameters stay fp32."""
+    def autocast(self) -> torch.autocast:
+        """Compute matrix products in bf16 where that is the precision; parameters stay fp32. The result is a
+        context manager and a decorator."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def attend(self, dropout: float) -> type[Attend]:

@@ -20,7 +20,7 @@ from diagnostics.non_finite import first_non_finite
 from rundir.folder import Diverged
 from rundir.run_files import DECISIVE
 from training.batches import Batches
-from training.loss import Loss
+from training.loss import Loss, Net
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
@@ -30,12 +30,9 @@ FALL = 1e-3  # of the loss: less is noise
 def unigram_loss(batches: Iterable[Batch]) -> float:
     """Return the entropy of the targets' frequencies, in nats per token: the lowest loss that one guess for
     all targets of these batches can have."""
-    counts = np.zeros(0, np.int64)
-    for _, y in batches:
-        more = np.bincount(y.ravel(), minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    p = counts[counts > 0] / counts.sum()
+    targets = np.concatenate([y.ravel() for _, y in batches])
+    counts = np.unique(targets, return_counts=True)[1]
+    p = counts / counts.sum()
     return -float(p @ np.log(p))
 
 
@@ -109,23 +106,20 @@ def non_finite_origin(
 ) -> str:
     """Return where the numbers of a step whose update was skipped, or of its evaluation, first are
     non-finite: ``first in <module>``."""
-    model = strategy.model
-    model.train(not evaluation)
+
+    def losses() -> Iterator[Callable[[Net], Tensor]]:
+        """Yield the loss of each batch as a function of a net."""
+        if evaluation:
+            for windows in batches.fixed_windows():
+                yield partial(loss.of_batch, batch=windows)
+        else:
+            for batch in batches.micro_batches(step):
+                torch.manual_seed(batch.dropout_seed)  # as the forward of training meets it
+                yield partial(loss, x=batch.x, y=batch.y)
+
+    strategy.model.train(not evaluation)
     with strategy.full_model(), torch.set_grad_enabled(not evaluation):
-        for x, y in evaluation_batches(batches) if evaluation else training_batches(batches, step):
-            if module := first_non_finite(model, partial(loss, x=x, y=y), ranks.first_found):
+        for loss_of in losses():
+            if module := first_non_finite(strategy.model, loss_of, ranks.first_found):
                 return f"first in {module}"
     return "but no layer by itself shows it"
-
-
-def evaluation_batches(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield x and y of every batch of an evaluation."""
-    for batch in batches.fixed_windows():
-        yield batches.on_device(batch)
-
-
-def training_batches(batches: Batches, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield x and y of every micro-batch of a step, as the forward of training meets them."""
-    for batch in batches.micro_batches(step):
-        torch.manual_seed(batch.dropout_seed)
-        yield batch.x, batch.y

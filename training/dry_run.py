@@ -35,8 +35,8 @@ def build_and_try(
     """
     try:
         with memory.explained(config), lost_ranks_explained():
-            attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
-            model = initial_model(config, vocab_size, attend=attend, head=head)
+            fast = compute.attend(config.model.dropout), compute.head(vocab_size)
+            model = initial_model(config, vocab_size, *fast)
             strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
             # as much memory as the moments of the optimizer will take
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
@@ -56,10 +56,14 @@ def build_and_try(
 
 def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Run one forward and backward that leaves no trace in ``model``."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = copied_buffers(model)
     try:
         loss().backward()
     finally:
         model.zero_grad(set_to_none=True)
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
+
+
+def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -27,22 +27,21 @@ def tokens_of(config: RunConfig) -> Prepared:
         ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
         DataError: as data.token_cache.prepare.
     """
-    if config.init_from is None:
-        if config.data.tokenizer == "init_from":
+    weights, spec = pretrained(config.init_from) if config.init_from else None, None
+    if config.data.tokenizer == "init_from":
+        if weights is None:
             raise ConfigError(
                 "data.tokenizer: init_from is the tokenizer of pretrained weights; name them with init_from="
             )
-        return prepare(**config.data.model_dump())
-    weights, spec = pretrained(config.init_from), None
-    if config.data.tokenizer == "init_from":
         spec = weights.tokenizer
         if spec is None:
             raise ConfigError(f"data.tokenizer: {weights.name} has no tokenizer.json, nor meta.json; add it")
     data = prepare(**config.data.model_dump(), spec=spec)
-    weights.check_vocabulary(data.tokenizer.vocab_size)
-    if weights.tokenizer not in (None, data.tokenizer.spec):
-        raise ConfigError(
-            f"data.tokenizer: {weights.name} was trained with another one than this text's; "
-            "give data.tokenizer=init_from"
-        )
+    if weights:
+        weights.check_vocabulary(data.tokenizer.vocab_size)
+        if weights.tokenizer not in (None, data.tokenizer.spec):
+            raise ConfigError(
+                f"data.tokenizer: {weights.name} was trained with another one than this text's; "
+                "give data.tokenizer=init_from"
+            )
     return data

@@ -12,8 +12,7 @@ from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
 from rundir.folder import newest_run, read_status
-from system.errors import CheckpointError, ConfigError
-from training.build import bind, build_model
+from system.errors import CheckpointError, ConfigError, UserError
 
 if TYPE_CHECKING:
     from model import GPT
@@ -35,47 +34,35 @@ def find_checkpoint(config: ModelSource) -> Path:
     )
 
 
-def load(config: ModelSource) -> checkpoint_file.Checkpoint:
-    """Load what ``config`` names. Raises ConfigError, CheckpointError or DataError."""
-    if config.init_from is None:
+def load(config: ModelSource) -> Checkpoint:
+    """Load what ``config`` names; pretrained weights as a checkpoint of step 0. Raises ConfigError,
+    CheckpointError or DataError."""
+    if (name := config.init_from) is None:
         return checkpoint_file.load(find_checkpoint(config))
-    return from_elsewhere(config.init_from)
-
-
-def from_elsewhere(name: str) -> checkpoint_file.Checkpoint:
-    """Return what ``init_from`` names as a checkpoint. Raises as ``load``."""
-    [config] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
-    return pretrained_checkpoint(name, config)
-
-
-def pretrained_checkpoint(name: str, config: RunConfig) -> Checkpoint:
-    """Return the weights of ``init_from=name`` as a checkpoint; ``config`` is one with this ``init_from``."""
+    [run] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
     weights = pretrained(name)
     spec = weights.tokenizer
     if spec is None:
         raise ConfigError(
             f"init_from: {name} has no tokenizer.json, nor the meta.json of its data; put one there"
         )
-    meta = checkpoint_file.Meta(step=0, config=config, tokenizer=spec, fingerprint="", run=name, optimizer={})
+    meta = checkpoint_file.Meta(step=0, config=run, tokenizer=spec, fingerprint="", run=name, optimizer={})
     vocab_size = tokenizers.from_spec(spec).vocab_size
-    return Checkpoint(Path(name), meta, weights.tensors(config.model.block_size, vocab_size))
+    return Checkpoint(Path(name), meta, weights.tensors(run.model.block_size, vocab_size))
 
 
-def load_model(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> "GPT":
-    """Return a checkpoint's model. Raises ConfigError as ``bind`` does, and CheckpointError where its tensors
-    do not fit its config."""
-    from training import memory
+def load_model(loaded: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
+    """Return a checkpoint's model; its config names classes of ours, torch's and the packages ``trusted``.
+    Raises ConfigError as ``bind`` does, and CheckpointError where its tensors do not fit its config."""
+    from training.build import OURS, build_model
     from training.state import restore_model
 
-    block_size = loaded.meta.config.model.block_size
+    packages = (*OURS, *filter(None, trusted))
     try:
         check_sizes(loaded, vocab_size, packages)
-        with memory.explained_as(
-            f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"
-        ):
-            model = build_model(loaded.meta.config, vocab_size, packages)
-            restore_model(model, loaded)
-    except (ConfigError, CheckpointError):
+        model = build_model(loaded.meta.config, vocab_size, packages)
+        restore_model(model, loaded)
+    except UserError:
         raise
     except Exception as error:  # whatever classes raise that are given options they were not made for
         why = " ".join(str(error).split())
@@ -90,21 +77,21 @@ def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) 
     """
     import torch
 
-    config, held = loaded.meta.config, sum(tensor.numel() for tensor in loaded.tensors.values())
-    sizes = config.model
-    positions = sizes.block_size if sizes.positions == "learned" else 0
-    needed = {"model": sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd)}
-    if needed["model"] <= held:  # else its norms may be too large to be made
-        for key, component in config.components().items():
-            if key != "placement":
-                width = sizes.n_embd // sizes.n_head if key == "model.qk_norm" else sizes.n_embd
-                with torch.device("meta"):  # takes no memory
-                    module = bind(key, component, packages)(width)
-                numbers = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
-                needed[key] = numbers * 2 * sizes.n_layer
-    for key, count in needed.items():
+    from training.build import instances
+    from training.state import model_tensors
+
+    sizes, held = loaded.meta.config.model, sum(tensor.numel() for tensor in loaded.tensors.values())
+
+    def check(part: str, count: int) -> None:
         if count > held:
             raise CheckpointError(
-                f"{loaded.path}: its config is of a {key} of {count:,} parameters, but it holds {held:,} "
+                f"{loaded.path}: its config is of a {part} of {count:,} parameters, but it holds {held:,} "
                 "numbers; use another one"
             )
+
+    positions = sizes.block_size if sizes.positions == "learned" else 0
+    check("model", sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd))
+    with torch.device("meta"):  # takes no memory
+        for key, part in instances(loaded.meta.config, packages):
+            tensors = model_tensors(part) if isinstance(part, torch.nn.Module) else {}  # a placement has none
+            check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in tensors.values()))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from data.windows import Batch
 from training.device import Compute
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
@@ -32,3 +33,7 @@ class Loss:
     def __call__(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
         with self.compute.autocast():
             return self.objective(net, x, y)
+
+    def of_batch(self, net: Net, batch: Batch) -> Tensor:
+        """Return the loss on a batch that is not on the device yet."""
+        return self(net, *map(self.compute.tensor, batch))

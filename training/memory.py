@@ -1,7 +1,8 @@
 """Too little memory or disk: one line that says what a run needs them for."""
 
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -11,19 +12,13 @@ from model import GPT
 from rundir.checkpoint_file import KEEP, saved_steps
 from rundir.folder import Run
 from system.errors import CheckpointError, ConfigError
-from training.muon import Muon
-from training.optimizer import AdamW, Optimizer
 from training.state import model_tensors
 
 # In the messages of torch's, oneDNN's and the system's allocators, which have no common error.
-OUT_OF_MEMORY = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate",
-    "cannot allocate",
-    "could not create a memory",
-    "bad_alloc",
-    "alloc_failed",
+OUT_OF_MEMORY = re.compile(
+    "out of memory|not enough memory|can't allocate|cannot allocate"
+    "|could not create a memory|bad_alloc|alloc_failed",
+    re.IGNORECASE,
 )
 OVERHEAD = 2**20  # bytes: a checkpoint's metadata and tokenizer, and the run's other files
 
@@ -35,7 +30,7 @@ def explained_as(message: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         is_typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not is_typed and not any(words in str(error).lower() for words in OUT_OF_MEMORY):
+        if not is_typed and not OUT_OF_MEMORY.search(str(error)):
             raise
         raise ConfigError(message) from error
 
@@ -50,27 +45,17 @@ def explained(config: RunConfig) -> AbstractContextManager[None]:
     )
 
 
-def check_disk(run: Run, model: GPT, optimizer: Optimizer) -> None:
+def check_disk(run: Run, model: GPT) -> None:
     """Check that the disk has room for all checkpoints that exist at one time: the newest KEEP, the best, and
     the one that is being written, but no more than the run will save. Raises CheckpointError."""
     train = run.config.train
     due = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
     files = max(1, min(KEEP + 2, 1 + sum(due)) - len(saved_steps(run.checkpoints)))
-    size = checkpoint_size(model, optimizer.optimizers)
+    moments = 2 * sum(p.nbytes for p in model.parameters())  # at most; Muon has one of each matrix
+    size = sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD
     free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:
         raise CheckpointError(
             f"{run.checkpoints}: its disk has {free:,} bytes free, but {files} checkpoints of {size:,} bytes "
             f"need {files * size:,}; make room or name another runs_dir"
         )
-
-
-def checkpoint_size(model: GPT, optimizers: Sequence[AdamW | Muon]) -> int:
-    """Return the bytes of a checkpoint with a model's tensors and what its optimizers keep."""
-    moments = sum(
-        p.nbytes * len({*optimizer.state_keys} - {"step"})
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-    )
-    return sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD

@@ -24,7 +24,6 @@ class Muon(Uncompiled, torch.optim.Muon):
         parts: how many matrices a parameter holds, if more than one: queries, keys and values, say.
     """
 
-    found_inf: Tensor | None = None  # 0-d; 1: skip the update, as torch's fused AdamW does
     state_keys = ("momentum_buffer",)  # per parameter, in checkpoints
 
     def __init__(

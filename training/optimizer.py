@@ -15,7 +15,6 @@ from training.parallel.strategies import full_tensor
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    found_inf: Tensor | None = None  # 0-d; 1: torch's fused optimizers skip the update
     state_keys = ("step", "exp_avg", "exp_avg_sq")  # per parameter, in checkpoints
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 

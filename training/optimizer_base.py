@@ -9,12 +9,14 @@ An optimizer of training/optimizer.py has, besides ``step``:
 from inspect import unwrap
 
 import torch
+from torch import Tensor
 
 
 class Uncompiled(torch.optim.Optimizer):
     """torch's methods without their ``torch._dynamo`` wrappers, the first of which to be called imports the
     compiler, a third of the time that an uncompiled run takes to start."""
 
+    found_inf: Tensor | None = None
     add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
     load_state_dict = unwrap(torch.optim.Optimizer.load_state_dict)
     state_dict = unwrap(torch.optim.Optimizer.state_dict)

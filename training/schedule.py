@@ -24,12 +24,8 @@ class Schedule:
         self.warmup = round(config.warmup_fraction * steps)
 
     def __call__(self, step: int) -> float:
-        return self.peak * self.scale(step)
-
-    def scale(self, step: int) -> float:
-        """Return the factor on ``peak``, in [0, 1]."""
         if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
+            return self.peak * ((step + 1) / (self.warmup + 1))
         t = (step - self.warmup) / max(1, self.steps - self.warmup)
         final = self.config.final_fraction
-        return final + (1 - final) * SHAPES[self.config.shape](t)
+        return self.peak * (final + (1 - final) * SHAPES[self.config.shape](t))

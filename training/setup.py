@@ -21,12 +21,12 @@ from rundir.run_files import read_json
 from system import signals
 from training import checkpoints, cost, device, dry_run, memory
 from training.batches import Batches
-from training.build import describe_choices, resolved_auto
+from training.build import resolved_auto
 from training.checkpoints import Checkpoints
 from training.compile import compile_loss
 from training.device import Compute
 from training.divergence import Divergence, non_finite_origin
-from training.evaluation import Evaluator, evaluate_one_batch, with_running_estimates
+from training.evaluation import Evaluator, evaluate, with_running_estimates
 from training.log import RunLog
 from training.loss import Loss, cross_entropy
 from training.optimizer import Optimizer
@@ -91,7 +91,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     origin = partial(non_finite_origin, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
     if ranks.first:
-        memory.check_disk(run, strategy.model, optimizer)
+        memory.check_disk(run, strategy.model)
     environment_json = described(run, tokens, strategy, loss, threads, ranks)
     run.begin(environment_json, certificate, log.best, start)
     announce(run, environment_json, strategy, certificate, start)
@@ -132,12 +132,12 @@ def build_strategy(
     with memory.explained(config):
         batch = batches.first_micro_batch(0)
         loss_of = partial(loss, x=batch.x, y=batch.y)
-        evaluate = partial(evaluate_one_batch, batches=batches, loss=loss)
-        strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, evaluate, ranks)
+        rounds = [[next(batches.fixed_windows())]]
+        try_evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=rounds, ranks=Ranks())
+        strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, try_evaluation, ranks)
         with strategy.full_model():
-            if next(batches.micro_windows(), None) is None:
-                return strategy, []
-            return strategy, with_running_estimates(strategy.model, loss_of)
+            is_measurable = next(batches.micro_windows(), None) is not None
+            return strategy, with_running_estimates(strategy.model, loss_of) if is_measurable else []
 
 
 def described(
@@ -169,8 +169,9 @@ def announce(
     resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""
     each = f"{ranks} ranks of " if ranks > 1 else ""
     print(f"{parameters:,} parameters, {each}{threads} threads{resuming}", flush=True)
-    if environment_json["settled"]:
-        print(f"with {config.chosen()}: {describe_choices(environment_json['settled'])}")
+    if settled := environment_json["settled"]:
+        typed = " ".join(f"{key}={str(value).lower()}" for key, value in settled.items())
+        print(f"with {config.chosen()}: {typed}")
     if config.init_from and not start:
         print(describe_initialisation(strategy.model, config.init_from))
     print(causality.describe(certificate, config.chosen()), flush=True)

@@ -19,7 +19,7 @@ def is_due(step: int, every: int, dense_start: bool = False) -> bool:
 
 @dataclass(frozen=True)
 class Due:
-    """What is due at a step."""
+    """What is due at a step. The last step makes no update; it evaluates and saves."""
 
     evaluation: bool
     checkpoint: bool
@@ -28,21 +28,15 @@ class Due:
     histograms: bool
 
 
-class Cadence:
-    """``cadence.at(step)``: what is due at a step. The last step makes no update; it evaluates and saves."""
-
-    def __init__(self, train: TrainConfig, stats: StatsConfig) -> None:
-        self.train, self.stats = train, stats
-
-    def at(self, step: int) -> Due:
-        train, stats, is_last = self.train, self.stats, step == self.train.steps
-        return Due(
-            evaluation=is_last or is_due(step, train.eval_every),
-            checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
-            log=is_due(step, train.log_every),
-            statistics=is_due(step, stats.every, dense_start=True),
-            histograms=is_due(step, stats.histograms_every),
-        )
+def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
+    is_last = step == train.steps
+    return Due(
+        evaluation=is_last or is_due(step, train.eval_every),
+        checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
+        log=is_due(step, train.log_every),
+        statistics=is_due(step, stats.every, dense_start=True),
+        histograms=is_due(step, stats.histograms_every),
+    )
 
 
 class Clock:

@@ -16,6 +16,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cli.sample_schema import ModelSource
 from data import tokenizers
 from data.windows import fixed_windows
 from interop.pretrained import pretrained
@@ -27,8 +28,8 @@ from system.errors import ConfigError
 from tests.conftest import LETTERS, TINY, configured
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
-from training.build import OURS, initial_model
-from training.load_model import from_elsewhere, load_model
+from training import load_model
+from training.build import initial_model
 from training.state import describe_initialisation
 
 CHARS = "".join(sorted(set(LETTERS)))
@@ -50,9 +51,10 @@ SIZES = st.fixed_dictionaries(
 
 def ours(folder: Path) -> tuple[GPT, Any]:
     """Our model of a folder, in evaluation, and the checkpoint that it is to us."""
-    found = from_elsewhere(str(folder))
+    source = dict.fromkeys(("run", "checkpoint")) | {"init_from": str(folder)}
+    found = load_model.load(ModelSource(**source, which="last", runs_dir=""))
     vocab_size = tokenizers.from_spec(found.meta.tokenizer).vocab_size
-    return load_model(found, vocab_size, OURS).eval(), found
+    return load_model.load_model(found, vocab_size).eval(), found
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:

@@ -25,8 +25,8 @@ def test_the_cosine_is_nanogpts():
 @pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])
 def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
-    schedule = Schedule(configured(f"schedule={shape}").schedule, 1e-3, steps)
-    scales = [schedule.scale(step) for step in range(steps)]
+    schedule = Schedule(configured(f"schedule={shape}").schedule, 1.0, steps)
+    scales = [schedule(step) for step in range(steps)]
     warmup = round(0.1 * steps)
     assert scales[warmup] == 1
     assert scales[: warmup + 1] == sorted(scales[: warmup + 1])

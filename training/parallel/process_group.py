@@ -33,12 +33,11 @@ def process_group(device: str) -> Iterator[Ranks]:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # as documented
     from torch.distributed.rendezvous import rendezvous
 
-    if ":" in device:
+    if ":" in device or (device != "cpu" and torch.backends.mps.is_available()):
         raise ConfigError(
-            f"device: {device} is one GPU for {world_size()} ranks; device=cuda gives each its own"
+            f"device: {device} is one GPU for {world_size()} ranks; give device=cuda, "
+            "which is a GPU for each, or device=cpu"
         )
-    if device != "cpu" and torch.backends.mps.is_available():
-        raise ConfigError(f"device: a Mac's GPU is one for {world_size()} ranks; give device=cpu")
     local = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:
@@ -58,7 +57,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if isinstance(error, Exception) or error.__cause__:
             for number in SIGNALS:  # torchrun ends all ranks as soon as one has ended: print first why
                 signal.signal(number, signal.SIG_IGN)
-            sys.stderr = sys.__stderr__ if ranks.store.claims_error() else devnull()
+            sys.stderr = sys.__stderr__ if ranks.claims_error() else devnull()
         raise
     dist.barrier()
     dist.destroy_process_group()

@@ -2,36 +2,45 @@
 
 All ranks do the same steps: what one of them alone knows, a signal or the step to resume from, is broadcast,
 so no rank waits for another that has gone elsewhere. A single process uses nothing of torch.distributed.
+
+Tensors are shared by the backend; plain values by the key-value store of torchrun's processes. A rank that
+waits for a key still handles signals, and notices that another rank has failed.
 """
 
 import itertools
+import json
 import re
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from system.errors import ConfigError, LostRankError
 from system.launch import world_size
-from training.parallel.store import RankStore
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 T = TypeVar("T")
+POLL_SECONDS = 0.05
 
 
 class Ranks:
-    """This process among those that train together.
+    """This process among those that train together. All make the same calls in the same order.
+
+    Args:
+        local: the rank's number on its machine.
+        store: a torch.distributed.Store; None for a single process.
 
     Attributes:
         rank, count: its number, from 0, and how many there are.
         first: whether this is rank 0, which alone writes to disk and to the terminal.
-        store: through which the ranks of several processes share plain values.
     """
 
     def __init__(self, rank: int = 0, count: int = 1, local: int = 0, store: Any = None) -> None:
         self.rank, self.count, self.first = rank, count, rank == 0
-        self.store = RankStore(store, rank, count, local)
+        self.local, self.store = local, store
+        self.calls = 0  # numbers the keys of the store
 
     def share(self, rows: int, start: int = 0) -> slice:
         """Return this rank's part of the ``rows`` rows from ``start`` on.
@@ -78,15 +87,51 @@ class Ranks:
 
     def broadcast(self, value: Any = None) -> Any:
         """Return rank 0's value, which is JSON-serialisable. Every rank waits for rank 0."""
-        return value if self.count == 1 else self.store.broadcast(value)
+        if self.count == 1:
+            return value
+        text = self.first_found(json.dumps(value) if self.first else None)
+        return value if self.first else json.loads(text or "null")
 
     def first_found(self, value: str | None) -> str | None:
         """Return the value of the lowest rank that has one."""
-        return value if self.count == 1 else self.store.first_found(value)
+        if self.count == 1:
+            return value
+        self.calls += 1
+        self.store.set(f"found/{self.calls}/{self.rank}", value or "")
+        for rank in range(self.count):
+            self.wait_for(key := f"found/{self.calls}/{rank}")
+            if text := self.store.get(key).decode():
+                return str(text)
+        return None
 
-    def local_first(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def local_first(self) -> Iterator[None]:
         """Let the first rank of each machine run the block before that machine's other ranks do."""
-        return nullcontext() if self.count == 1 else self.store.local_first()
+        self.calls += 1
+        key = f"done/{self.calls}/{self.rank - self.local}"
+        if self.local:
+            self.wait_for(key)
+        yield
+        if self.count > 1:
+            self.store.set(key, "")
+
+    def wait_for(self, key: str) -> None:
+        """Wait until ``key`` is set. Raises LostRankError where another rank has failed."""
+        while not self.store.check([key]):
+            if self.store.add("errors", 0):
+                raise LostRankError
+            time.sleep(POLL_SECONDS)
+
+    def claims_error(self) -> bool:
+        """Return whether this rank is the first that failed, and so the one that prints why."""
+        try:
+            is_first = self.store.add("errors", 1) == 1
+            deadline = time.monotonic() + 1
+            while self.store.add("errors", 0) < self.count and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)  # the store may be rank 0's, and end with it
+            return bool(is_first)
+        except RuntimeError:  # the store has ended
+            return True
 
 
 def broadcast_buffers(ranks: Ranks, model: "nn.Module") -> None:
