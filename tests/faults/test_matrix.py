@@ -45,7 +45,7 @@ OF_A_RUN = [
     (["data.cache=/dev/null/x"], "data.cache: /dev/null/x: "),
     (["data.path=???"], "data.path: a value is needed"),
     (["data.path=nope/nope.txt"], "nope/nope.txt"),
-    (["data.path=a\x1b[31m\nb"], r"data.path: a\x1b[31m\nb: no such file or folder"),
+    (["data.path=a\x1b[31m\nb"], r"data.path: a\x1b[31m\nb: No such file"),
     (["data.path=/proc/self/mem"], "/proc/self/mem"),
 ]
 OF_A_SAMPLE = [
