@@ -1,4 +1,4 @@
-"""Caveats of a comparison: the choice of rates, the data regime, other differences, and costs."""
+"""Caveats of a comparison: how rates were chosen, the data regime, coupled settings, other differences."""
 
 import math
 from collections import defaultdict
@@ -12,27 +12,27 @@ from comparison.rates import Family
 
 def rates(families: Sequence[Family], chosen_elsewhere: bool) -> str:
     """Return a sentence on how the learning rates were chosen, which decides what the table can mean."""
-    used = sorted({rate for family in families for rate in family.rates})
-    tried = grouping.join(f"{rate:g}" for rate in used)
+    all_rates = sorted({rate for family in families for rate in family.rates})
+    rate_list = grouping.join(f"{rate:g}" for rate in all_rates)
     if chosen_elsewhere:
-        return "Each at its own best learning rate, chosen by other runs on other seeds."
+        return "Each group is at its own best learning rate, chosen by other runs on other seeds."
     if all(len(family.rates) == 1 for family in families):
-        if len(used) > 1:
-            return f"Confounded: each group has one learning rate, and they differ ({tried})."
+        if len(all_rates) > 1:
+            return f"Confounded: each group has one learning rate, and they differ ({rate_list})."
         return (
-            f"One learning rate for all, {used[0]:g}: at each group's own best rate the order may differ "
-            "(confounded)."
+            f"All groups have one learning rate, {all_rates[0]:g}: at each group's own best rate the "
+            "order may differ (confounded)."
         )
-    alone = [title(family.keys) for family in families if len(family.rates) == 1]
-    exception = f" At one rate only, and so confounded: {grouping.join(alone)}." if alone else ""
+    one_rate = [title(family.keys) for family in families if len(family.rates) == 1]
+    exception = f" Confounded, having one rate only: {grouping.join(one_rate)}." if one_rate else ""
     return (
-        f"Each at its own best learning rate of {tried}, by the mean over seeds. The runs that are compared "
-        f"chose it, which the verdicts account for (Bonferroni).{exception}"
+        f"Each group is at its own best learning rate of {rate_list}, by the mean over seeds. The "
+        f"compared runs chose it themselves, which the verdicts account for (Bonferroni).{exception}"
     )
 
 
 def regime(runs: Sequence[Run]) -> str:
-    """Return a sentence on the data and the length of training, without which a comparison says little."""
+    """Return a sentence that says how much data the runs had and how long they trained."""
     tokens = [run.environment["data"].get("train_tokens", 0) for run in runs]
     trained = [grouping.trained_tokens(run) for run in runs]
     parts = [
@@ -52,23 +52,23 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def couplings(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence on the settings that norm and placement decide, such as the final norm, if any."""
+    """Return one sentence on the settings that norm and placement decide, such as the final norm, or []."""
     keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
-    deciding = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
-    settled = [run.environment.get("settled", {}) for run in runs]
-    titles: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # by key and value
-    for run, values in zip(runs, settled, strict=True):
+    varied_keys = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
+    decided_settings = [run.environment.get("settled", {}) for run in runs]
+    titles: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # key -> value -> titles
+    for run, values in zip(runs, decided_settings, strict=True):
         for key, value in values.items():
-            titles[key][as_text(value)].append(title({part: run.config.get(part) for part in deciding}))
+            titles[key][as_text(value)].append(title({part: run.config.get(part) for part in varied_keys}))
     sentences = []
     for key, by_value in titles.items():
-        everywhere = all(key in values for values in settled)
-        usual = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
-        others = {value: dict.fromkeys(who) for value, who in by_value.items() if value != usual}
-        words = [f"{value} for {grouping.join(who)}" for value, who in others.items()]
-        words += [f"else {usual}" if words else usual] if usual is not None else []
-        sentences.append(f"{key}={', '.join(words)}")
-    return [f"Settled by norm and placement: {'; '.join(sentences)}."] if sentences else []
+        everywhere = all(key in values for values in decided_settings)
+        majority = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
+        exceptions = {value: dict.fromkeys(names) for value, names in by_value.items() if value != majority}
+        phrases = [f"{value} for {grouping.join(names)}" for value, names in exceptions.items()]
+        phrases += [f"else {majority}" if phrases else majority] if majority is not None else []
+        sentences.append(f"{key}={', '.join(phrases)}")
+    return [f"Norm and placement decide: {'; '.join(sentences)}."] if sentences else []
 
 
 def finite_gaps(runs: Sequence[Run]) -> list[float]:
@@ -77,14 +77,14 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
     gaps = []
     for run in runs:
         steps, losses = run.curve("train/loss")
-        late = losses[steps >= 0.9 * run.config["train.steps"]]
-        if not run.diverged and len(late) and math.isfinite(gap := run.last("val/full_loss") - late.mean()):
+        tenth = losses[steps >= 0.9 * run.config["train.steps"]]
+        if not run.diverged and len(tenth) and math.isfinite(gap := run.last("val/full_loss") - tenth.mean()):
             gaps.append(float(gap))
     return gaps
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Return warnings of what else may explain a difference: other code, versions or machines."""
+    """Return warnings about other things that may explain a difference: other code, versions or machines."""
     environments = [run.environment for run in runs]
     conditions = {
         "torch": [e["packages"]["torch"] for e in environments],
@@ -93,10 +93,10 @@ def differences(runs: Sequence[Run]) -> list[str]:
     }
     warnings = []
     for name, values in conditions.items():
-        if len(different := sorted({*map(repr, values)})) > 1:
-            warnings.append(f"{name} differ between runs: {grouping.join(different)}")
+        if len(distinct := sorted({*map(repr, values)})) > 1:
+            warnings.append(f"the runs differ in {name}: {grouping.join(distinct)}")
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})
     if changed := [file for file in files if len({code.get(file) for code in codes}) > 1]:
-        warnings.append(f"the project's code differs between runs: {grouping.join(changed)}")
+        warnings.append(f"the runs differ in the project's code: {grouping.join(changed)}")
     return warnings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from comparison.groups import Group
 from comparison.load import Run
 
-MAX_SEEDS = 20  # a command proposes no more seeds
+MAX_SEEDS = 20  # the most seeds that a command proposes
 
 
 def rerun(run: Run) -> str:
@@ -16,16 +16,16 @@ def rerun(run: Run) -> str:
     return shlex.join(["python", "train.py", *arguments, *mode])
 
 
-def more_seeds(groups: Sequence[Group], needed: tuple[int, int] | None) -> str:
-    """Return the command that trains the groups on the same seeds: the fewest that may lead to a verdict, 3
-    to MAX_SEEDS. Return "" for averages over a key, and for runs without recorded overrides."""
+def more_seeds(groups: Sequence[Group], seed_range: tuple[int, int] | None) -> str:
+    """Return the command that trains the groups on the same seeds: as many as the low end of
+    ``seed_range``, but 3 to MAX_SEEDS; "" if there is no such command or no seed is missing."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
-    target = min(max(needed[0] if needed else 0, 3), MAX_SEEDS)
-    first = max(seeds, default=-1) + 1
-    wanted = seeds + list(range(first, first + max(0, target - len(seeds))))
+    count = min(max(seed_range[0] if seed_range else 0, 3), MAX_SEEDS)
+    next_seed = max(seeds, default=-1) + 1
+    seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
     commands = []
     for group in groups:
-        missing = [str(seed) for seed in wanted if seed not in group.seeds]
+        missing = [str(seed) for seed in seeds if seed not in group.seeds]
         overrides = group.runs[0].environment.get("overrides")
         if not overrides or len({run.group for run in group.runs}) > 1:
             return ""

@@ -13,9 +13,9 @@ from comparison.groups import Group
 from comparison.load import Floats, Run
 from comparison.verdicts import CONFIDENCE
 
-POINTS = 200  # in a curve, at most
-COLUMNS = 64  # in a map, at most
-CELLS = 400_000  # in all maps of a page; compressed they take about a megabyte
+POINTS = 200  # the most points in a curve
+COLUMNS = 64  # the most columns in a map
+CELLS = 400_000  # the most cells in all maps of a page; compressed, they take about a megabyte
 CURVES = (
     "val/loss",
     "train/loss",
@@ -29,8 +29,8 @@ Groups = Mapping[str, Group]  # by title
 
 
 def curves(groups: Groups, metric: str) -> Rows:
-    """Return rows of group, step, tokens, seconds, mean, low and high: a metric's mean over the runs that
-    have it at a step, and the interval, None for fewer than 3 seeds. A run that ended earlier enters the
+    """Return rows with group, step, tokens, seconds, mean, low and high: the metric's mean over the runs that
+    have it at that step, and its interval (None for fewer than 3 seeds). A run that ended earlier enters the
     means of tokens and seconds with its last values."""
     rows = []
     for title, group in groups.items():
@@ -40,21 +40,21 @@ def curves(groups: Groups, metric: str) -> Rows:
             continue
         values = table(runs, metric, steps)
         mean, n = values.mean(axis=0), values.count(axis=0)
-        half = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
-        half[n < 3] = np.ma.masked  # the interval of two seeds is wider than any figure
+        half_width = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
+        half_width[n < 3] = np.ma.masked  # the interval of two seeds is wider than any figure
         columns = {"step": steps}
         for axis in ("tokens", "seconds"):
-            spent = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
-            columns[axis] = np.mean(spent, axis=0)
-        columns |= {"mean": mean, "low": mean - half, "high": mean + half}
+            positions = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
+            columns[axis] = np.mean(positions, axis=0)
+        columns |= {"mean": mean, "low": mean - half_width, "high": mean + half_width}
         points = zip(*(np.ma.filled(column, np.nan) for column in columns.values()), strict=True)
         rows += [{"group": title} | dict(zip(columns, map(rounded, p), strict=True)) for p in points]
     return rows
 
 
 def maps(groups: Groups) -> dict[str, Rows]:
-    """Return every statistic that was logged block by block, such as act.rms/*.mlp: rows of group, step,
-    block and the mean over seeds, where a seed has a value. Blocks are two digits, as "03"."""
+    """Return every statistic that was logged block by block, such as act.rms/*.mlp: rows with group, step,
+    block, and the mean over the seeds that have a value. A block has two digits, as in "03"."""
     runs = [run for group in groups.values() for run in group.runs]
     names: dict[str, dict[str, str]] = defaultdict(dict)  # act.rms/*.mlp -> block -> act.rms/03.mlp
     for metric in sorted({name for run in runs for name in run.metrics}):
@@ -78,20 +78,20 @@ def maps(groups: Groups) -> dict[str, Rows]:
 
 
 def thinned_steps(runs: Sequence[Run], metric: str, limit: int) -> Floats:
-    """Return the steps at which runs have a metric: all these steps, or ``limit`` evenly spread ones."""
+    """Return the steps at which a run has the metric, or ``limit`` evenly spread ones if there are more."""
     steps = np.unique(np.concatenate([np.zeros(0), *(run.curve(metric)[0] for run in runs)]))
     return steps[np.unique(np.linspace(0, len(steps) - 1, min(limit, len(steps))).round().astype(int))]
 
 
 def table(runs: Sequence[Run], metric: str, steps: Floats) -> np.ma.MaskedArray[Any, Any]:
-    """Return the values (runs, steps) of a metric; masked where a run has no value."""
+    """Return the values (runs, steps) of a metric, masked where a run has no value."""
     values = np.full((len(runs), len(steps)), np.nan)
-    for line, run in zip(values, runs, strict=True):
-        _, there, here = np.intersect1d(steps, run.curve(metric)[0], return_indices=True)
-        line[there] = run.curve(metric)[1][here]
+    for row, run in zip(values, runs, strict=True):
+        _, columns, positions = np.intersect1d(steps, run.curve(metric)[0], return_indices=True)
+        row[columns] = run.curve(metric)[1][positions]
     return np.ma.masked_invalid(values)
 
 
 def rounded(value: float) -> float | None:
-    """Return the value with five digits, more than a figure shows; None if non-finite: JSON has no NaN."""
+    """Return the value with five digits, more than a figure shows; None if not finite, as JSON has no NaN."""
     return float(f"{value:.5g}") if math.isfinite(value) else None

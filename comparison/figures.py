@@ -17,7 +17,7 @@ Spec = dict[str, Any]
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 # Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
-MANY = 24  # groups above which a figure has lines without points, and there are no maps
+MANY = 24  # groups; with more, curves are drawn without points, and no maps are saved
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
 STYLE: Spec = {
@@ -47,13 +47,13 @@ def category(name: str, **options: Any) -> Spec:
 
 
 def tooltip(*fields: str, **formats: str) -> Spec:
-    """Return a tooltip with ``fields``, and with the fields of ``formats``, each in its format."""
+    """Return a tooltip with ``fields``, and with ``formats``, which maps further fields to their formats."""
     formatted = [{"field": field, "format": form} for field, form in formats.items()]
     return {"tooltip": [{"field": field} for field in fields] + formatted}
 
 
 def by_group(titles: Sequence[str]) -> Spec:
-    """Return the channels of the colour and dash of each group, which are the same in every figure."""
+    """Return the channels that give each group the same colour and dash in every figure."""
     domain, numbers = list(titles), range(len(titles))
     colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
     dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
@@ -64,9 +64,9 @@ def by_group(titles: Sequence[str]) -> Spec:
 
 
 def curve(titles: Sequence[str], metric: str) -> Spec:
-    """Return a line per group with its interval. Rows: those of comparison.curves.curves."""
+    """Return a figure with a line per group and its interval. Rows: those of comparison.curves.curves."""
     group, y = by_group(titles), number("mean", metric)
-    line = LINE | {"point": len(titles) <= MANY and {"size": 9}}
+    line = LINE | {"point": {"size": 9} if len(titles) <= MANY else False}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
     x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}
     return spec(
@@ -83,11 +83,11 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
     )
 
 
-def heat(statistic: str, rows: Rows) -> Spec:
-    """Return a map per group: steps to the right, the last block on top. Rows: group, step, block, value."""
+def heat_map(statistic: str, rows: Rows) -> Spec:
+    """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
     values = [row["value"] for row in rows]
-    wide = min(values, default=0) > 0 and max(values) > 30 * min(values)
-    scale = {"type": "log"} if wide else {"zero": False}
+    is_wide = min(values, default=0) > 0 and max(values) > 30 * min(values)
+    scale = {"type": "log"} if is_wide else {"zero": False}
     encoding = {
         "x": category("step", axis={"labelOverlap": True, "labelAngle": 0}),
         "y": category("block", sort="descending"),
@@ -95,8 +95,8 @@ def heat(statistic: str, rows: Rows) -> Spec:
     }
     height = max(60, min(220, 18 * len({row["block"] for row in rows})))
     encoding |= tooltip("group", "step", "block", value=".4g")
-    inner = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
-    return spec(facet={"field": "group", "title": None, "sort": None}, columns=4, spec=inner)
+    panel = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
+    return spec(facet={"field": "group", "title": None, "sort": None}, columns=4, spec=panel)
 
 
 def profile(titles: Sequence[str]) -> Spec:
@@ -145,17 +145,17 @@ def all_figures(report: Report) -> Iterator[Figure]:
         yield Figure("rates", report.metric, rates(names, report.metric), rows)
     for statistic, rows in maps(groups).items():
         if rows:
-            yield Figure("maps", statistic, heat(statistic, rows), rows)
+            yield Figure("maps", statistic, heat_map(statistic, rows), rows)
 
 
 def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
-    """Return the complete specs of a figure's files by name: losses are drawn against ``every_axis``."""
-    filled = figure.spec | {"data": {"values": figure.rows}}
+    """Return the specs of a figure's files by file name: a loss has one per axis if ``every_axis``."""
+    with_rows = figure.spec | {"data": {"values": figure.rows}}
     if figure.kind != "curves":
-        return {"learning-rates" if figure.kind == "rates" else f"map-{figure.name}": filled}
+        return {"learning-rates" if figure.kind == "rates" else f"map-{figure.name}": with_rows}
     x, encoding = figure.spec["encoding"]["x"], figure.spec["encoding"]
     return {
-        f"{figure.name}-against-{axis}": filled
+        f"{figure.name}-against-{axis}": with_rows
         | {"encoding": encoding | {"x": x | {"field": axis, "title": AXES[axis]}}}
         for axis in (AXES if every_axis and "loss" in figure.name else ("step",))
     }

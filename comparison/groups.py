@@ -44,9 +44,9 @@ class Group:
 def title(keys: Mapping[str, Any]) -> str:
     """Return ``layernorm pre n_layer=4``: norm and placement without their keys, as in a run's name."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
-    others = {key: key.split(".")[-1] for key in keys if key not in ("norm", "placement")}
-    short = [*others.values()]
-    words += [f"{s if short.count(s) == 1 else key}={as_text(keys[key])}" for key, s in others.items()]
+    short_names = {key: key.split(".")[-1] for key in keys if key not in ("norm", "placement")}
+    used = [*short_names.values()]
+    words += [f"{s if used.count(s) == 1 else key}={as_text(keys[key])}" for key, s in short_names.items()]
     return " ".join(words) or "all runs"
 
 
@@ -62,14 +62,14 @@ def join(words: Iterable[str]) -> str:
     return ", ".join(words) or "nothing"
 
 
-def is_watching(key: str) -> bool:
-    return key in NOT_COMPARED or key.startswith(("stats.", "wandb."))
+def is_compared(key: str) -> bool:
+    return key not in NOT_COMPARED and not key.startswith(("stats.", "wandb."))
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """Return the keys, except the seed, in which runs differ. An option of a norm or placement counts only if
     it differs between runs with the same norm or placement: other runs do not have the option."""
-    names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and not is_watching(key))
+    names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and is_compared(key))
     keys = []
     for key in names:
         owner = component(key) or ""
@@ -77,7 +77,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
         if len(pairs) > len({name for name, _ in pairs}):
             keys.append(key)
     keys = [key for key in keys if not follows(key, keys, runs)]
-    return sorted(keys, key=lambda key: key not in ("norm", "placement"))  # these two come first
+    return sorted(keys, key=lambda key: key not in ("norm", "placement"))  # norm and placement come first
 
 
 def component(key: str) -> str | None:
@@ -88,18 +88,18 @@ def component(key: str) -> str | None:
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
     """Return True if another key determines this one: ``norm`` determines model.qk_norm if that is "same",
     and model.bias determines an option of a norm such as norm.bias."""
-    part = key if key in COMPONENTS else component(key)
-    if part and part.startswith("model."):
-        values = [(run.config.get(part), run.config.get(key)) for run in runs]
-        if values == [(run.config["norm"], run.config.get("norm" + key.removeprefix(part))) for run in runs]:
+    owner = key if key in COMPONENTS else component(key)
+    if owner and owner.startswith("model."):
+        values = [(run.config.get(owner), run.config.get(key)) for run in runs]
+        if values == [(run.config["norm"], run.config.get("norm" + key.removeprefix(owner))) for run in runs]:
             return True
-    if part in (None, key):
+    if owner in (None, key):
         return False
-    having = [run for run in runs if key in run.config]
+    configs = [run.config for run in runs if key in run.config]
     for other in others:
-        pairs = {(run.config[part], repr(run.config.get(other)), repr(run.config[key])) for run in having}
-        same = len(pairs) == len({pair[:2] for pair in pairs}) == len({(pair[0], pair[2]) for pair in pairs})
-        if same and other not in COMPONENTS and not component(other):
+        triples = {(config[owner], repr(config.get(other)), repr(config[key])) for config in configs}
+        one_to_one = len(triples) == len({t[:2] for t in triples}) == len({(t[0], t[2]) for t in triples})
+        if one_to_one and other not in COMPONENTS and not component(other):
             return True
     return False
 
@@ -122,23 +122,23 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
         if all_keys.count(group.keys) > 1:
             group.keys = group.keys | {"code": name.rpartition("-")[2]}
 
-    def position(group: Group) -> list[tuple[bool, float, str]]:  # numbers first
+    def sort_key(group: Group) -> list[tuple[bool, float, str]]:  # numbers first
         values = [group.keys.get(key) for key in keys]
         return [(False, float(v), "") if isinstance(v, int | float) else (True, 0.0, str(v)) for v in values]
 
-    return sorted(groups, key=position)
+    return sorted(groups, key=sort_key)
 
 
 def average(groups: Sequence[Group], key: str) -> list[Group]:
     """Merge groups that differ only in ``key``. A seed's value is the mean over the values of ``key`` that
-    all groups have; seeds that lack one of these are left out. Raises ComparisonError."""
+    all groups have; a seed that lacks one of these values is left out. Raises ComparisonError."""
     if not any(key in group.keys for group in groups):
         names = join(keys_of(groups))
         raise ComparisonError(f"--over: the runs do not differ in {key}; they differ in {names}")
-    families = without(groups, key)
+    families = families_over(groups, key)
     common = set.intersection(*({repr(part.keys[key]) for part in parts} for _, parts in families))
     if not common:
-        raise ComparisonError(f"--over: no value of {key} is common to all groups; choose some with --where")
+        raise ComparisonError(f"--over: no value of {key} is common to all groups; pick groups with --where")
     merged = []
     for keys, family in families:
         parts = [part for part in family if repr(part.keys[key]) in common]
@@ -149,7 +149,7 @@ def average(groups: Sequence[Group], key: str) -> list[Group]:
     return merged
 
 
-def without(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:
+def families_over(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:
     """Return families of groups that differ only in ``key``, each with the keys that its groups share."""
     families: dict[str, tuple[Keys, list[Group]]] = {}
     for group in groups:
@@ -163,23 +163,23 @@ def keys_of(groups: Iterable[Group]) -> list[str]:
 
 
 def select(runs: Sequence[Run], condition: str) -> list[Run]:
-    """Return the runs that fulfil ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``. Raises
-    ComparisonError if none does."""
+    """Return the runs that fulfil a condition such as ``model.n_layer=4``, ``norm=layernorm,none`` or
+    ``norm=batch*``. Raises ComparisonError if no run does."""
     key, equals, patterns = condition.partition("=")
     if not equals:
-        raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, as model.n_layer=4")
+        raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, e.g. model.n_layer=4")
     values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
     if runs and not values:
-        near = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
-        advice = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
+        advice = f"; did you mean {similar[0]}?" if similar else ""
         raise ComparisonError(f"--where: no run has the key {key}{advice}")
-    selected = [run for run in runs if any(has(run.config, {key: p}) for p in patterns.split(","))]
+    selected = [run for run in runs if any(has_values(run.config, {key: p}) for p in patterns.split(","))]
     if runs and not selected:
         raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
     return selected
 
 
-def has(keys: Keys, wanted: Mapping[str, str]) -> bool:
+def has_values(keys: Keys, wanted: Mapping[str, str]) -> bool:
     return all(matches(keys.get(key, MISSING), text) for key, text in wanted.items())
 
 
@@ -207,24 +207,24 @@ def check_comparable(runs: Sequence[Run], metric: str) -> None:
         for run in runs:
             by_value[value_of(run)].append(run)
         if len(by_value) > 1:
-            values = join(f"{value} ({len(members)} runs)" for value, members in by_value.items())
+            values = join(f"{value} ({len(some)} of {len(runs)} runs)" for value, some in by_value.items())
             raise ComparisonError(
-                f"these runs cannot be compared: {name} differ: {values}; choose with "
+                f"these runs cannot be compared, as they differ in {name}: {values}; "
                 f"{advice(list(by_value.values()))}, or compare them anyway with --mixed"
             )
 
 
 def trained_tokens(run: Run) -> int:
-    """Return the tokens that the run was configured for; a diverged run saw fewer."""
+    """Return how many tokens the run was to train on; a diverged run saw fewer."""
     config = run.config
     return int(config["train.steps"] * config["train.batch_size"] * config["model.block_size"])
 
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """Return a condition that only the runs of the largest part fulfil, else the advice to name folders."""
+    """Return how to select the largest part: by a condition that no other run fulfils, else by folders."""
     largest, *others = sorted(parts, key=len, reverse=True)
     for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):
         values = {run.config.get(key) for run in largest}
         if len(values) == 1 and not any(run.config.get(key) in values for part in others for run in part):
-            return f"--where {key}={values.pop()}"
-    return "the folders that you name"
+            return f"select some with --where {key}={values.pop()}"
+    return "name only the folders of comparable runs"

@@ -25,12 +25,12 @@ from system.files import escape_strings, first_error, lines, small_text
 from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
-FINDINGS = "findings"  # runs/findings is of python -m findings, and compared only if the user names it
+FINDINGS = "findings"  # the folder of python -m findings in runs/, compared only if the user names it
 # Keys that say where a run was trained and how it was watched, not what was trained.
 NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
 NOT_COMPARED |= {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
-LARGEST = 2**18  # bytes of a config
+LARGEST = 2**18  # the most bytes of a config
 Scalar = bool | int | float | str | None
 VALUES: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Scalar | tuple[Scalar, ...]])  # by dotted key
 Required = TypedDict(
@@ -49,7 +49,7 @@ Required = TypedDict(
 )
 REQUIRED = TypeAdapter(configured(ConfigDict(extra="allow"))(Required))
 Floats = NDArray[np.float64]
-Axes = dict[str, Floats]  # step, tokens, seconds: of each row of metrics.jsonl
+Axes = dict[str, Floats]  # step, tokens and seconds -> its value in each row of metrics.jsonl
 Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> row numbers, values
 
 
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def group(self) -> str:
-        """The hash that runs share which differ only in their seed."""
+        """The hash that is the same for runs that differ only in their seed."""
         return str(self.environment["group"])
 
     @property
@@ -108,7 +108,7 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     for path in paths:
         matches = sorted(glob.glob(path)) or [path]
         if not Path(matches[0]).is_dir():
-            raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder they are in")
+            raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder of your runs")
         folders += [run for match in matches if Path(match).is_dir() for run in runs_below(Path(match))]
     return list(dict.fromkeys(folders))
 
@@ -116,11 +116,11 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
 def runs_below(folder: Path, depth: int = 3) -> list[Path]:
     """Return the runs in a folder; the folder itself if it is a run or contains none."""
     try:
-        marks = ("metrics.jsonl", "status.json", "config.yaml")
-        if depth == 0 or any((folder / name).exists() for name in marks):
+        file_names = ("metrics.jsonl", "status.json", "config.yaml")
+        if depth == 0 or any((folder / name).exists() for name in file_names):
             return [folder]
         children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
-    except PermissionError:  # ``load`` reports it
+    except PermissionError:  # ``load`` will report the error
         return [folder]
     children = [child for child in children if child.name != FINDINGS and not child.name.startswith(".")]
     return [run for child in children for run in runs_below(child, depth - 1)] or [folder]
@@ -141,14 +141,14 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         if state not in ("finished", "diverged"):
             raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
         config["precision"] = environment["precision"]
-        if weights := environment.get("init_from"):
-            config["init_from"] = f"{Path(str(config['init_from'])).name} {weights[:8]}"
+        if digest := environment.get("init_from"):
+            config["init_from"] = f"{Path(str(config['init_from'])).name} {digest[:8]}"
         config["tokens"] = environment["data"]["fingerprint"][:8]
-        known = environment | environment["packages"]
-        if missing := [key for key in ENVIRONMENT if key not in known]:
+        recorded = environment | environment["packages"]
+        if missing := [key for key in ENVIRONMENT if key not in recorded]:
             raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
-        proof = folder / "certificate.json"
-        certificate = run_files.read_valid(proof) if proof.exists() else {}
+        certificate_file = folder / "certificate.json"
+        certificate = run_files.read_valid(certificate_file) if certificate_file.exists() else {}
         axes, metrics, remarks = read_metrics(folder / "metrics.jsonl")
         if state == "finished" and "val/full_loss" not in metrics:
             raise UnreadableError("damaged: it has finished, but has no val/full_loss")
@@ -194,7 +194,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
         for axis, value in zip(axes, position, strict=True):
             axes[axis].append(value)
         for name, value in row.items():
-            if type(value) is not dict:  # a histogram
+            if type(value) is not dict:  # a dict is a histogram
                 rows, values = columns[name]
                 rows.append(index)
                 values.append(value)
@@ -211,7 +211,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys joined by dots. A norm's or placement's name is the value of its group."""
+    """Return a flat dict, keys joined by dots; the keys norm and placement have their groups' names."""
     keys: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "_name_":

@@ -2,7 +2,7 @@
 fetches nothing.
 
 The library is Vega-Lite (the University of Washington's Interactive Data Lab), which vl-convert includes. One
-description of a figure serves page and SVG file; the library has 0.9 MB, Plotly 4.8 MB. It is compressed.
+description of a figure serves the page and the SVG file. The library is compressed (0.9 MB; Plotly: 4.8 MB).
 """
 
 import base64
@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from comparison import commands, figures
-from comparison.groups import as_text, is_watching
+from comparison.groups import as_text, is_compared
 from comparison.report import Report
 from comparison.table import Cells, cells, notes, number, sensitivity
 
@@ -55,7 +55,7 @@ def page(report: Report) -> str:
 
 
 def certificates(report: Report) -> list[Cells]:
-    """Return the rows of the table of leaks, from the first run of each group."""
+    """Return the table of leaks, with a row for the first run of each group."""
     rows = []
     for row in report.rows:
         run = row.group.runs[0]
@@ -63,16 +63,16 @@ def certificates(report: Report) -> list[Cells]:
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
                 cell[f"{words}, {mode}"] = number(run.certificate.get(mode, {}).get(kind, math.nan), ".2g")
-        clean = run.certificate.get("causal") and run.certificate.get("independent_rows")
-        cell["verdict"] = "LEAKS" if run.leaks else "causal" if clean else "not tested"
+        is_clean = run.certificate.get("causal") and run.certificate.get("independent_rows")
+        cell["verdict"] = "LEAKS" if run.leaks else "causal" if is_clean else "not tested"
         rows.append(cell)
     return rows
 
 
 def shared_settings(report: Report) -> list[str]:
-    first, *others = (run.config for run in report.runs)
-    keys = [key for key in first if key != "seed" and not is_watching(key)]
-    shared = (key for key in keys if all(config.get(key) == first[key] for config in others))
+    first, *other_configs = (run.config for run in report.runs)
+    keys = [key for key in first if key != "seed" and is_compared(key)]
+    shared = (key for key in keys if all(config.get(key) == first[key] for config in other_configs))
     return [f"{key}: {as_text(first[key])}" for key in shared]
 
 
@@ -82,14 +82,14 @@ def machines(report: Report) -> list[str]:
     for environment in (run.environment for run in report.runs):
         packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
         git = environment.get("git") or {}
-        commit = git.get("commit", "no commit")[:12] + "+changes" * bool(git.get("diff"))
-        where = "{processor}, {device} in {precision}, {threads} threads".format(**environment)
-        lines.append(f"Python {environment['python']}, {packages}; normgpt {commit}; {where}")
+        commit = git.get("commit", "no commit")[:12] + ("+changes" if git.get("diff") else "")
+        machine = "{processor}, {device} in {precision}, {threads} threads".format(**environment)
+        lines.append(f"Python {environment['python']}, {packages}; normgpt {commit}; {machine}")
     return list(dict.fromkeys(lines))
 
 
 def payload(report: Report) -> dict[str, Any]:
-    """Return what the page's script draws: the figures, each field of their rows as a list."""
+    """Return the data that the page's script draws: figures, with a list for each field of their rows."""
     titles, kinds = figures.titles(report), defaultdict(list)
     for figure in figures.all_figures(report):
         columns = {field: [row[field] for row in figure.rows] for field in figure.rows[0]}

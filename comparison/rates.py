@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from comparison.groups import RATE, Group, Keys, without
+from comparison.groups import RATE, Group, Keys, families_over
 from comparison.verdicts import Interval, Losses, interval
 
 
@@ -19,12 +19,12 @@ class Family:
     best: float | None  # the rate with the lowest mean loss among those at which no seed diverged, if any
 
     @property
-    def chosen(self) -> Group:
+    def best_group(self) -> Group:
         """The group at the best rate; at the lowest rate if a seed diverged at every rate."""
         return self.rates[min(self.rates) if self.best is None else self.best]
 
-    def has_edge(self, rate: float | None) -> bool:
-        """Return True if a rate is the lowest or highest of several: a better rate may lie beyond."""
+    def is_at_edge(self, rate: float | None) -> bool:
+        """Return True if a rate is the lowest or highest of several, so a better rate may lie beyond it."""
         return len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
 
     @property
@@ -35,15 +35,15 @@ class Family:
 
 def families(groups: Sequence[Group]) -> list[Family]:
     result = []
-    for keys, members in without(groups, RATE):
+    for keys, members in families_over(groups, RATE):
         rates = {float(group.runs[0].config[RATE]): group for group in members}
         result.append(Family(keys, dict(sorted(rates.items())), best_rate(rates)))
     return result
 
 
 def best_rate(rates: Mapping[float, Group]) -> float | None:
-    """Return the rate with the lowest mean val/full_loss, whatever metric is compared, over the seeds that
-    all rates have, or over each rate's own seeds if no seed has all rates."""
+    """Return the rate with the lowest mean val/full_loss, whatever metric is compared. The mean is over the
+    seeds that all rates have, or over each rate's own seeds if no seed has all rates."""
     losses = {
         rate: {run.seed: run.last("val/full_loss") for run in group.runs}
         for rate, group in rates.items()
@@ -89,7 +89,7 @@ def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> 
 
 def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
     """Return the sensitivity of every family, whose values are losses, over the rates that all families have;
-    [] if these are fewer than three, or no run was evaluated before its first step."""
+    [] if they share fewer than three, or if a family has no run that was evaluated before its first step."""
     common = sorted(set.intersection(*(set(family.rates) for family in families))) if families else []
     if len(common) < 3:
         return []
@@ -97,10 +97,10 @@ def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
     for family in families:
         groups = [family.rates[rate] for rate in common]
         curves = [run.curve("val/loss") for group in groups for run in group.runs]
-        starts = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
-        if not starts:
+        initial_losses = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
+        if not initial_losses:
             return []
         by_seed = [dict.fromkeys(group.diverged, math.inf) | group.values for group in groups]
-        means, value = sensitivity(dict(zip(common, by_seed, strict=True)), float(np.mean(starts)))
+        means, value = sensitivity(dict(zip(common, by_seed, strict=True)), float(np.mean(initial_losses)))
         result.append(Sensitivity(family, common, means, value))
     return result

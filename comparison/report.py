@@ -36,12 +36,12 @@ class Row:
     baseline: Family | None = None
     difference: Interval | None = None  # from the baseline, over common seeds
     verdict: str = ""
-    needed: tuple[int, int] | None = None  # range of the number of seeds that may lead to a verdict
-    command: str = ""  # trains more seeds
+    seed_range: tuple[int, int] | None = None  # (fewest, most) seeds that may lead to a verdict
+    command: str = ""  # the command that trains more seeds
 
     @property
     def group(self) -> Group:
-        return self.family.chosen
+        return self.family.best_group
 
     @property
     def title(self) -> str:
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class Report:
-    """Everything that is printed or written."""
+    """Everything that a comparison prints or writes."""
 
     metric: str
     rows: list[Row]  # sorted by their keys, the baseline first
@@ -72,18 +72,18 @@ def build_report(
     over: Sequence[str] = (),
     mixed: bool = False,
 ) -> Report:
-    """Compare the last values of a metric, of runs that have ended.
+    """Compare runs that have ended, by the last value of a metric.
 
     Args:
-        baseline: values of keys; a group is compared with the group that has these values and else the same
-        keys. over: keys to average over. mixed: also compare runs with other data, lengths or evaluations.
+        baseline: values of keys; a group is compared with the group that has these values and is else alike.
+        over, mixed: keys to average over; whether runs may differ in data, length or evaluation.
 
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
     """
     if not any(metric in run.metrics for run in runs):
         names = sorted({name for run in runs for name in run.metrics})
-        raise ComparisonError(f"--metric: no run has {metric}; they have {grouping.join(names[:40])}")
+        raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
     tuning = tuning_runs(runs)
     compared = [run for run in runs if run not in tuning]
     if not mixed:
@@ -94,33 +94,33 @@ def build_report(
             group.keys.pop(RATE, None)
     for key in over:
         if key == RATE:
-            advice = f"--where {RATE}=… selects one"
+            advice = f"--where {RATE}=… selects one rate"
             raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
         groups = grouping.average(groups, key)
     arms = families(groups)
-    rows = [Row(family, interval([*family.chosen.losses.values()])) for family in arms]
+    rows = [Row(family, interval([*family.best_group.losses.values()])) for family in arms]
     judge(rows, baseline or {}, metric, compared)
     rows.sort(key=lambda row: row.verdict != "baseline")
-    tried = families(grouping.group_runs(tuning, LOSS)) if tuning else []
+    tuning_families = families(grouping.group_runs(tuning, LOSS)) if tuning else []
     summary = [caveats.regime(compared), caveats.rates(arms, bool(tuning)), *caveats.couplings(compared)]
     if tuning:
         summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
-    remarks = [*caveats.differences(compared), *(line for row in rows for line in warnings(row, tried))]
-    slopes = sensitivities(tried or (arms if metric == LOSS else []))
-    return Report(metric, rows, compared, summary, remarks, slopes)
+    row_warnings = (line for row in rows for line in warnings(row, tuning_families))
+    slopes = sensitivities(tuning_families or (arms if metric == LOSS else []))
+    return Report(metric, rows, compared, summary, [*caveats.differences(compared), *row_warnings], slopes)
 
 
 def tuning_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs by which the rates of other runs were chosen. The other runs have ``tuned`` in their
-    config; the runs that tuned them differ from them only in rate, length and seed."""
+    """Return the tuning runs, by which the learning rates of other runs were chosen. These other runs have
+    ``tuned`` in their config; a tuning run differs from one of them only in rate, length and seed."""
     final = {likeness(run) for run in runs if RATE in (run.config.get("tuned") or [])}
     return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
 
 
 def likeness(run: Run) -> str:
     """Return a text that is the same for runs that differ only in rate, length and seed."""
-    free = (RATE, "train.steps", "seed")
-    return repr([(k, v) for k, v in run.config.items() if k not in free and not grouping.is_watching(k)])
+    ignored = (RATE, "train.steps", "seed")
+    return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
 
 
 def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
@@ -137,14 +137,14 @@ def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: S
     p_values = [p_of_pair(row.family, baseline) for row, baseline in pairs]
     comparisons = sum(not math.isnan(p) for p in p_values)
     for (row, other), p in zip(pairs, holm(p_values), strict=True):
-        differences = paired(row.group.losses, other.chosen.losses)
+        differences = paired(row.group.losses, other.best_group.losses)
         row.difference = interval(differences)
-        row.verdict = verdict(row.group, other.chosen, differences, p, metric)
-        if row.group.losses and other.chosen.losses and not p <= 1 - CONFIDENCE:
+        row.verdict = verdict(row.group, other.best_group, differences, p, metric)
+        if row.group.losses and other.best_group.losses and not p <= 1 - CONFIDENCE:
             if not math.isnan(p):
-                price = max(len(row.family.rates), len(other.rates))  # Bonferroni: the choice of the rates
-                row.needed = seeds_needed(differences, comparisons * price)
-            row.command = commands.more_seeds([row.group, other.chosen], row.needed)
+                rates = max(len(row.family.rates), len(other.rates))  # Bonferroni: the choice of the rates
+                row.seed_range = seeds_needed(differences, comparisons * rates)
+            row.command = commands.more_seeds([row.group, other.best_group], row.seed_range)
 
 
 def verdict(group: Group, baseline: Group, differences: Sequence[float], p: float, metric: str) -> str:
@@ -156,7 +156,7 @@ def verdict(group: Group, baseline: Group, differences: Sequence[float], p: floa
     if not group.values or not baseline.values:
         return f"no {metric} to compare"
     if math.isnan(p):
-        return f"no verdict: {len(differences)} common seed" + "s" * (len(differences) != 1)
+        return f"no verdict: {len(differences)} common seed{'' if len(differences) == 1 else 's'}"
     if p > 1 - CONFIDENCE:
         return f"not distinguishable at {len(differences)} seeds"
     lower = np.mean(differences) < 0
@@ -166,11 +166,11 @@ def verdict(group: Group, baseline: Group, differences: Sequence[float], p: floa
 
 
 def p_of_pair(family: Family, baseline: Family) -> float:
-    """Return the two-sided p of no difference, each family at its best rate."""
+    """Return the two-sided p-value of no difference, each family at its best rate."""
     if family.best is None or baseline.best is None:
         return math.nan
     if len(family.rates) == len(baseline.rates) == 1:
-        return p_value(paired(family.chosen.losses, baseline.chosen.losses))
+        return p_value(paired(family.best_group.losses, baseline.best_group.losses))
     return p_of_best(family.losses, baseline.losses, family.best, baseline.best)
 
 
@@ -182,10 +182,10 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
     for key, text in requested.items():
         if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
             names = grouping.join(keys)
-            raise ComparisonError(f"--baseline: no group has {key}={text}; they differ in {names}")
+            raise ComparisonError(f"--baseline: no group has {key}={text}; the groups differ in {names}")
     requested = {key: text for key, text in requested.items() if key in keys}
     wanted = requested or {key: word for key, word in USUAL.items() if key in keys}
-    row = next((row for row in rows if grouping.has(row.family.keys, wanted)), None)
+    row = next((row for row in rows if grouping.has_values(row.family.keys, wanted)), None)
     if row is None and requested:
         words = " ".join(f"{key}={text}" for key, text in requested.items())
         names = grouping.join(row.title for row in rows)
@@ -195,14 +195,14 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
     return {key: (row or rows[0]).family.keys.get(key) for key in chosen}
 
 
-def warnings(row: Row, tried: Sequence[Family]) -> list[str]:
-    """Return what a reader must know before believing a row; ``tried`` has the families that chose rates."""
+def warnings(row: Row, tuning_families: Sequence[Family]) -> list[str]:
+    """Return what a reader must know before believing a row; ``tuning_families`` chose the rates."""
     lines = []
-    tuning = [f for f in tried if likeness(f.chosen.runs[0]) == likeness(row.group.runs[0])]
-    if any(family.has_edge(row.family.best) for family in [row.family, *tuning]):
+    tuning = [f for f in tuning_families if likeness(f.best_group.runs[0]) == likeness(row.group.runs[0])]
+    if any(family.is_at_edge(row.family.best) for family in [row.family, *tuning]):
         lines.append(
-            f"its best learning rate, {row.family.best:g}, is the edge of what was tried: "
-            "a better one may lie beyond"
+            f"its best learning rate, {row.family.best:g}, is the lowest or highest that "
+            "was tried: a better rate may lie beyond it"
         )
     if any(run.leaks for run in row.group.runs):
         lines.append(

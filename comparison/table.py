@@ -34,9 +34,9 @@ def with_interval(interval: Interval | None, form: str = ".4f") -> str:
 
 
 def verdict(row: Row) -> str:
-    if row.needed is None:
+    if row.seed_range is None:
         return row.verdict
-    low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.needed)
+    low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.seed_range)
     return f"{row.verdict}; {low if low == high else f'{low} to {high}'} may settle it"
 
 
@@ -81,10 +81,10 @@ def notes(report: Report) -> list[str]:
             "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so one "
             "may be open although its own interval is on one side of 0."
         )
-    if any(row.needed for row in report.rows):
+    if any(row.seed_range for row in report.rows):
         lines.append(
             "This holds for one look. Adding seeds until a verdict appears finds false ones more often: "
-            "choose a number beforehand, or use new seeds only (--where seed=…)."
+            "choose the number of seeds beforehand, or use new seeds only (--where seed=…)."
         )
     lines.append("gap: validation minus training loss. tokens/s: median. memory: the largest of any run.")
     return lines
@@ -103,16 +103,16 @@ def render(report: Report) -> RenderableType:
     if undecided:
         parts.append(Text(f"more seeds for {undecided[0].title}:\n  {undecided[0].command}"))
     if len(undecided) > 1:
-        parts.append(Text(f"  (for {len(undecided) - 1} more: on the page)"))
+        parts.append(Text(f"  (the page has the commands for {len(undecided) - 1} more)"))
     return Lines(*parts)
 
 
-def rich_table(rows: Sequence[Cells], words: set[str]) -> Table:
-    """Return a table for a terminal. Columns of ``words`` are aligned left."""
+def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
+    """Return a table for a terminal, with ``text_columns`` aligned left and the others right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in rows[0]:
-        left = column in words
-        table.add_column(Text(column), justify="left" if left else "right", no_wrap=column != "verdict")
+        is_text = column in text_columns
+        table.add_column(Text(column), justify="left" if is_text else "right", no_wrap=column != "verdict")
     colors = {"better": "green", "worse": "red"}
     for row in rows:
         table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))

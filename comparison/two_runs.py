@@ -1,4 +1,4 @@
-"""Compare two runs: their settings, the step at which their statistics part, their last losses."""
+"""Compare two runs: their settings, where their statistics first differ, and their last losses."""
 
 import math
 
@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from comparison.groups import MISSING, as_text, is_watching
+from comparison.groups import MISSING, as_text, is_compared
 from comparison.load import Run
 
-APART = 0.01  # relative difference above which values are apart; a smaller difference may be rounding
+APART = 0.01  # the relative difference above which rounding cannot be the reason
 
 
 def first_difference(a: Run, b: Run, tolerance: float) -> str:
@@ -21,9 +21,9 @@ def first_difference(a: Run, b: Run, tolerance: float) -> str:
     for metric in a.metrics.keys() & b.metrics.keys():
         if "/" not in metric or metric.startswith(("train/", "val/", "stats/", "leak.")):
             continue
-        of_a, of_b = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))
-        for step in sorted(of_a.keys() & of_b.keys()):
-            x, y = of_a[step], of_b[step]
+        values_a, values_b = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))
+        for step in sorted(values_a.keys() & values_b.keys()):
+            x, y = values_a[step], values_b[step]
             if abs(x - y) > tolerance * max(abs(x), abs(y)):
                 differences.append((step, forward_order(metric), f"{metric}: {x:.6g} and {y:.6g}"))
                 break
@@ -37,21 +37,21 @@ def forward_order(metric: str) -> tuple[int, int, int, str]:
     """Return a key that sorts metrics in the order of the forward pass; gradients and weights come last."""
     kind, _, site = metric.partition("/")
     block, _, rest = site.partition(".")
-    late = kind.startswith(("grad.", "weight.", "update."))
+    is_late = kind.startswith(("grad.", "weight.", "update."))
     number = int(block) if block.isdigit() else -1 if site == "embed" else 10**6
     branch = 2 * rest.startswith("mlp") + ("branch" not in rest and ".pre" not in rest)
-    return int(late), number, branch, metric
+    return int(is_late), number, branch, metric
 
 
 def render(a: Run, b: Run) -> RenderableType:
     table = Table("", Column(Text(a.name)), Column(Text(b.name)), box=box.SIMPLE_HEAD, pad_edge=False)
     for key in dict.fromkeys([*a.config, *b.config]):
-        of_a, of_b = (as_text(run.config.get(key, MISSING)) for run in (a, b))
-        if of_a != of_b:
-            table.add_row(Text(key), Text(of_a), Text(of_b), style="dim" if is_watching(key) else "")
+        text_a, text_b = (as_text(run.config.get(key, MISSING)) for run in (a, b))
+        if text_a != text_b:
+            table.add_row(Text(key), Text(text_a), Text(text_b), style="" if is_compared(key) else "dim")
     parts: list[RenderableType] = [table]
-    for words, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-        parts.append(Text(f"statistics {words}: {first_difference(a, b, tolerance)}"))
+    for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
+        parts.append(Text(f"statistics {phrase}: {first_difference(a, b, tolerance)}"))
     x, y = (run.last("val/full_loss") for run in (a, b))
     if math.isfinite(y - x):
         parts.append(Text(f"val/full_loss: {x:.4f} and {y:.4f}, differing by {y - x:+.4f}"))

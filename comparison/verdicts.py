@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 POWER = 0.8
 MAX_SEEDS = 1000  # more than anybody trains
 
-Losses = Mapping[int, float]  # by seed
+Losses = Mapping[int, float]  # seed -> loss
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def paired(group: Losses, baseline: Losses) -> list[float]:
 
 
 def p_less(differences: Sequence[float]) -> float:
-    """Return the p of a one-sided paired t-test: how likely such differences are if their true mean is not
-    below 0. NaN for fewer than two differences."""
+    """Return the p-value of a one-sided paired t-test: how likely such differences are if their true mean is
+    not below 0. NaN for fewer than two differences."""
     n = len(differences)
     if n < 2:
         return math.nan
@@ -66,14 +66,14 @@ def p_less(differences: Sequence[float]) -> float:
 
 
 def p_value(differences: Sequence[float]) -> float:
-    """Return the p of a two-sided paired t-test of a mean of 0; NaN for fewer than two differences."""
+    """Return the p-value of a two-sided paired t-test of a mean of 0; NaN for fewer than two differences."""
     return 2 * min(p_less(differences), p_less([-d for d in differences]))
 
 
 def p_of_best(
     group: Mapping[float, Losses], baseline: Mapping[float, Losses], best: float, baseline_best: float
 ) -> float:
-    """Return the two-sided p of no difference, each at its best rate, if the compared runs chose these rates.
+    """Return the two-sided p-value of no difference at best rates that the compared runs themselves chose.
 
     The group is better if, at the rate chosen for it, it is better than the baseline at every rate. Choosing
     one of k rates costs a factor of k (Bonferroni). The baseline's truly best rate is among those compared,
@@ -87,10 +87,10 @@ def p_of_best(
         NaN if any two rates have fewer than two seeds in common: a rate that is not compared may be the best.
     """
 
-    def better(a: Mapping[float, Losses], chosen: float, b: Mapping[float, Losses]) -> float:
-        return len(a) * float(np.max([p_less(paired(a[chosen], losses)) for losses in b.values()]))
+    def p_better(a: Mapping[float, Losses], best_of_a: float, b: Mapping[float, Losses]) -> float:
+        return len(a) * float(np.max([p_less(paired(a[best_of_a], losses)) for losses in b.values()]))
 
-    p = 2 * min(better(group, best, baseline), better(baseline, baseline_best, group))
+    p = 2 * min(p_better(group, best, baseline), p_better(baseline, baseline_best, group))
     return p if math.isnan(p) else min(1.0, p)
 
 
@@ -106,8 +106,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float64]:
-    """Return how often a two-sided paired t-test with n pairs finds an effect, in its direction. ``effect``
-    is the mean difference in standard deviations, above 0. (NaN where scipy cannot distinguish it from 1.)"""
+    """Return how often a two-sided paired t-test with n pairs finds an effect, in its direction (NaN where
+    scipy cannot tell it from 1). ``effect`` is the mean difference in standard deviations, above 0."""
     result: NDArray[np.float64] = 1 - nctdtr(n - 1, effect * np.sqrt(n), stdtrit(n - 1, 1 - alpha / 2))
     return result
 
@@ -115,15 +115,15 @@ def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float
 def pairs_needed(effect: float, alpha: float) -> int:
     """Return the fewest pairs with a power of POWER; MAX_SEEDS + 1 if more would be needed."""
     n = np.arange(2, MAX_SEEDS + 1)
-    enough = n[power(effect, n, alpha) >= POWER]
-    return int(enough[0]) if len(enough) else MAX_SEEDS + 1
+    sufficient = n[power(effect, n, alpha) >= POWER]
+    return int(sufficient[0]) if len(sufficient) else MAX_SEEDS + 1
 
 
 def seeds_needed(differences: Sequence[float], comparisons: int) -> tuple[int, int] | None:
-    """Return how many seeds would distinguish a difference as large as the observed one from 0.
+    """Return the fewest and the most seeds that it may take to distinguish the observed difference from 0.
 
-    It is a range, since few seeds say little about the noise: for the ends of an 80 % interval of its
-    standard deviation. None if there is no noise or no difference.
+    Few seeds say little about the noise, so there are two numbers: one for each end of an 80 % interval of
+    its standard deviation. None if there is no noise or no difference.
     """
     n = len(differences)
     mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1)) if n > 1 else 0.0

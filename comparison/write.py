@@ -20,15 +20,15 @@ from comparison.page import page
 from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
-OURS = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
+REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
     """Write all files into ``out``, and yield a line about each file once it is written. Raises
     ComparisonError if the folder has other files, and OSError."""
-    if others := [file.name for file in out.iterdir() if file.name not in OURS] if out.is_dir() else []:
-        advice = "name a folder for the report alone"
-        raise ComparisonError(f"--out: {out} has other files, as {others[0]}; {advice}")
+    names = [file.name for file in out.iterdir()] if out.is_dir() else []
+    if other_files := [name for name in names if name not in REPORT_FILES]:
+        raise ComparisonError(f"--out: {out} has other files, such as {other_files[0]}; name a new folder")
     (out / "figures").mkdir(parents=True, exist_ok=True)
     (out / "index.html").write_text(page(report), encoding="utf-8")
     yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"
@@ -48,7 +48,7 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     for name, spec in specs.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
-    note = f"; maps of {len(report.rows)} groups do not fit a figure, choose some with --where"
+    note = f" (without maps: {len(report.rows)} groups are too many; choose some with --where)"
     yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if many else ''}"
 
 

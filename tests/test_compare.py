@@ -68,10 +68,10 @@ REFUSALS = [
     (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
     (["empty"], "empty: no run in it has ended; empty: not a run: it has no metrics.jsonl"),
     (["runs", "--where", "norm"], "--where: 'norm' has no value"),
-    (["runs", "--baseline", "foo.bar=3"], "--baseline: no group has foo.bar=3; they differ in norm"),
+    (["runs", "--baseline", "foo.bar=3"], "--baseline: no group has foo.bar=3; the groups differ in norm"),
     (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),
     (["runs", "--out", "file"], "file"),
-    (["runs", "--out", "mine"], "--out: mine has other files, as notes.txt; name a folder for the report"),
+    (["runs", "--out", "mine"], "--out: mine has other files, such as notes.txt; name a new folder"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_what_differs_is_compared_all_the_same_if_told(tmp_path):
     for steps in (10, 20):
         made(tmp_path / "runs", f"train.steps={steps}")
     assert compare(tmp_path).stderr.startswith(
-        "error: these runs cannot be compared: tokens trained on differ"
+        "error: these runs cannot be compared, as they differ in tokens trained on: "
     )
     assert compare(tmp_path, "--mixed").returncode == 0
 

@@ -71,7 +71,7 @@ def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
 def test_other_data_lengths_and_contexts_are_not_compared_and_the_difference_is_named(tmp_path):
     runs = several(tmp_path, {"train.steps=10": [2.0], "train.steps=20": [2.0, 2.0]})
     with pytest.raises(
-        ComparisonError, match=r"tokens trained on differ: .*\(1 runs\).*--where train.steps=20"
+        ComparisonError, match=r"differ in tokens trained on: .*\(1 of 3 runs\).*--where train.steps=20"
     ):
         check_comparable(runs, METRIC)
     other = several(tmp_path / "b", {"seed=0": [2.0]}, data={"fingerprint": "e" * 64, "train_tokens": 9})

@@ -21,7 +21,7 @@ def compared(tmp_path_factory):
 def test_they_are_compared_with_a_verdict_for_every_group(compared):
     printed, table = compared
     assert "passed over" not in printed
-    assert "Each at its own best learning rate, chosen by other runs on other seeds." in printed
+    assert "Each group is at its own best learning rate, chosen by other runs on other seeds." in printed
     assert (table.count("baseline"), table.count("worse")) == (1, 5)
 
 

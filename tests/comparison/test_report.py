@@ -45,7 +45,7 @@ def test_verdicts_are_of_differences_paired_by_seed(tmp_path):
     rows = {row.title: row for row in report.rows}
     assert rows["batchnorm"].difference.mean == pytest.approx(0.3)
     assert rows["batchnorm"].difference.half < 0.01
-    assert rows["none"].needed[0] > 3
+    assert rows["none"].seed_range[0] > 3
     first, second = rows["none"].command.split(" && ")
     assert first.startswith("python train.py -m norm=none seed=3,4,5")
     assert second.startswith("python train.py -m norm=layernorm seed=3,4,5")
@@ -130,11 +130,11 @@ def test_over_placements_each_is_at_the_rate_that_was_chosen_for_it(tmp_path):
 
 def test_rates_are_confounded_or_each_its_own_best(tmp_path):
     confounded = report_of(tmp_path / "a", {"norm=none": [2.0], "norm=layernorm": [2.0]})
-    assert confounded.summary[1].startswith("One learning rate for all, 0.002: ")
+    assert confounded.summary[1].startswith("All groups have one learning rate, 0.002: ")
     assert "confounded" in confounded.summary[1]
     losses = {f"norm={n} optim.learning_rate={r}": PAIR for n in ("none", "layernorm") for r in (1e-3, 1e-2)}
     several_rates = report_of(tmp_path / "b", losses)
-    assert "Each at its own best learning rate of 0.001, 0.01" in several_rates.summary[1]
+    assert "Each group is at its own best learning rate of 0.001, 0.01" in several_rates.summary[1]
     assert len(several_rates.rows) == 2
     mixed = {"norm=none optim.learning_rate=1e-3": [2.0], "norm=layernorm optim.learning_rate=1e-2": [2.0]}
     sentence = report_of(tmp_path / "c", mixed).summary[1]
@@ -158,10 +158,13 @@ def test_verdicts_are_of_the_second_stage_alone_and_the_edge_of_the_first_is_war
     report = report_of(tmp_path, first | final | other)
     assert len(report.runs) == 8
     assert verdicts(report)["none"] == "not distinguishable at 3 seeds"
-    assert report.summary[1] == "Each at its own best learning rate, chosen by other runs on other seeds."
+    assert (
+        report.summary[1]
+        == "Each group is at its own best learning rate, chosen by other runs on other seeds."
+    )
     assert "12 shorter runs, which chose the rates, are not compared." in report.summary
     assert len(report.sensitivities) == 2
-    assert sum("is the edge of what was tried" in warning for warning in report.warnings) == edges
+    assert sum("is the lowest or highest that was tried" in warning for warning in report.warnings) == edges
 
 
 def test_other_differences_between_runs_are_warned_of(tmp_path):
@@ -169,9 +172,9 @@ def test_other_differences_between_runs_are_warned_of(tmp_path):
     runs = several(tmp_path / "a", {"norm=layernorm": [2.0]})
     runs += several(tmp_path / "b", {"norm=none": [2.0]}, **other)
     warnings = " ".join(build_report(runs).warnings)
-    assert "the project's code differs between runs: train.py" in warnings
-    assert "torch differ between runs: '2.13.0', '2.14.0'" in warnings
-    assert "threads differ between runs: 1, 2" in warnings
+    assert "the runs differ in the project's code: train.py" in warnings
+    assert "the runs differ in torch: '2.13.0', '2.14.0'" in warnings
+    assert "the runs differ in threads: 1, 2" in warnings
     assert "processor" not in warnings
 
 
@@ -183,7 +186,7 @@ def test_a_leak_is_at_its_row_and_in_the_warnings(tmp_path):
 
 def test_a_metric_that_no_run_has_is_refused_and_one_that_is_no_loss_is_higher_or_lower(tmp_path):
     runs = with_speeds(tmp_path, {"norm=layernorm": 100.0, "norm=none": 200.0})
-    with pytest.raises(ComparisonError, match="--metric: no run has nope; they have .*val/full_loss"):
+    with pytest.raises(ComparisonError, match="--metric: no run has nope; choose from .*val/full_loss"):
         build_report(runs, "nope")
     assert verdicts(build_report(runs, "train/tokens_per_s"))["none"] == "higher"
     runs += several(tmp_path / "c", {"norm=batchnorm": PAIR}, curve={5: {"val/batch_stats_gap": 0.1}})
@@ -235,8 +238,8 @@ def test_what_norm_and_placement_settled_is_reported(tmp_path):
         settled = {"model.final_norm": "same" if alpha is None else "none", "model.embedding_scale": False}
         settled |= {"placement.alpha": alpha} if alpha else {}
         runs += [load(made(tmp_path, f"placement={placement}", settled=settled))[0]]
-    [sentence] = [line for line in build_report(runs).summary if line.startswith("Settled")]
+    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm and")]
     assert sentence == (
-        "Settled by norm and placement: model.final_norm=same for pre, else none; "
+        "Norm and placement decide: model.final_norm=same for pre, else none; "
         "model.embedding_scale=false; placement.alpha=1.68 for deepnorm, 8 for keel."
     )
