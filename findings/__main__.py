@@ -7,8 +7,8 @@
     python -m findings warm_up --control            under conditions in which the claim should fail
     python -m findings --docs                       write results/findings.md, with all measured findings
 
-Earlier measurements are read back. runs/findings has the runs, the numbers, and findings.md with pictures. A
-finding is a YAML in conf/finding; your own can be in the folder finding of a --config-dir.
+Earlier measurements are reused. runs/findings has the runs, the numbers, and findings.md with pictures. A
+finding is a YAML in conf/finding; your own can lie in the folder finding of a --config-dir.
 """
 
 import argparse
@@ -39,11 +39,11 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
         raise ConfigError("no finding is named; name one, or give --under MINUTES")
     for name in names:
         if name not in findings:
-            near = difflib.get_close_matches(name, findings, n=1)
-            advice = f"did you mean {near[0]}?" if near else "python -m findings lists them"
+            similar = difflib.get_close_matches(name, findings, n=1)
+            advice = f"did you mean {similar[0]}?" if similar else "python -m findings lists them"
             raise ConfigError(f"no finding is called {name!r}; {advice}")
     if args.seeds is not None and args.seeds < MIN_SEEDS:
-        raise ConfigError(f"--seeds: {args.seeds} are too few for a verdict; give {MIN_SEEDS} or more")
+        raise ConfigError(f"--seeds: {args.seeds} is too few for a verdict; give {MIN_SEEDS} or more")
     limit = math.inf if args.under is None else args.under
     selected = [name for name in names or findings if findings[name].minutes <= limit]
     if not selected:
@@ -55,7 +55,7 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
     """Measure findings one after another and print their verdicts. If one cannot be measured, print why and
     continue. Return True if all were measured."""
-    complete = True
+    all_measured = True
     overrides = " ".join(word for word in args.words if "=" in word)
     for number, (name, original) in enumerate(findings.items(), start=1):
         finding, key = (original.as_control(), f"{name}-control") if args.control else (original, name)
@@ -65,20 +65,20 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
             result = running.obtain(key, finding, args.out, args.config_dir)
         except Exception as error:
             messages.report(error, app.known_keys(RunConfig), prefix=name)
-            complete = False
+            all_measured = False
             continue
         if args.control:
             print(f"control of {name}, which should not PASS: {finding.control.what}")
         console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed)))
-    return complete
+    return all_measured
 
 
 def run_command(args: argparse.Namespace, console: Console) -> bool:
     """Measure, list or write findings, as ``args`` say. Return True if all findings were measured."""
     findings, results = load_findings(args.config_dir), args.out / "results"
-    complete = True
+    all_measured = True
     if args.words or args.under is not None or args.control or args.seeds is not None:
-        complete = measure(select(args, findings), args, console)
+        all_measured = measure(select(args, findings), args, console)
         measured = [entry for entry in render.entries(findings, [results]) if entry.result]
         if measured:
             render.write_document(measured, args.out / "findings.md", args.out / "pictures")
@@ -95,24 +95,24 @@ def run_command(args: argparse.Namespace, console: Console) -> bool:
                     file.write_text(each.result.model_dump_json(), encoding="utf-8")
         render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
         print(RESULTS.with_suffix(".md"))
-    return complete
+    return all_measured
 
 
 def main() -> None:
     parser = programs.parser(__doc__, "findings")
     add = parser.add_argument
-    add("words", nargs="*", metavar="NAME", help="names of findings, and overrides as model.n_embd=96")
-    add("--under", type=float, metavar="MINUTES", help="findings that take at most so many minutes")
-    add("--control", action="store_true", help="the findings' controls, which must not PASS")
+    add("words", nargs="*", metavar="NAME", help="names of findings, and overrides such as model.n_embd=96")
+    add("--under", type=float, metavar="MINUTES", help="all findings that take at most this many minutes")
+    add("--control", action="store_true", help="measure the findings' controls, which must not PASS")
     add("--seeds", type=int, metavar="N", help="measure on seeds 0 to N − 1")
     add("--docs", action="store_true", help="write results/findings.md, with numbers and pictures")
-    add("--config-dir", help="a folder with more of conf/: finding, norm, …")
+    add("--config-dir", help="a folder with additions to conf/: finding, norm, …")
     add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
     args = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     with programs.running():
-        complete = run_command(args, console)
-    sys.exit(not complete)
+        all_measured = run_command(args, console)
+    sys.exit(not all_measured)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Rows = list[tuple[str, Any, float]]  # (arm, x, y)
 
 def figure_spec(finding: Finding, rows: Rows) -> Spec:
     axes = finding.picture
-    named = axes.x_scale == "names"
+    has_names = axes.x_scale == "names"
     arms = list(dict.fromkeys(arm for arm, _, _ in rows))
     names = {x for _, x, _ in rows}
     color = {
@@ -22,14 +22,14 @@ def figure_spec(finding: Finding, rows: Rows) -> Spec:
     }
     axis = {"format": "~g", "tickCount": 6}
     x: Spec = {"field": "x", "title": axes.x or None}
-    if named:
+    if has_names:
         x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -30 if len(names) > 4 else 0}}
     else:
         scale = {"type": axes.x_scale, "zero": False, "nice": axes.x_scale != "log"}
         x |= {"type": "quantitative", "scale": scale, "axis": axis}
     y = number("y", axes.y, scale={"type": axes.y_scale, "zero": False}, axis=axis)
     data = [
-        {"arm": arm, "x": x_value if named else rounded(float(x_value)), "y": rounded(y_value)}
+        {"arm": arm, "x": x_value if has_names else rounded(float(x_value)), "y": rounded(y_value)}
         for arm, x_value, y_value in rows
         if axes.y_scale == "linear" or y_value > 0
     ]
@@ -39,7 +39,7 @@ def figure_spec(finding: Finding, rows: Rows) -> Spec:
     }
     mark = {"type": "line", "strokeWidth": 1.6} if axes.mark == "line" else {"type": "tick", "thickness": 2}
     means = {"mark": mark, "encoding": {"x": x, "y": y | {"aggregate": "mean"}, "color": color}}
-    layer = [points, means] if axes.mark == "line" or named else [points]
+    layer = [points, means] if axes.mark == "line" or has_names else [points]
     figure = spec(width=430, height=240, data={"values": data}, layer=layer)
     figure["config"] = figure["config"] | {"aria": False}  # labels would make the file ten times as large
     return figure

@@ -41,7 +41,7 @@ class Expected(Checked):
         if self.above == -math.inf and self.below == math.inf:
             raise ValueError("above: neither above nor below is given, so nothing could fail; give one")
         if self.above > self.below:
-            raise ValueError(f"above: {self.above} is above below={self.below}")
+            raise ValueError(f"above: {self.above} is greater than below={self.below}")
         return self
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Control(Checked):
     """The same measurement under conditions in which the claim should fail. Its keys replace the finding's;
     the other arms stay."""
 
-    what: str  # what is wrong in the control, in words
+    what: str  # what the control does wrong, in words
     all: Overrides = Field(default_factory=dict)
     arms: dict[str, Overrides] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
@@ -92,20 +92,20 @@ class Finding(Checked):
     claim: str  # one sentence
     source: str  # paper, arXiv number, section
     numbers: str  # the source's numbers, and how well the source was checked
-    # How ``numbers`` were obtained; ours: not published.
+    # How the numbers were obtained; "ours": no source published them.
     read: Literal["here", "second hand", "memory", "ours"]
-    size: str  # model, text and length, in words
+    size: str  # the model, the text and the length of training, in words
     minutes: Annotated[float, Field(gt=0, le=20)]  # on two cores
     trains: bool  # False: models are measured as initialised
-    # Overrides of train.py: of every model; of each arm; and one key with several values for every arm.
+    # Overrides of train.py: for all models, for each arm, and over several values of one key in every arm.
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
     seeds: Seeds  # of the models; arms are paired by seed
     measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the measuring function
     options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
-    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim is all of them
-    inconclusive: dict[str, Expected] = Field(default_factory=dict)  # conditions for a verdict
+    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim holds if all do
+    inconclusive: dict[str, Expected] = Field(default_factory=dict)  # the conditions of a verdict
     # What the likely reason of the claim predicts, which decides no verdict.
     because: dict[str, Expected] = Field(default_factory=dict)
     control: Control
@@ -121,12 +121,12 @@ class Finding(Checked):
 
     def as_control(self) -> "Finding":
         """Return the finding under its control's conditions."""
-        changed = {
+        updates = {
             "all": self.all | self.control.all,
             "arms": self.arms | self.control.arms,
             "options": self.options | self.control.options,
         }
-        return self.model_copy(update=changed)
+        return self.model_copy(update=updates)
 
     def conditions(self) -> dict[str, Any]:
         """Return everything that a result depends on, except the code, as plain data."""
@@ -138,11 +138,11 @@ class Finding(Checked):
         return [*self.expected, *self.inconclusive, *self.because]
 
     def with_overrides(self, overrides: Overrides, seeds: list[int]) -> "Finding":
-        """Return the finding with these overrides, and with these seeds unless there are none. Raises
+        """Return the finding with these overrides, and with these seeds if there are any. Raises
         ConfigError if an override sets a key that the finding itself varies."""
         varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
         if conflicts := overrides.keys() & varied:
-            raise ConfigError(f"{min(conflicts)}: the finding varies this key; set another key, or --seeds")
+            raise ConfigError(f"{min(conflicts)}: the finding varies this key itself; override another key")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
 
 

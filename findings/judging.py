@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judged:
+class Outcome:
     quantity: str
     expected: Expected
     interval: Interval
@@ -43,30 +43,30 @@ class Judgement:
     """A finding's verdict, why it is inconclusive, and its quantities and conditions."""
 
     verdict: Verdict
-    why: str
-    quantities: list[Judged]
-    conditions: list[Judged]
-    because: list[Judged]
+    reason: str
+    quantities: list[Outcome]
+    conditions: list[Outcome]
+    because: list[Outcome]
 
 
-def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], among: int) -> Judged:
-    """Judge a quantity by its value in each seed. ``among`` is the number of the finding's quantities."""
+def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], comparisons: int) -> Outcome:
+    """Judge a quantity by its value in each seed. ``comparisons`` is how many the finding makes."""
     if not all(map(math.isfinite, values)):
-        unknown = Interval(len(values), math.nan, math.nan, math.nan)
-        return Judged(quantity, expected, unknown, Verdict.INCONCLUSIVE)
+        no_interval = Interval(len(values), math.nan, math.nan, math.nan)
+        return Outcome(quantity, expected, no_interval, Verdict.INCONCLUSIVE)
     measured = interval(values)
     verdict = Verdict.INCONCLUSIVE
     if len(values) >= MIN_SEEDS and expected.holds(measured):
         verdict = Verdict.PASS
-    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / among)):
+    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / comparisons)):
         verdict = Verdict.FAIL
-    return Judged(quantity, expected, measured, verdict)
+    return Outcome(quantity, expected, measured, verdict)
 
 
 def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judgement:
     """Judge a finding by the numbers of each seed."""
 
-    def judge_all(expectations: Mapping[str, Expected]) -> list[Judged]:
+    def judge_all(expectations: Mapping[str, Expected]) -> list[Outcome]:
         judged = []
         for name, expected in expectations.items():
             values = [measured.get(name, math.nan) for measured in by_seed.values()]
@@ -75,16 +75,16 @@ def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judge
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)
     quantities, conditions, _ = parts
-    if unmet := [each for each in conditions if each.verdict != Verdict.PASS]:
-        return Judgement(Verdict.INCONCLUSIVE, unmet[0].expected.why, *parts)
+    if unfulfilled := [each for each in conditions if each.verdict != Verdict.PASS]:
+        return Judgement(Verdict.INCONCLUSIVE, unfulfilled[0].expected.why, *parts)
     if any(each.verdict == Verdict.FAIL for each in quantities):
         return Judgement(Verdict.FAIL, "", *parts)
     for each in quantities:
         if each.verdict == Verdict.INCONCLUSIVE:
-            why = f"{each.quantity}: the interval crosses an end of the expected range"
+            reason = f"{each.quantity}: the interval crosses an end of the expected range"
             if not math.isfinite(each.interval.mean):
-                why = f"{each.quantity}: not a finite number in every seed"
+                reason = f"{each.quantity}: its value is not finite in every seed"
             if each.interval.n < MIN_SEEDS:
-                why = f"fewer than {MIN_SEEDS} seeds"
-            return Judgement(Verdict.INCONCLUSIVE, why, *parts)
+                reason = f"fewer than {MIN_SEEDS} seeds"
+            return Judgement(Verdict.INCONCLUSIVE, reason, *parts)
     return Judgement(Verdict.PASS, "", *parts)

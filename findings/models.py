@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from model import GPT
 
 T = TypeVar("T")
-# Overrides of how a model is run and watched, which are no part of a finding's conditions.
+# Overrides that say how models are trained and watched; they are not part of a finding's conditions.
 TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
 UNSEEN = 1_000_000  # no run trains this step or a later one, so their batches are new
-EXCERPT = re.compile(r"excerpt of (\d+)")  # a data.path: the first characters of data=shakespeare
+EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first so many characters of data=shakespeare
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Case:
         try:
             return load.load(self.folder)[0]
         except load.UnreadableError as error:
-            raise ConfigError(f"{self.folder}: {error}; delete the folder, and run it again") from None
+            raise ConfigError(f"{self.folder}: {error}; delete the folder and rerun the command") from None
 
     def loss(self) -> float:
         """Return min(last val/full_loss, first val/loss), in nats per token; the first val/loss for a run
@@ -105,12 +105,12 @@ class Cases:
     has the arm's models by the varied key's value."""
 
     seed: int
-    every: list[Case] = field(default_factory=list)
-    others: list["Cases"] = field(default_factory=list)  # the models of each other seed
+    members: list[Case] = field(default_factory=list)
+    other_seeds: list["Cases"] = field(default_factory=list)
 
     @property
     def arms(self) -> list[str]:
-        return list(dict.fromkeys(case.arm for case in self.every))
+        return list(dict.fromkeys(case.arm for case in self.members))
 
     def __getitem__(self, arm: str) -> Case:
         [case] = self.over(arm).values()
@@ -121,7 +121,7 @@ class Cases:
         return {arm: measure(self[arm]) for arm in self.arms}
 
     def over(self, arm: str) -> dict[Any, Case]:
-        return {case.value: case for case in self.every if case.arm == arm}
+        return {case.value: case for case in self.members if case.arm == arm}
 
 
 Points = Mapping[Any, float] | Sequence[tuple[Any, float]]  # x -> y
@@ -136,7 +136,7 @@ class Measured:
 
 
 def write_excerpt(characters: int, folder: Path) -> Path:
-    """Return a file with the first characters of data=shakespeare; write the file if it does not exist."""
+    """Return a file with the first ``characters`` of data=shakespeare, which is written if it is missing."""
     from data.corpora import shakespeare
 
     file = folder / f"shakespeare-{characters}.txt"
@@ -153,29 +153,29 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     models: list[tuple[str, Scalar, list[str]]] = []
     for (arm, arm_overrides), value in product(finding.arms.items(), values):
         overrides = finding.all | arm_overrides | ({key: value} if key else {})
-        if length := EXCERPT.fullmatch(str(overrides.get("data.path"))):
-            overrides["data.path"] = str(write_excerpt(int(length[1]), out / "texts"))
+        if match := EXCERPT.fullmatch(str(overrides.get("data.path"))):
+            overrides["data.path"] = str(write_excerpt(int(match[1]), out / "texts"))
         models.append((arm, value, [app.quote(override(*pair)) for pair in overrides.items()]))
-    searching = app.search_path(config_dir)
-    configs = app.composed_all("config", RunConfig, [[*arguments, *searching] for *_, arguments in models])
+    search_path = app.search_path(config_dir)
+    configs = app.composed_all("config", RunConfig, [[*arguments, *search_path] for *_, arguments in models])
     texts: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed) for seed in finding.seeds}
     for (arm, value, arguments), config in zip(models, configs, strict=True):
         text = config.data.model_dump_json()
         data = texts.get(text) or texts.setdefault(text, tokens_of(config))
         data.check_length(config.model.block_size)
-        # Findings share a run if they watch it in the same way, though that is no part of a run's identity.
-        watching = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-        runs_dir = str(out / "runs" / short_hash(watching))
+        # Findings share a run if they watch it in the same way, though a run's identity ignores that.
+        watch = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
+        runs_dir = str(out / "runs" / short_hash(watch))
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
-            complete = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
-            cases.every.append(Case(arm, value, complete, seeded, data, folder))
+            all_arguments = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
+            cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
     for cases in by_seed.values():
-        cases.others = [other for other in by_seed.values() if other is not cases]
+        cases.other_seeds = [other for other in by_seed.values() if other is not cases]
     return [*by_seed.values()]
 
 
 def each_case(cases: list[Cases]) -> Iterator[Case]:
-    return (case for seed_cases in cases for case in seed_cases.every)
+    return (case for seed_cases in cases for case in seed_cases.members)

@@ -21,7 +21,7 @@ from findings.running import Result, find_result
 from system.terminal import duration
 
 COLORS: dict[str, str] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
-PROVENANCE = {
+READING = {  # how the source of a finding was read
     "here": "the source was read for this project",
     "second hand": "second hand: from notes or a copied table",
     "memory": "from memory: the source was not read again",
@@ -51,10 +51,10 @@ def entry(name: str, finding: Finding, folders: Sequence[Path]) -> Entry:
 
 def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
     """Return an entry for each finding, with its control's."""
-    every = [entry(name, finding, folders) for name, finding in findings.items()]
-    for each in every:
+    result = [entry(name, finding, folders) for name, finding in findings.items()]
+    for each in result:
         each.control = entry(f"{each.name}-control", each.finding.as_control(), folders)
-    return every
+    return result
 
 
 def mean(interval: Interval) -> str:
@@ -77,8 +77,8 @@ def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> Renderab
             words = f"  {kind}{judged.quantity}: {mean(judged.interval)} at {judged.interval.n} seeds; "
             words += f"expected {judged.expected}: "
             lines.append(Text.assemble(words, (str(judged.verdict), COLORS[judged.verdict])))
-    if judgement.why:
-        lines.append(Text(f"  {judgement.why}"))
+    if judgement.reason:
+        lines.append(Text(f"  {judgement.reason}"))
     return Group(*lines)
 
 
@@ -104,9 +104,9 @@ def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> Non
 
 
 def document(findings: Sequence[Entry], pictures: str) -> str:
-    """Return the document. ``pictures`` is the link to their folder."""
+    """Return the document. ``pictures`` is the link to the folder of the pictures."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"mean": mean, "settings": settings, "duration": duration}
     template = environment.get_template("findings.md.jinja")
-    return template.render(entries=findings, pictures=pictures, provenance=PROVENANCE)
+    return template.render(entries=findings, pictures=pictures, reading=READING)

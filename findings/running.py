@@ -1,4 +1,4 @@
-"""Train and measure the models of a finding, and keep the runs and the numbers.
+"""Train and measure the models of a finding, and store the runs and the numbers.
 
     <out>/runs/          the runs, as train.py writes them; findings share a run that both need
     <out>/results/       a JSON for each finding and each control; its name has a hash of models and code
@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.progress import track
 
@@ -31,11 +31,11 @@ from system import signals
 from system.errors import ConfigError
 from system.files import small_text, write_atomically
 
-LARGEST = 2**24  # bytes of a result
+LARGEST = 2**24  # the most bytes of a result
 PARTS = ("model", "data", "diagnostics", "findings")  # the folders of code that makes and measures models
 
 
-class Where(BaseModel):
+class Provenance(BaseModel):  # the machine, as in environment.json, and the number of runs
     processor: str
     precision: str
     packages: dict[str, str]
@@ -47,14 +47,14 @@ class Seconds(BaseModel):
     measuring: float
 
 
-class Result(BaseModel, ser_json_inf_nan="strings"):
+class Result(BaseModel, ser_json_inf_nan="strings", serialize_by_alias=True, validate_by_name=True):
     """A measurement, as the JSON file keeps it."""
 
     conditions: dict[str, Any]  # everything that the numbers depend on, except the code
     by_seed: dict[int, dict[str, float]]  # seed -> quantity -> value
     rows: list[tuple[str, float | str, float]]  # the picture's points (arm, x, y) of all seeds
     seconds: Seconds
-    where: Where  # the machine, as in environment.json, and the number of runs
+    provenance: Provenance = Field(alias="where")
 
 
 def read(file: Path) -> Result | None:
@@ -66,8 +66,8 @@ def read(file: Path) -> Result | None:
 
 
 def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
-    """Read a finding's kept result, or measure the finding. Return the result. Raises ConfigError and
-    DataError."""
+    """Return a finding's result: the stored one if there is one, else that of a new measurement. Raises
+    ConfigError and DataError."""
     out = out.resolve()
     cases = all_cases(finding, out, config_dir)
     file = out / "results" / f"{name}-{content_hash(finding, cases)}.json"
@@ -82,7 +82,7 @@ def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None
 
 
 def find_result(name: str, finding: Finding, folder: Path) -> Result | None:
-    """Return the newest kept result that has the finding's conditions, whatever code measured it."""
+    """Return the newest stored result that has the finding's conditions, whatever code measured it."""
     files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
     results = map(read, sorted(files, key=lambda file: file.stat().st_mtime, reverse=True))
     return next((r for r in results if r and r.conditions == finding.conditions()), None)
@@ -90,7 +90,7 @@ def find_result(name: str, finding: Finding, folder: Path) -> Result | None:
 
 def content_hash(finding: Finding, cases: list[Cases]) -> str:
     """Return a hash, eight hex digits, of the models, their texts, and the code that makes and measures the
-    models. Expectations are no part of the hash."""
+    models. Expectations are not part of the hash."""
     models = [
         [case.arm, case.value, identity.identity(case.config, case.precision, case.data.fingerprint)]
         for case in each_case(cases)
@@ -124,7 +124,7 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     if received:
         raise signals.Interrupted(received[0])
     if status:
-        raise ConfigError("some of the finding's runs failed, see above; the same command tries them again")
+        raise ConfigError("some of the finding's runs failed (see above); rerun the command to retry them")
 
 
 def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
@@ -157,12 +157,12 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
             for x, y in (points.items() if isinstance(points, Mapping) else points)
         ],
         seconds=Seconds(training=training, measuring=time.perf_counter() - start),
-        where=Where(**machine, runs=len(runs)),
+        provenance=Provenance(**machine, runs=len(runs)),
     )
 
 
 def import_function(target: str) -> Callable[..., Measured]:
-    """Return the function of that name. Raises ConfigError if it cannot be imported."""
+    """Import and return the function ``target``. Raises ConfigError if it cannot be imported."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""Measure losses of trained models: val/full_loss, in nats per token; the initial loss if it diverged."""
+"""Measure losses of trained models: val/full_loss, in nats per token; the initial loss if a run diverged."""
 
 import math
 
@@ -48,10 +48,10 @@ def tables_of(cases: Cases) -> dict[str, Table]:
 
 def best_rates(cases: Cases) -> dict[str, float]:
     """Return each arm's rate with the lowest mean loss over the other seeds, so no seed chooses its own."""
-    others = [tables_of(other) for other in cases.others]
+    other_tables = [tables_of(other) for other in cases.other_seeds]
     return {
-        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in others])))
-        for arm, rates in others[0].items()
+        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in other_tables])))
+        for arm, rates in other_tables[0].items()
     }
 
 
@@ -104,22 +104,22 @@ def steps_to(case: Case, loss: float) -> float:
     """Return the step at which val/loss first reaches ``loss``, by linear interpolation between evaluations;
     infinity if val/loss never does."""
     steps, values = case.run.curve("val/loss")
-    low = np.flatnonzero(values <= loss)
-    if not len(low):
+    reached = np.flatnonzero(values <= loss)
+    if not len(reached):
         return math.inf
-    i = max(1, int(low[0]))
+    i = max(1, int(reached[0]))
     return float(np.interp(-loss, -values[i - 1 : i + 1], steps[i - 1 : i + 1]))
 
 
 def steps_to_loss(cases: Cases, target: str) -> Measured:
     """For each arm, how many times faster than ``target`` it reaches the loss that ``target`` ends at:
     target's steps / the arm's steps, each at its own best rate; 0 if the arm never reaches it. The goal is a
-    val/loss, which runs log at many steps; val/full_loss, which the finding reports, they log once."""
+    val/loss, which runs log at many steps, and not val/full_loss, which they log once."""
     best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
-    needed = {arm: steps_to(case, goal) for arm, case in best_case.items()}
-    values = {f"{target}'s steps / {arm}'s": needed[target] / steps for arm, steps in needed.items()}
+    steps = {arm: steps_to(case, goal) for arm, case in best_case.items()}
+    values = {f"{target}'s steps / {arm}'s": steps[target] / count for arm, count in steps.items()}
     tables = tables_of(cases)
     values |= {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in best}
     values[f"loss of {target}"] = best_case[target].loss()
@@ -131,7 +131,7 @@ def rate_sensitivity(cases: Cases) -> Measured:
     minus the first's; and log10(second arm's highest rate / first arm's), where the highest rate is the one
     up to which an arm's loss is within 0.2 nats of its lowest."""
     tables = tables_of(cases)
-    initial = float(cases.every[0].run.curve("val/loss")[1][0])
+    initial = float(cases.members[0].run.curve("val/loss")[1][0])
     values, highest = {}, {}
     for arm, table in tables.items():
         _, interval = sensitivity({rate: {0: loss} for rate, loss in table.items()}, initial)
@@ -146,7 +146,7 @@ def rate_sensitivity(cases: Cases) -> Measured:
 def batch_sizes(cases: Cases) -> Measured:
     """The loss with the smallest micro-batches minus the loss with the largest: val/full_loss, which uses
     running estimates, and val/loss on the statistics of such micro-batches, if the model has a norm that
-    uses them. The varied key is train.grad_accum."""
+    uses such statistics. The varied key is train.grad_accum."""
     values, tables = {}, {}
     for arm in cases.arms:
         by_rows = {case.config.train.batch_size // int(n): case for n, case in cases.over(arm).items()}

@@ -14,7 +14,7 @@ from diagnostics import norm_maps
 from findings.measures.at_init import log_slope
 from findings.models import UNSEEN, Case, Cases, Measured
 
-BATCHES = 24  # number of batches by which a fluctuation is measured
+BATCHES = 24  # number of batches over which a fluctuation is measured
 
 
 @torch.no_grad()
@@ -30,8 +30,8 @@ def test_time_identity(cases: Cases) -> Measured:
     row's length."""
     changes = cases.by_arm(logit_changes)
     values = {f"{arm}: {what}": value for arm in changes for what, value in changes[arm].items()}
-    visible = {arm: {what: max(value, 1e-8) for what, value in changes[arm].items()} for arm in changes}
-    return Measured(values, visible)
+    points = {arm: {what: max(value, 1e-8) for what, value in changes[arm].items()} for arm in changes}
+    return Measured(values, points)
 
 
 def logit_changes(case: Case) -> dict[str, float]:
@@ -47,7 +47,7 @@ def logit_changes(case: Case) -> dict[str, float]:
     }
 
 
-EPS = 1e-5  # of layernorm and torch_layernorm
+EPS = 1e-5  # the eps of layernorm and torch_layernorm
 
 
 def one_pass(x: Tensor) -> Tensor:
@@ -72,24 +72,24 @@ def cancellation(cases: Cases, offsets: list[float]) -> Measured:
     """
     width = cases[cases.arms[0]].config.model.n_embd
     noise = torch.randn(256, width, generator=torch.Generator().manual_seed(cases.seed))
-    ways = {arm: cases[arm].model().final for arm in cases.arms} | {"one pass": one_pass}
-    errors: dict[str, dict[float, float]] = {way: {} for way in ways}
+    normalizers = {arm: cases[arm].model().final for arm in cases.arms} | {"one pass": one_pass}
+    errors: dict[str, dict[float, float]] = {way: {} for way in normalizers}
     nan_share = {}
     for offset in offsets:
         x = noise + offset
-        for way, normalize in ways.items():
+        for way, normalize in normalizers.items():
             y = normalize(x)
             finite = y.isfinite().all(-1)
             errors[way][offset] = float((y[finite].double() - exact(x)[finite]).abs().max())
-        nan_share[offset] = float((~finite).float().mean())  # of "one pass", the last of ``ways``
+        nan_share[offset] = float((~finite).float().mean())  # of "one pass", the last normalizer
     growing = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
-    far = max(offsets)
+    farthest = max(offsets)
     values = {
         "one pass: slope of its error": log_slope(growing),
         "one pass: largest share of rows that are NaN": max(nan_share.values()),
         "layernorm: largest error": max(errors["layernorm"].values()),
         "log10 of torch_layernorm's error / layernorm's, farthest out": math.log10(
-            errors["torch_layernorm"][far] / errors["layernorm"][far]
+            errors["torch_layernorm"][farthest] / errors["layernorm"][farthest]
         ),
     }
     return Measured(values, errors)
@@ -136,15 +136,15 @@ def batch_spread(cases: Cases, block: int, rows: list[int], lengths: list[int]) 
 
 
 def text_batches(case: Case, way: str) -> Iterator[Tensor]:
-    """Yield tokens (B, T) of the training split, in a ``way``: "anywhere", random windows, as in training;
-    "one by one", random tokens; or "in a row", windows that follow one another from a random start."""
+    """Yield tokens (B, T) of the training split, drawn in one ``way``: "anywhere" (random windows, as in
+    training), "one by one" (random tokens), or "in a row" (adjoining windows from a random start)."""
     B, T = case.config.train.batch_size, case.config.model.block_size
     random = torch.Generator().manual_seed(case.config.seed)
     for step in range(BATCHES):
         idx, _ = case.batch(UNSEEN + step)
         if way == "one by one":
-            places = torch.randint(len(case.data.train), (B * T, 1), generator=random)
-            idx = torch.from_numpy(windows(case.data.train, places[:, 0].numpy(), 1)[0]).view(B, T)
+            positions = torch.randint(len(case.data.train), (B * T, 1), generator=random)
+            idx = torch.from_numpy(windows(case.data.train, positions[:, 0].numpy(), 1)[0]).view(B, T)
         if way == "in a row":
             start = int(torch.randint(len(case.data.train) - B * T, (), generator=random))
             idx = torch.from_numpy(windows(case.data.train, start + np.arange(B) * T, T)[0])

@@ -58,7 +58,7 @@ def angles_trained(cases: Cases) -> Measured:
 
 @torch.no_grad()
 def mode_gap(case: Case, rows: int) -> float:
-    """Return the loss in training mode minus that in evaluation mode, in nats, on batches of ``rows``."""
+    """Return the loss (nats) in training mode minus that in evaluation mode, for batches of ``rows`` rows."""
     model, differences = case.model(), []
     for step in range(256 // rows):
         x, y = case.batch(UNSEEN + step, rows)
@@ -80,15 +80,15 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
     the norms; and over the norms, at the end of training.
 
     Args:
-        shuffled: permute α at random: each norm's over the steps, and the last ones over the norms.
+        shuffled: permute α at random: each norm's values over the steps, the last values over the norms.
     """
     case, random = cases["dyt"], np.random.default_rng(cases.seed)
     sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
     over_time, points, last = [], {}, []
     for site in sites:
         steps, alpha = case.run.curve(f"norm.alpha/{site}")
-        evenly = steps % case.config.stats.every == 0  # the first steps are logged more often
-        alpha, inverse = alpha[evenly], 1 / case.run.curve(f"act.std/{site}.in")[1][evenly]
+        is_regular = steps % case.config.stats.every == 0  # the first steps are logged more often
+        alpha, inverse = alpha[is_regular], 1 / case.run.curve(f"act.std/{site}.in")[1][is_regular]
         alpha = random.permutation(alpha) if shuffled else alpha
         over_time.append(correlation(alpha, inverse))
         last.append((alpha[-1], inverse[-1]))

@@ -27,7 +27,7 @@ def test_its_verdict_rests_on_three_seeds_at_least_and_on_everything_it_expects(
     assert len(result.by_seed) >= MIN_SEEDS
     assert all({*finding.quantities()} <= values.keys() for values in result.by_seed.values())
     assert result.rows, "there is nothing to draw"
-    assert (result.where.runs > 0) == finding.trains
+    assert (result.provenance.runs > 0) == finding.trains
     assert (result.seconds.training / 2 + result.seconds.measuring) / 60 <= finding.minutes <= 20
 
 

@@ -25,7 +25,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Cases]]
 
 
 def vocabulary(cases: Cases) -> int:
-    return cases.every[0].data.tokenizer.vocab_size
+    return cases.members[0].data.tokenizer.vocab_size
 
 
 def slope(points: Mapping[int, float]) -> float:

@@ -47,7 +47,7 @@ def verdict(values: dict[str, list[float]], **parts: dict[str, Expected]) -> Ver
 @given(NUMBERS, ENDS)
 def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outside(values, ends):
     low, high = ends
-    judged, around = judge_quantity("x", expected(low, high), values, among=1), interval(values)
+    judged, around = judge_quantity("x", expected(low, high), values, comparisons=1), interval(values)
     inside = low <= around.low and around.high <= high
     outside = around.high < low or around.low > high
     assert judged.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
@@ -106,7 +106,7 @@ def test_where_a_condition_is_not_fulfilled_there_is_no_verdict_and_it_says_why(
     assert verdict({"x": good, "y": bad}, **parts) == Verdict.INCONCLUSIVE
     assert verdict({"x": bad, "y": bad}, **parts) == Verdict.INCONCLUSIVE
     by_seed = {seed: {"x": 1.0 + seed / 10, "y": -1.0 - seed / 10} for seed in range(3)}
-    assert judge(finding(**parts), by_seed).why == "because"
+    assert judge(finding(**parts), by_seed).reason == "because"
 
 
 def test_the_reason_for_a_result_has_no_part_in_the_verdict():
