@@ -7,8 +7,8 @@
 
 The table has, for each block, on windows of the run's validation split, in fp32: the loss without the block
 minus the loss with all blocks; how far the block turns the stream (the angular distance, from 0 to 1); and
-the variance of the stream after the block. The line below tells whether the model is causal. The figure shows
-the outputs of each norm, before gain and bias, against its inputs."""
+the variance of the stream after the block. The line below the table tells whether the
+model is causal. The figure shows the outputs of each norm, before gain and bias, against its inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CACHE = "data/cache"  # folder of prepared tokens
-TOKENS = 4096  # default number of tokens of the validation split
+TOKENS = 4096  # default number of tokens taken from the validation split
 POINTS = 400  # number of points in the figure of a map
 COST, DISTANCE, VARIANCE = "loss without it − with it", "angular distance", "variance after it"
 Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its outputs
@@ -64,16 +64,16 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     The checkpoint may be untrusted: it chooses neither the file that is read nor the folder of the cache.
     Raises ConfigError and DataError."""
     meta = loaded.meta
-    changed = {"path": path, "cache": CACHE}
+    updates = {"path": path, "cache": CACHE}
     if not meta.fingerprint:
-        changed |= {"corpus": "text" if path else "shakespeare", "tokenizer": "init_from"}
-    config = meta.config.data.model_copy(update=changed)
+        updates |= {"corpus": "text" if path else "shakespeare", "tokenizer": "init_from"}
+    config = meta.config.data.model_copy(update=updates)
     if config.corpus != "shakespeare" and path is None:
         text = f"{config.corpus} {meta.config.data.path or ''}".strip()
-        raise ConfigError(f"--data: it was trained on data={text}; if you trust that, give --data PATH")
+        raise ConfigError(f"--data: {name} was trained on data={text}; if you trust that, give --data PATH")
     data = prepare(**config.model_dump(), spec=meta.tokenizer if config.tokenizer == "init_from" else None)
     if meta.fingerprint not in ("", data.fingerprint):
-        raise ConfigError(f"{name}: its text is not the one it was trained on; restore that text")
+        raise ConfigError(f"{name}: the text is not the one that the model was trained on; restore that text")
     data.check_length(meta.config.model.block_size)
     return data
 
@@ -105,7 +105,7 @@ def measure_model(
         return float(cross_entropy(net, idx, targets))
 
     with torch.no_grad():
-        progress(f"its loss and its stream on {len(idx)} windows of {T} tokens")
+        progress(f"measuring the loss and the stream on {len(idx)} windows of {T} tokens")
         loss, streams = loss_of(model), block_effects.stream(model, idx)
         blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
         columns: Columns = {
@@ -114,11 +114,11 @@ def measure_model(
             VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
         }
         for block, cost in zip(blocks, block_effects.skip_costs(model, loss_of), strict=True):
-            progress(f"block {block} of {len(blocks)} left out")
+            progress(f"leaving out block {block} of {len(blocks)}")
             columns[COST][block] = cost
-        progress("inputs and outputs of its norms")
+        progress("recording the inputs and outputs of the norms")
         maps = norm_maps.maps(model, idx)
-    progress("whether it is causal")
+    progress("testing whether the model is causal")
     certificate = causality.certificate(model, vocab_size)
     headline = f"{config.chosen()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.chosen()))
@@ -149,27 +149,27 @@ def main() -> None:
     parser = programs.parser(__doc__, "scripts.blocks")
     add = parser.add_argument
     add("run", help="a run's folder, or a checkpoint")
-    add("--out", type=Path, default=Path("maps.svg"), help="the figure; .svg, .png or .pdf")
+    add("--out", type=Path, default=Path("maps.svg"), help="file of the figure: .svg, .png or .pdf")
     add(
         "--windows",
         type=programs.positive,
         metavar="N",
-        help=f"of the validation split; default: {TOKENS:,} tokens",
+        help=f"number of validation windows; default: as many as have {TOKENS:,} tokens",
     )
-    add("--data", metavar="PATH", help="the text it was trained on, unless that is data=shakespeare")
+    add("--data", metavar="PATH", help="the text of the training, unless that is data=shakespeare")
     add("--trust", metavar="PACKAGE", help="run the code of this package if the checkpoint names it")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:
         parser.error(f"--out: {args.out} should end in .svg, .png or .pdf")
     with programs.running():
-        with Console(stderr=True).status("loading it") as status:
+        with Console(stderr=True).status("loading the model") as status:
             result = measure_model(args.run, args.windows, args.data, args.trust, status.update)
         print(terminal.escaped(result.headline))
         Console(highlight=False).print(depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}))
         print(result.certificate)
         if result.maps:
             save(maps_figure(result.maps), args.out)
-    print(args.out if result.maps else "no norm, so no figure")
+    print(args.out if result.maps else "the model has no norm, so there is no figure")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embe
 
 
 def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> Table:
-    """Return a table for a terminal. ``formats`` has the format of a column's numbers if it is not .3g."""
+    """Return a table for a terminal. ``formats``: title -> format of the column, by default .3g."""
     forms = formats or {}
     order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
     sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))

@@ -5,8 +5,8 @@
 
 format=hf is GPT-2's layout, which AutoModelForCausalLM and AutoTokenizer load without our code; a model that
 is not a GPT-2 is rejected. format=safetensors takes any model: the file is a checkpoint without the
-optimizer's state, 1/3 of the size. The checkpoint is chosen as in sample.py: run=, checkpoint=, init_from=,
-which=."""
+optimizer's state, and is 1/3 as large. The checkpoint is chosen as in sample.py: run=, checkpoint=,
+init_from=, which=."""
 
 import json
 from pathlib import Path
@@ -72,17 +72,17 @@ def without_private_settings(meta: Meta) -> Meta:
     """Return the metadata without the optimizer's state, the user's folders and the user's name at wandb."""
     config = meta.config
 
-    def name(path: str | None) -> str | None:
+    def last_part(path: str | None) -> str | None:
         return path and Path(path).name
 
-    places: dict[str, Any] = {
+    anonymous_values: dict[str, Any] = {
         "runs_dir": "runs",
-        "init_from": name(config.init_from),
-        "data": config.data.model_copy(update={"path": name(config.data.path), "cache": "data/cache"}),
+        "init_from": last_part(config.init_from),
+        "data": config.data.model_copy(update={"path": last_part(config.data.path), "cache": "data/cache"}),
         "wandb": config.wandb.model_copy(update={"entity": None, "group": None, "dir": "."}),
     }
-    anonymous_config = config.model_copy(update=places)
-    return meta.model_copy(update={"config": anonymous_config, "run": name(meta.run), "optimizer": {}})
+    anonymous_config = config.model_copy(update=anonymous_values)
+    return meta.model_copy(update={"config": anonymous_config, "run": last_part(meta.run), "optimizer": {}})
 
 
 @app.command("export", ExportConfig)
@@ -90,7 +90,7 @@ def main(config: ExportConfig) -> None:
     """Write the chosen checkpoint in the chosen format, with its card, to ``out``."""
     out = Path(config.out)
     if out.exists():
-        raise ConfigError(f"out: {out} already exists; name another folder")
+        raise ConfigError(f"out: {out} already exists; choose another folder")
     loaded = load_model.load(config)
     from safetensors import SafetensorError
 
@@ -98,7 +98,7 @@ def main(config: ExportConfig) -> None:
     from training.state import model_tensors
 
     vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if anything does not fit
+    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
     files = model_card.run_files(loaded)
     files["certificate"] = files["certificate"] or causality.certificate(model, vocab_size)
     loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)

@@ -3,10 +3,10 @@
     python -m scripts.initial_statistics norm=layernorm placement=post
     python -m scripts.initial_statistics norm=layernorm,batchnorm placement=pre,post model.n_layer=12
 
-The arguments are those of train.py; measured are the initial weights on the first micro-batch of that run, in
-fp32. The table has, for each block: the variance of the stream after the block, ‖attention‖ / ‖stream‖,
-‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below tells whether the model
-is causal."""
+The arguments are those of train.py. The program measures the initial weights on that run's first micro-batch,
+in fp32. The table has, for each block: the variance of the stream after the block, ‖attention‖ / ‖stream‖,
+‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below the table tells whether
+the model is causal."""
 
 from rich.console import Console
 
@@ -67,7 +67,7 @@ def main() -> None:
         tables = {choice: measure_choice(config) for choice, config in configs.items()}
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 30 + 30 * len(tables)  # wide enough for a file
+        console.width = 30 + 30 * len(tables)  # in a file, a line may be as long as needed
     if len(tables) == 1:
         [(columns, certificate)] = tables.values()
         console.print(depth_table(columns))

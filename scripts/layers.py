@@ -30,7 +30,7 @@ def read_curves(folder: Path) -> Curves:
     try:
         axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
     except ValueError as error:
-        raise ConfigError(f"{folder}: {error}; leave it out") from None
+        raise ConfigError(f"{folder}: {error}; leave this run out") from None
     result: Curves = {}
     for name, (rows, values) in metrics.items():
         finite = np.isfinite(values)
@@ -40,7 +40,7 @@ def read_curves(folder: Path) -> Curves:
 
 
 def block(metric: str) -> str:
-    """Return the block of a metric, such as "03"; another word if the metric is not of a block."""
+    """Return the block of a metric, such as "03"; another word if the metric does not belong to a block."""
     return metric.partition("/")[2].partition(".")[0]
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser = programs.parser(__doc__, "scripts.layers")
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--out", type=Path, default=Path("layers.svg"), help="default: layers.svg")
-    parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, as 'act.rms/*.mlp'")
+    parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, e.g. 'act.rms/*.mlp'")
     args = parser.parse_args()
     with programs.running():
         runs = dict(zip(titles(args.runs), map(read_curves, args.runs), strict=True))

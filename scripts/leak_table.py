@@ -16,7 +16,7 @@ from rich.progress import track
 from cli import app, programs
 from cli.schema import RunConfig
 
-VOCABULARY = 65  # tokens; the model is untrained, so any number will do
+VOCABULARY = 65  # number of tokens; any number will do, as the model is untrained
 COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "rows")]
 HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens | other rows |"
 

@@ -7,8 +7,8 @@ The program reads .txt, .jsonl (each line a document), both also compressed (.gz
 row a document), in batches that several processes tokenize. Every n-th batch is for validation, n = 1 /
 --val-fraction. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such token.
 
-After any interruption the same command resumes, with the same tokens: FOLDER.part has train.bin, val.bin and
-progress.json, how much of the two is final; it is renamed to FOLDER once it is complete."""
+After any interruption the same command resumes, with the same tokens: FOLDER.part has train.bin, val.bin, and
+progress.json, which says how much of the two is final; FOLDER.part becomes FOLDER once it is complete."""
 
 import json
 import os
@@ -34,9 +34,9 @@ from system.signals import Interrupted
 from system.terminal import outlive_readers
 from system.validate import Checked, Count, checked
 
-BATCH = 2**20  # characters of a batch, unless a single row is longer
+BATCH = 2**20  # number of characters of a batch, unless a single row is longer
 EVERY = 32  # number of batches between updates of progress.json
-LARGEST = 2**26  # bytes of progress.json, with a tokenizer in it
+LARGEST = 2**26  # the most bytes of progress.json, which contains a tokenizer
 SAMPLE = 2**26  # number of characters on which bpe is trained
 
 
@@ -54,12 +54,12 @@ class Settings(Checked):
 
 def prepare(settings: Settings) -> None:
     """Tokenize files into a folder. Raises OSError, and DataError if a file cannot be tokenized or the folder
-    is of other files."""
+    was made from other files."""
     files, out, tokenizer, field = settings.files, settings.out, settings.tokenizer, settings.field
     for file in files:
         kind_of(file)
     if not out.name:
-        raise DataError(f"--out: {out} is not the name of a folder; choose another")
+        raise DataError(f"--out: {out} is not the name of a folder; choose another name")
     val_every = round(1 / settings.val_fraction)
     made_from = digest(
         {
@@ -70,7 +70,7 @@ def prepare(settings: Settings) -> None:
             "format": 4,
         }
     )
-    # small enough that several batches are for validation
+    # batches are so small that several are for validation
     size = min(BATCH, sum(file.stat().st_size for file in files) // (4 * val_every))
 
     def batches() -> Iterator[Batch]:
@@ -88,14 +88,14 @@ def prepare(settings: Settings) -> None:
         progress = begin(part, made_from)
         if "tokenizer" not in progress:
             progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
-        left = islice(batches(), progress["batches"], None)
+        remaining = islice(batches(), progress["batches"], None)
         try:
-            tokens_of_batches = encode_all(left, settings.processes, progress["tokenizer"])
+            tokens_of_batches = encode_all(remaining, settings.processes, progress["tokenizer"])
             write_tokens(part, progress, tokens_of_batches, val_every)
         except BrokenProcessPool:
             raise DataError(
                 "--processes: a process was killed, perhaps because memory ran out; "
-                "rerun with fewer to resume"
+                "rerun with fewer processes to resume"
             ) from None
         meta = finish(part, progress, out)
     print(f"{out}: {meta['train']['tokens']:,} tokens to train on, {meta['val']['tokens']:,} to validate")
@@ -126,10 +126,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def begin(part: Path, made_from: str) -> dict[str, Any]:
-    """Return progress.json, a new one if it is missing or if the files or settings have changed."""
+    """Return progress.json; start a new one if it is missing, or if the files or settings have changed."""
     progress = read_json(part / "progress.json")
     if not progress and part.exists() and any(part.iterdir()):
-        raise DataError(f"{part}: not created by this program; move it, or choose another --out")
+        raise DataError(f"{part}: not created by this program; move the folder, or choose another --out")
     if progress and progress["made_from"] != made_from:
         print(f"{part.with_suffix('')}: starts over, because files or settings have changed", flush=True)
         shutil.rmtree(part)
@@ -167,7 +167,7 @@ def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> token
 def write_tokens(
     part: Path, progress: dict[str, Any], tokens_of_batches: Iterable[Tokens], val_every: int
 ) -> None:
-    """Append the tokens of the batches to train.bin and val.bin, after the tokens that are final."""
+    """Append the tokens of the batches to train.bin and val.bin, after the tokens that are already final."""
     from tqdm import tqdm
 
     with (
@@ -217,10 +217,10 @@ def main() -> None:
     add("files", nargs="+", type=Path, metavar="file", help="text, in the order in which it is read")
     add("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens are written")
     add("--tokenizer", default="gpt2", choices=sorted(tokenizers.TRAINERS), help="default: %(default)s")
-    add("--vocab-size", default=4096, type=int, metavar="N", help="of bpe; default: %(default)s")
-    add("--val-fraction", default=0.005, type=float, metavar="X", help="of the text; default: %(default)s")
-    add("--field", default="text", metavar="NAME", help="of .jsonl and .parquet; default: %(default)s")
-    add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s, the cores")
+    add("--vocab-size", default=4096, type=int, metavar="N", help="size of bpe; default: %(default)s")
+    add("--val-fraction", default=0.005, type=float, metavar="X", help="default: %(default)s of the text")
+    add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
+    add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s (all cores)")
     arguments = parser.parse_args()
     outlive_readers()
     with programs.running():

@@ -95,7 +95,7 @@ def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
         assert error in done.stderr
         assert "Traceback" not in done.stderr
     text_file.write_text(text_file.read_text() + "more")
-    assert "its text is not the one it was trained on" in started(folder).stderr
+    assert "the text is not the one that the model was trained on" in started(folder).stderr
     assert not (tmp_path / "maps.svg").exists()
 
 
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_one_line(tiny, started, tmp_path, text_file):
 def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(tiny, started, tmp_path):
     folder = train_anew(tiny(f"data.cache={tmp_path}/theirs"))
     (tmp_path / "theirs").rename(tmp_path / "away")
-    said = (f"error: --data: it was trained on data=text {tmp_path}", "; if you trust that, ")
+    said = (f"error: --data: {folder} was trained on data=text {tmp_path}", "; if you trust that, ")
     check_refused(started(folder, data=None), *said)
     assert started(folder).returncode == 0
     assert not (tmp_path / "theirs").exists()
@@ -115,5 +115,5 @@ def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_pat
     done = started(train_anew(tiny("norm=none")))
     assert done.returncode == 0, done.stderr
     assert "angular distance" in done.stdout
-    assert "no norm, so no figure" in done.stdout
+    assert "the model has no norm, so there is no figure" in done.stdout
     assert not (tmp_path / "maps.svg").exists()

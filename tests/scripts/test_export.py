@@ -154,7 +154,7 @@ def test_a_card_without_the_runs_files_claims_nothing_of_them(tmp_path):
         ("format=hf", "out: a value is needed; give out=…"),
         ("out=out", "format: a value is needed; give format=…"),
         ("format=onnx out=out", "format: invalid value 'onnx'; it should be 'hf' or 'safetensors'"),
-        ("format=hf out=taken", "out: taken already exists; name another folder"),
+        ("format=hf out=taken", "out: taken already exists; choose another folder"),
         ("format=hf out=out run=a checkpoint=b", "run: checkpoint= also names a model to load"),
         ("format=hf out=new/out", "runs_dir: runs has no run"),
         ("format=hf out=out init_from=taken", "init_from: taken: config.json is missing; name a folder"),
