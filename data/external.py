@@ -1,5 +1,5 @@
 """Load folders of tokens that were written by ``python -m scripts.prepare_corpus``, nanoGPT or llm.c. The
-token files stay in place; their counts and digests are kept in the cache.
+token files stay where they are; their counts and digests are kept in the cache.
 
     train.bin, val.bin                  nanoGPT's layout, and that of scripts.prepare_corpus
     …train….bin …, …val….bin …          several files for each split, ordered by name: llm.c's layout
@@ -29,7 +29,7 @@ from data.token_files import (
 )
 from system.errors import DataError
 
-# The user runs it to convert nanoGPT's meta.pkl to meta.json; it is not run here, as unpickling runs code.
+# The user runs this command to convert nanoGPT's meta.pkl to meta.json; unpickling here could run any code.
 TO_JSON = (
     "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); "
     "json.dump({'tokenizer': {'kind': 'char', "
@@ -45,8 +45,8 @@ def load_external(
     Raises:
         DataError: a file is missing or damaged, or the tokenizer is unknown.
     """
-    meta, described = read_tokenizer(source, tokenizer, spec)
-    return load(inspect_once(source, meta, described, cache), verify, source)
+    meta, known_tokenizer = read_tokenizer(source, tokenizer, spec)
+    return load(inspect_once(source, meta, known_tokenizer, cache), verify, source)
 
 
 def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tuple[Meta, tokenizers.Tokenizer]:
@@ -57,7 +57,7 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
     if (source / "meta.pkl").exists():
         raise DataError(
             f"data.path: {source}/meta.pkl: pickles can run code and are not opened; if the folder is "
-            f"your own, run in it {TO_JSON}"
+            f"your own, run in the folder {TO_JSON}"
         )
     if spec is not None:
         return Meta(), tokenizers.from_spec(spec)
@@ -70,41 +70,41 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
 
 
 def inspect_once(source: Path, meta: Meta, tokenizer: tokenizers.Tokenizer, cache: Path) -> Path:
-    """Return the folder of the cache that describes ``source``; read the token files first if they are
-    new."""
+    """Return the folder of the cache that describes ``source``, after reading the token files if they
+    are new."""
     files = {split: token_files(source, split) for split in SPLITS}
     stamps = {
-        split: [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in of_split]
-        for split, of_split in files.items()
+        split: [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in split_files]
+        for split, split_files in files.items()
     }
-    if both := {*files["train"]} & {*files["val"]}:
-        raise DataError(f"{min(both)}: its name contains both train and val; rename it")
-    headers = {header(file) for of_split in files.values() for file in of_split}
+    if shared := {*files["train"]} & {*files["val"]}:
+        raise DataError(f"{min(shared)}: its name contains both train and val; rename the file")
+    headers = {header(file) for split_files in files.values() for file in split_files}
     if len(headers) > 1:
         raise DataError(
-            f"data.path: {source}: its files have different formats; put each format into a folder"
+            f"data.path: {source}: its files have different formats; put each format into its own folder"
         )
-    stated = headers.pop()  # by llm.c's header
-    dtype, offset = stated or np.dtype(meta.dtype), HEADER if stated else 0
-    about = {"format": FORMAT, "dtype": str(dtype), "tokenizer": tokenizer.spec}
-    key = digest(about | {"source": str(source.resolve()), "stamps": stamps})
+    header_dtype = headers.pop()  # None without llm.c's header
+    dtype, offset = header_dtype or np.dtype(meta.dtype), HEADER if header_dtype else 0
+    new_meta: dict[str, Any] = {"format": FORMAT, "dtype": str(dtype), "tokenizer": tokenizer.spec}
+    key = digest(new_meta | {"source": str(source.resolve()), "stamps": stamps})
     folder = cache / f"prepared-{key[:12]}"
     if not folder.is_dir():
-        print(f"{source}: reading it once", flush=True)
+        print(f"{source}: reading the token files once", flush=True)
         for split in SPLITS:
             entry = describe([inspect_file(file, dtype, offset, tokenizer) for file in files[split]])
             if getattr(meta, split) not in (None, entry):
                 raise DataError(f"{source / 'meta.json'}: does not match the files of {split}; {REMEDY}")
-            about[split] = entry.model_dump(exclude_defaults=True)
-        write(folder, about, {})
+            new_meta[split] = entry.model_dump(exclude_defaults=True)
+        write(folder, new_meta, {})
     return folder
 
 
 def token_files(source: Path, split: str) -> list[Path]:
-    """Return the token files of a split. Raises DataError if there are none."""
+    """Return the token files of a split. Raises DataError if there is none, or one is no regular file."""
     single = source / f"{split}.bin"
-    word = re.compile(rf"(?<![a-z]){split}(?![a-z]).*\.bin")
-    files = [single] if single.exists() else sorted(f for f in source.glob("*.bin") if word.search(f.name))
+    pattern = re.compile(rf"(?<![a-z]){split}(?![a-z]).*\.bin")
+    files = [single] if single.exists() else sorted(f for f in source.glob("*.bin") if pattern.search(f.name))
     for file in files or [single]:
         if not file.is_file():  # a pipe, or a link to a device, may be endless
             raise DataError(f"data.path: {file}: no such file; give a folder with train.bin and val.bin")
@@ -130,7 +130,7 @@ def inspect_file(file: Path, dtype: np.dtype[Any], offset: int, tokenizer: token
         largest = int(tokens[start : start + 2**24].max())
         if largest >= tokenizer.vocab_size:
             raise DataError(
-                f"{file}: has token {largest:,}, but the tokenizer has {tokenizer.vocab_size:,}; "
-                f"{REMEDY}, or add a meta.json with its own tokenizer"
+                f"{file}: has token {largest:,}, but the tokenizer has only {tokenizer.vocab_size:,}; "
+                f"{REMEDY}, or add a meta.json with the right tokenizer"
             )
     return TokenFile(name=file.name, tokens=len(tokens), sha256=file_digest(file), offset=offset)

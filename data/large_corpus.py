@@ -30,7 +30,7 @@ Tokens = NDArray[np.unsignedinteger]
 
 
 def kind_of(file: Path) -> str:
-    """Return the file's extension, ignoring .gz or .zst. Raises DataError if it is unknown."""
+    """Return the file's extension, ignoring .gz or .zst. Raises DataError if the extension is unknown."""
     kind = Path(file.stem).suffix if file.suffix in (".gz", ".zst") else file.suffix
     if kind not in (*TEXT, *LINES, *TABLE):
         raise DataError(f"{file}: unknown extension; expected one of {' '.join((*TEXT, *LINES, *TABLE))}")
@@ -43,7 +43,7 @@ class Batch:
 
     file: Path
     field: str
-    start: int  # number of rows of the file before this batch
+    start: int  # number of the file's rows before this batch
     rows: list[str]
 
     def texts(self) -> list[str]:
@@ -81,7 +81,7 @@ def read_batches(file: Path, field: str, size: int) -> Iterator[Batch]:
 
 
 def read_rows(file: Path, field: str) -> Iterator[str]:
-    """Yield the lines of a file, or the texts in a Parquet file. Raises DataError if it cannot be read."""
+    """Yield the lines of a file, or the texts of a Parquet file. Raises DataError if it is unreadable."""
     import pyarrow
     from datasets import load_dataset, logging
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from system.errors import DataError
 
-HEADER = 1024  # bytes
+HEADER = 1024  # bytes of llm.c's header
 # (magic number, version) -> token type of llm.c's files
 TOKEN_TYPES: dict[tuple[int, int], np.dtype[Any]] = {
     (20240520, 1): np.dtype(np.uint16),
@@ -33,10 +33,10 @@ class Shards:
         return int(self.ends[-1])
 
     def __getitem__(self, positions: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
-        part_of = np.searchsorted(self.ends, positions, side="right")
+        part_numbers = np.searchsorted(self.ends, positions, side="right")
         tokens = np.empty(positions.shape, self.parts[0].dtype)
-        for number in np.unique(part_of):
-            part, mask = self.parts[number], part_of == number
+        for number in np.unique(part_numbers):
+            part, mask = self.parts[number], part_numbers == number
             tokens[mask] = part[positions[mask] - (self.ends[number] - len(part))]
         return tokens
 
@@ -56,7 +56,7 @@ def header(file: Path) -> np.dtype[Any] | None:
     size = file.stat().st_size - HEADER
     if size != count * dtype.itemsize:
         raise DataError(
-            f"{file}: its header promises {count:,} tokens, but {size:,} bytes follow; download it again"
+            f"{file}: its header promises {count:,} tokens, but {size:,} bytes follow; get the file again"
         )
     return dtype
 

@@ -29,7 +29,7 @@ def prepare(
     """
     if corpus == "prepared":
         return load_external(Path(path or ""), tokenizer, verify, Path(cache), spec)
-    assert val_fraction is not None  # validated with the config, as path is
+    assert val_fraction is not None  # the config was validated, so path is set as well
     if corpus == "shakespeare":
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:
@@ -55,7 +55,7 @@ def build(
 ) -> None:
     """Write ``folder`` with the tokens of ``text``. As in nanoGPT, the text is split before it is tokenized,
     so that the validation split is the same text for every tokenizer."""
-    if len(text) > 10_000_000:  # takes a while
+    if len(text) > 10_000_000:  # preparing this many takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}

@@ -29,7 +29,7 @@ from system.files import new_folder, small_text
 FORMAT = 2
 LARGEST = 2**26  # largest meta.json, in bytes; enough for a tokenizer of 2^20 tokens
 SPLITS = ("train", "val")
-REMEDY = "prepare it again"  # of token files that other programs wrote
+REMEDY = "prepare the files again"  # for token files that other programs wrote
 ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
 ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
 
@@ -73,7 +73,7 @@ class Split(BaseModel):
 
 
 class Meta(BaseModel):
-    """What meta.json says of the tokens; other programs may leave out the splits."""
+    """What meta.json says about the tokens; other programs may leave out the splits."""
 
     tokenizer: Any = None
     dtype: Literal["uint16", "uint32"] = "uint16"  # as in nanoGPT

@@ -3,7 +3,7 @@ folder and in every checkpoint; ``from_spec`` rebuilds the tokenizer, so samplin
 ``encode`` returns ids, 1-D, or raises DataError if the text cannot be encoded; ``decode`` returns UTF-8, in
 which a token may be part of a character; ``start`` is the default prompt.
 
-char    one token a character
+char    one token per character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
 gpt2    GPT-2's byte pair encoding (Radford et al. 2019)
 """
@@ -28,7 +28,7 @@ PART = 2**20  # number of characters encoded at once, to save memory: UTF-32 tak
 
 
 class CharTokenizer:
-    """One token a character; ids follow the order of code points."""
+    """One token per character; ids follow the order of code points."""
 
     def __init__(self, chars: str) -> None:
         self.chars = chars
@@ -70,7 +70,7 @@ PATTERNS = {
 }
 
 
-SPACES = 500_000  # refused in a row; tiktoken's regular expressions run out of stack at about a million
+SPACES = 500_000  # too many in a row; tiktoken's regular expressions run out of stack at about a million
 LONG_SPACE = re.compile(rf"(?<!\s)\s{{{SPACES}}}")
 
 
@@ -114,12 +114,12 @@ class BytePairTokenizer:
         except UnicodeEncodeError as error:
             surrogate = text[error.start]
             raise DataError(
-                f"character {surrogate!r} at position {error.start} is not valid Unicode; remove it"
+                f"{surrogate!r} at position {error.start} is not valid Unicode; remove this character"
             ) from None
         if spaces := LONG_SPACE.search(text):
             raise DataError(
-                f"at position {spaces.start()} begin {SPACES:,} or more white-space characters in a row, "
-                "which tiktoken cannot encode; shorten them"
+                f"{SPACES:,} or more white-space characters in a row start at position {spaces.start()}, "
+                "which tiktoken cannot encode; shorten the run of white space"
             )
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 

@@ -1,4 +1,4 @@
-"""Cut windows of tokens: inputs x, and targets y, the next token of each; both int64, (rows, block_size)."""
+"""Cut windows of tokens: inputs x and targets y (each token's next one), both int64 (rows, block_size)."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Batch:
 
 def training_batch(tokens: Tokens, block_size: int, rows: int, seed: int, part: slice = slice(None)) -> Batch:
     """Draw ``rows`` windows with random starts, with replacement, and return the slice ``part`` of the batch.
-    It depends on ``seed`` only."""
+    The batch depends on ``seed`` only."""
     starts = np.random.Generator(np.random.PCG64(seed)).integers(len(tokens) - block_size, size=rows)
     return windows(tokens, starts[part], block_size)
 

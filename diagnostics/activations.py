@@ -29,7 +29,7 @@ def without_effects(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 class Activations:
-    """The statistics selected by ``wanted``, of one forward and backward inside ``with``.
+    """Record the statistics that ``wanted`` selects, of one forward and backward inside ``with``.
 
     Args:
         model: a model.GPT.
@@ -75,10 +75,10 @@ class Activations:
 
     def watch_residual(self, site: str, name: str) -> None:
         """Watch x ← post(a·x + b·out(f(c·pre(x)))), in which a·x is computed first."""
-        skips: list[Tensor] = []  # a·x, kept until the branch is computed
+        skips: list[Tensor] = []  # a·x, until the branch is computed
 
         def add(_: Tensor, branch: Tensor) -> None:
-            if skips:
+            if skips:  # empty if a user's placement does not compute a·x
                 self.record(f"act.ratio/{site}.branch", statistics.ratio, branch, skips.pop())
             self.watch_tensor(f"{site}.branch", branch)
 
@@ -116,7 +116,7 @@ class Activations:
     @torch.no_grad()
     def record(self, name: str, statistic: Callable[..., Tensor], *tensors: Tensor) -> None:
         if self.wanted(name) or name.startswith("hist."):
-            with torch.autocast(self.device_type, enabled=False):  # it would compute q·k in bf16
+            with torch.autocast(self.device_type, enabled=False):  # autocast would compute q·k in bf16
                 self.values[name] = statistic(*(x.float() for x in tensors))
 
     def before(self, name: str, callback: Callable[..., None]) -> None:

@@ -38,14 +38,14 @@ def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> Iterator[float]:
     """
     full_loss = loss_of(model)
     for block in model.blocks:
-        with forward_hooks([(block, lambda _, args, output: args[0])]):  # replaces the output by the input
+        with forward_hooks([(block, lambda _, args, output: args[0])]):  # replaces the output with the input
             cost = float(loss_of(model) - full_loss)
         yield cost
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
-    """Return x·y / (‖x‖‖y‖) of each token, (B, T, C) twice -> (B, T), in fp64, as callers take differences
-    from 1."""
+    """Return the cosine x·y / (‖x‖‖y‖) of each token, (B, T), for x and y (B, T, C); in fp64, as callers take
+    differences from 1."""
     return torch.cosine_similarity(x.double(), y.double(), dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""Register forward hooks for the time of a ``with`` block."""
+"""Register forward hooks for the duration of a ``with`` block."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -22,7 +22,7 @@ NORM_INTERNALS = ("gain", "alpha", "mean_gap", "std_gap", "saturation")
 
 @lru_cache(1)
 def sites(n_layer: int) -> dict[str, list[str]]:
-    """Return the sites of each statistic in a model of ``n_layer`` blocks, with whatever norm and
+    """Return the sites of each statistic in a model of ``n_layer`` blocks, whatever its norm and
     placement."""
     blocks = [f"{i:02d}" for i in range(n_layer)]
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]

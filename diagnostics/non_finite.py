@@ -22,7 +22,7 @@ def first_non_finite(
     agree: Callable[[str | None], str | None] = lambda place: place,
 ) -> str | None:
     """Return the name of the first non-finite place, or None: a parameter; else the innermost module with a
-    non-finite output; else the last parameter with a non-finite gradient, where backward begins; else the
+    non-finite output; else the last parameter with a non-finite gradient, as backward begins there; else the
     norm of the gradient; else a buffer. Gradients are skipped under torch.no_grad.
 
     ``model`` is left unchanged: buffers are copied, and gradients are not written.
@@ -47,9 +47,9 @@ def first_non_finite(
     in_forward = places[0] if places else None if loss.isfinite() else "the loss"
     if in_forward := agree(in_forward):
         return in_forward
-    learned = {name: p for name, p in model.named_parameters() if p.requires_grad and loss.requires_grad}
-    gradients = torch.autograd.grad(loss, [*learned.values()], allow_unused=True) if learned else ()
-    return agree(in_backward([*learned], gradients) or in_buffers(model))
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad and loss.requires_grad}
+    gradients = torch.autograd.grad(loss, [*trainable.values()], allow_unused=True) if trainable else ()
+    return agree(in_backward([*trainable], gradients) or in_buffers(model))
 
 
 def in_backward(names: Sequence[str], gradients: Sequence[Tensor | None]) -> str | None:
@@ -57,7 +57,7 @@ def in_backward(names: Sequence[str], gradients: Sequence[Tensor | None]) -> str
         if gradient is not None and not gradient.isfinite().all():
             return f"the gradient of {name}"
     if not torch.nn.utils.get_total_norm([g for g in gradients if g is not None]).isfinite():
-        return "the gradient's norm, of numbers whose squares are too large"
+        return "the gradient's norm, as the squares of its numbers are too large"
     return None
 
 

@@ -30,18 +30,18 @@ def norms(model: Any) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) a site.
+    """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) per site.
 
     A bias is subtracted and a gain divided out, if they are named ``bias`` and ``weight``: they differ
     between channels, which would blur the map."""
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def keep(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
+    def record(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
         weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
         y = y if bias is None else y - bias
         pairs[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
 
-    with forward_hooks((norm, partial(keep, site)) for site, norm in norms(model).items()):
+    with forward_hooks((norm, partial(record, site)) for site, norm in norms(model).items()):
         model(idx)
     return pairs
 
@@ -59,9 +59,9 @@ def line_fit(x: Tensor, y: Tensor) -> float:
 def tanh_fit(x: Tensor, y: Tensor) -> tuple[float, float]:
     """Return R² of the best fit y ≈ a·tanh(αx), and α times the rms of x, which is small for a straight
     line."""
-    size = x.square().mean().sqrt()
+    rms = x.square().mean().sqrt()
     best = (-float("inf"), 0.0)
     for steepness in torch.logspace(-2, 1, 61).tolist():
-        bent = torch.tanh(steepness * x / size)
-        best = max(best, (r_squared(y, bent * ((bent * y).sum() / bent.square().sum())), steepness))
+        curve = torch.tanh(steepness * x / rms)
+        best = max(best, (r_squared(y, curve * ((curve * y).sum() / curve.square().sum())), steepness))
     return best

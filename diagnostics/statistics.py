@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 BINS = 64  # number of bins of a histogram
-QUERIES, SEQUENCES = 16, 8  # numbers of samples for the statistics of attention
-SATURATED = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
+QUERIES, SEQUENCES = 16, 8  # how many of each are sampled for the statistics of attention
+SATURATION = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
 
 
 def world_size() -> int:
@@ -31,7 +31,7 @@ def all_reduce(x: Tensor, op: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
 
 
 def mean(x: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
-    """Return E x, the mean over the dimensions ``dim``, by default all."""
+    """Return E x, the mean over the dimensions ``dim``, by default over all."""
     return all_reduce(x.mean(dim)) / world_size()
 
 
@@ -96,8 +96,8 @@ def entropy(q: Tensor, k: Tensor) -> Tensor:
     """Mean over queries and heads of −Σ p ln p, in nats, p being the attention weights."""
     logits, future = attention_logits(q, k)
     log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
-    each = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
-    total, n = all_reduce(torch.stack([each.sum(), each.new_tensor(each.numel())]))
+    entropies = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
+    total, n = all_reduce(torch.stack([entropies.sum(), entropies.new_tensor(entropies.numel())]))
     return total / n
 
 
@@ -127,7 +127,7 @@ def std_gap(x: Tensor, running_var: Tensor) -> Tensor:
 
 def saturation(x: Tensor, alpha: Tensor) -> Tensor:
     """Share of inputs with |αx| > 2, for norms with an α, as DyT's tanh(αx)."""
-    return mean(((alpha * x).abs() > SATURATED).float())
+    return mean(((alpha * x).abs() > SATURATION).float())
 
 
 # name -> the function of a norm's input, and the names of the norm's tensors that it takes as well
@@ -141,8 +141,8 @@ NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 
 def tensors_of(norm: nn.Module, names: tuple[str, ...], x: Tensor) -> list[Tensor] | None:
-    """Return the norm's tensors of these names; None if one is missing, or is neither a scalar nor has one
-    number per channel of x (B, T, C), and so has another meaning."""
+    """Return the norm's tensors with these names; None if one is missing, or has another meaning, as it is
+    neither a scalar nor has one number per channel of x (B, T, C)."""
     tensors: list[Any] = [getattr(norm, name, None) for name in names]
     shapes = ((), (1,), x.shape[-1:])
     return tensors if all(isinstance(t, Tensor) and t.shape in shapes for t in tensors) else None
@@ -155,7 +155,7 @@ def histogram(x: Tensor) -> Tensor:
     finite = x.isfinite()
     low = all_reduce(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
     high = all_reduce(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
-    # in halves, as the difference of two finite numbers may overflow
+    # with halves, as the difference of two finite numbers may overflow
     part = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
     bins = torch.where(finite, (BINS * part).clamp(0, BINS - 1), BINS).long()
     counts = all_reduce(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()

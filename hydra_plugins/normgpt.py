@@ -52,7 +52,7 @@ class RunSweeper(Sweeper):
 
 
 class SlurmLauncher(Launcher):
-    """Hydra's launcher for Slurm, but sweep/slurm.py submits and watches the jobs."""
+    """Hydra's launcher for Slurm, except that sweep/slurm.py submits and watches the jobs."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -63,8 +63,8 @@ class SlurmLauncher(Launcher):
         from sweep import slurm
 
         slurm.check()
-        self.job = Submitit(**self.settings)
-        self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.submitit = Submitit(**self.settings)
+        self.submitit.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from sweep import slurm
@@ -73,7 +73,7 @@ class SlurmLauncher(Launcher):
             (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        slurm.run_jobs(self.job, self.job.params, arguments, [*map(folder_of, job_overrides)])
+        slurm.run_jobs(self.submitit, self.submitit.params, arguments, [*map(folder_of, job_overrides)])
         return []
 
 

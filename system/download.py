@@ -16,8 +16,8 @@ class DownloadError(Exception):
 
 
 def fetch_within(seconds: float, fetch: Callable[[], T]) -> T:
-    """Return the result of ``fetch``. Raises DownloadError if ``fetch`` fails or takes longer. It runs in a
-    thread, as looking up a host name cannot be given a time limit."""
+    """Return the result of ``fetch``. Raises DownloadError if ``fetch`` fails or takes longer. ``fetch`` runs
+    in a thread, as looking up a host name cannot be given a time limit."""
     future: Future[T] = Future()
 
     def attempt() -> None:

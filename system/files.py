@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from system.terminal import escaped
 
-LARGEST = 2**20  # bytes of a JSON file; a few thousand are typical
-LONGEST = 2**24  # bytes of a line of metrics.jsonl, which may hold many histograms
+LARGEST = 2**20  # the most bytes of a JSON file; a few thousand are typical
+LONGEST = 2**24  # the most bytes of a line of metrics.jsonl, which may hold many histograms
 HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 
 
@@ -28,14 +28,14 @@ def first_error(error: ValidationError) -> str:
 
 
 def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the validated content of a small JSON file, the control characters in its strings escaped.
+    """Return the validated content of a small JSON file, with control characters in strings escaped.
     Raises OSError, and ValueError if the content is invalid."""
     try:
         return dict(escape_strings(kind.validate_python(json.loads(small_text(file, LARGEST)))))
     except ValidationError as error:
         raise ValueError(f"{file.name}: {first_error(error)}") from None
     except RecursionError:
-        raise ValueError(f"{file.name}: nested too deeply") from None
+        raise ValueError(f"{file.name}: the JSON is nested too deeply") from None
 
 
 def read_or_empty(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def small_text(file: Path, largest: int) -> str:
     with file.open("rb") as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
-        raise ValueError(f"{file.name}: more than {largest:,} bytes")
+        raise ValueError(f"{file.name}: has more than {largest:,} bytes")
     return content.decode("utf-8")
 
 
@@ -65,7 +65,7 @@ def lines(file: Path) -> Iterator[bytes]:
     with file.open("rb") as stream:
         while line := stream.readline(LONGEST):
             if len(line) == LONGEST:
-                raise ValueError(f"{file.name}: a line of more than {LONGEST:,} bytes")
+                raise ValueError(f"{file.name}: has a line of more than {LONGEST:,} bytes")
             yield line
 
 
@@ -75,14 +75,14 @@ def escape_strings(value: Any) -> Any:
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise ValueError("an integer of more than 63 bits")
+        raise ValueError("an integer has more than 63 bits")
     if isinstance(value, dict):
         return {escape_strings(key): escape_strings(inner) for key, inner in value.items()}
     return type(value)(map(escape_strings, value)) if isinstance(value, list | tuple) else value
 
 
 def jsonable(value: Any) -> Any:
-    """Return plain data with non-finite numbers as strings, which JSON lacks: NaN, Infinity, -Infinity."""
+    """Return plain data with non-finite numbers, which JSON lacks, as strings: NaN, Infinity, -Infinity."""
     if isinstance(value, dict):
         return {key: jsonable(inner) for key, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -106,7 +106,7 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with name_in_errors(file), temporary.open("x", encoding="utf-8") as stream:  # x: follow no link
+        with name_in_errors(file), temporary.open("x", encoding="utf-8") as stream:  # x follows no link
             stream.write(text)
             if sync:
                 stream.flush()
@@ -132,9 +132,9 @@ def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def header_length(path: Path) -> int:
-    """Return the bytes before the tensors of a safetensors file: 8, which hold n, and n bytes of JSON."""
+    """Return how many bytes of a safetensors file precede the tensors: 8 that hold n, then n of JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > HEADER_LIMIT:
-        raise ValueError("header too long")
+        raise ValueError("the header is too long")
     return 8 + length

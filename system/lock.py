@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-WAIT = 0.1  # seconds, as another process may be removing the file right now
+WAIT = 0.1  # seconds to wait, as another process may be removing the file right now
 
 
 def hold(path: Path) -> BaseFileLock:
@@ -21,7 +21,7 @@ def hold(path: Path) -> BaseFileLock:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write who holds the file after its first byte, which is locked and unreadable on Windows."""
+    """Write who holds the file, after the first byte, which is locked and unreadable on Windows."""
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
 

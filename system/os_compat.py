@@ -41,14 +41,14 @@ def start_time(pid: int) -> float | None:
     """Return when a process started, in seconds since 1970; None if no process has this ID."""
     try:
         return float(psutil.Process(pid).create_time())
-    except (psutil.Error, ValueError, OverflowError):  # ValueError, OverflowError: no valid ID
+    except (psutil.Error, ValueError, OverflowError):  # the latter two for a number that is no valid ID
         return None
 
 
 def is_running(pid: int, started: float) -> bool:
-    """Return True if the process is still running, that is, if its ID has not been reused."""
+    """Return True if the process is still running, and its ID is not that of a process started later."""
     actual = start_time(pid)
-    return actual is not None and abs(actual - started) < 10  # s; the system clock may have been adjusted
+    return actual is not None and abs(actual - started) < 10  # seconds, as the clock may have been adjusted
 
 
 def peak_memory() -> int:
@@ -62,7 +62,7 @@ def peak_memory() -> int:
 
 
 def forget_peak() -> None:
-    """Return freed memory to the system and reset the peak; no effect except on Linux."""
+    """Return freed memory to the system and reset the peak; has no effect except on Linux."""
     glibc("malloc_trim", 0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
@@ -73,7 +73,7 @@ def keep_freed_memory() -> None:
     system, which zeroes each page again: this takes up to 1/4 of an uncompiled step on a CPU."""
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     glibc("mallopt", M_MMAP_THRESHOLD, 32 * 2**20)
-    glibc("mallopt", M_TRIM_THRESHOLD, -1)  # never
+    glibc("mallopt", M_TRIM_THRESHOLD, -1)  # -1: never trim
 
 
 def glibc(function: str, *arguments: int) -> None:

@@ -28,14 +28,14 @@ class Interrupted(SystemExit):
         self.signal_name = signal.Signals(number).name
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
-        """Pickle the signal's number: workers of a launcher send this exception to the launching process."""
+        """Pickle the signal's number, as a launcher's workers send this exception to its process."""
         return Interrupted, (self.number,)
 
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """Context manager: call ``handler(number, frame)`` at a signal. Yields the previous handlers. No effect
-    outside the main thread."""
+    """Context manager: call ``handler(number, frame)`` at a signal. Yields the previous handlers (those
+    not set from Python as SIG_DFL). Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield {}
         return
@@ -47,7 +47,7 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
             signal.signal(number, handler_before)
 
 
-received: list[int] = []  # signals that were raised as Interrupted
+received: list[int] = []  # numbers of the signals that were raised as Interrupted
 
 
 def end(number: int, frame: Any = None) -> None:
@@ -110,8 +110,8 @@ PATIENCE = 1.0  # seconds in which a second signal is ignored: launchers may sen
 
 @contextmanager
 def deferred(agreed: Callable[[int], int] = lambda number: number) -> Iterator[Pending]:
-    """Context manager: record a signal in the Pending that is yielded, which ``check`` acts on; leaving the
-    block checks, too. A second signal, after PATIENCE, goes to the previous handler at once.
+    """Context manager: yield a Pending that records a signal; ``check`` acts on it, and is also called at the
+    end of the block. A second signal, after PATIENCE, goes to the previous handler at once.
 
     Raises:
         Interrupted: a signal was received and ``check`` was not called after it. If the block ended with an

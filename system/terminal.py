@@ -35,7 +35,7 @@ class SurvivingWriter(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let the program continue when nobody reads its output any more. No effect on Windows, whose console
+    """Let the program continue when nobody reads its output any more. Has no effect on Windows, whose console
     streams are of another class."""
     if os.name == "nt":
         return
@@ -43,9 +43,9 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            unread = io.BufferedWriter(SurvivingWriter(stream.fileno(), "w", closefd=False))
-            at_once = stream.line_buffering or stream.write_through
-            wrapper = io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=at_once)
+            buffer = io.BufferedWriter(SurvivingWriter(stream.fileno(), "w", closefd=False))
+            line_buffering = stream.line_buffering or stream.write_through
+            wrapper = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=line_buffering)
             setattr(sys, name, wrapper)
 
 

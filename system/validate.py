@@ -11,7 +11,7 @@ from system.errors import ConfigError
 
 OTHER_PROGRAMS = {"finding": "a finding is measured by python -m findings NAME"}  # their config groups
 KEY_LENGTH = 100  # characters printed of each part of a key
-PATTERNS = {  # key -> what the error says of its string
+PATTERNS = {  # key -> what the error line says about an invalid string
     "device": "it should be auto, cpu, mps, cuda or cuda:N",
     "wandb.project": "it should be 1 to 128 characters without / \\ # ? % :",
 }
@@ -44,7 +44,7 @@ def error_line(kind: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
     if first["type"] in ("missing", "union_tag_not_found"):
-        return f"{key}: the key is missing; do not remove it"
+        return f"{key}: the key is missing; put it back"
     if first["type"] == "value_error" and isinstance(first["input"], dict):  # a check of several keys
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message
@@ -70,21 +70,21 @@ def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in kind.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
         models = [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
-        # models that allow further keys, such as norms, have their own
+        # leave out models that allow further keys, such as norms
         models = [model for model in models if model.model_config.get("extra") == "forbid"]
         dotted += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
     return list(dict.fromkeys(dotted))
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return an error line for a key that does not exist, or not for the chosen norm, placement or optimizer;
-    it suggests the most similar key."""
+    """Return an error line for a key that does not exist, or that the chosen norm, placement or optimizer
+    lacks; the line suggests the most similar key."""
     if key in known:
         return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
-    near = difflib.get_close_matches(key, known, n=1) or [
+    similar = difflib.get_close_matches(key, known, n=1) or [
         k for k in known if k.split(".")[-1] == key.split(".")[-1]
     ]
-    advice = f"did you mean {near[0]}?" if near else "--cfg job prints all keys"
+    advice = f"did you mean {similar[0]}?" if similar else "--cfg job prints all keys"
     return f"{key}: unknown key; {OTHER_PROGRAMS.get(key, advice)}"
 
 

@@ -88,7 +88,7 @@ def test_a_folder_is_its_txt_files_in_order_of_name(tmp_path):
     [
         ("nope", None, "No such file"),
         ("", None, "give a UTF-8 text file or a folder of .txt files"),
-        ("empty", b"", "0 characters"),
+        ("empty", b"", "has no characters"),
         ("latin", b"abc\xe9def", "byte 0xe9 at offset 3 is not UTF-8"),
         ("cut", "é".encode()[:1], "offset 0 is not UTF-8"),
     ],
@@ -168,7 +168,7 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch, tmp_path):
 def test_a_missing_or_other_text_under_its_name_is_refused(served, tmp_path):
     file = tmp_path / "tinyshakespeare.txt"
     file.write_bytes(FIRST.replace(b"h", b"H"))
-    for path, remedy in ((str(file), "use data=text"), (None, "delete it")):
+    for path, remedy in ((str(file), "use data=text"), (None, "delete the file")):
         message = rf"tinyshakespeare\.txt: is not tinyshakespeare .*; {remedy}"
         with pytest.raises(DataError, match=message):
             tinyshakespeare(path, str(tmp_path))

@@ -207,11 +207,14 @@ BAD_META = r"meta\.json: missing or damaged"
         (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), r"has token 65,535, but .* 50,257"),
         (
             lambda folder: (folder / "meta.pkl").touch(),
-            r"meta\.pkl: pickles .* not opened; .* in it python -c",
+            r"meta\.pkl: pickles .* not opened; .* in the folder python -c",
         ),
         *((meta(text), BAD_META) for text in ("{", "[" * 100_000, "[]", '{"tokenizer": {}}')),
         *((lambda folder, dtype=dtype: describe(folder, dtype), BAD_META) for dtype in ("O", "int16", None)),
-        (lambda folder: describe(folder, "uint16", "abc"), r"train\.bin: has token 50,256, but .* has 3"),
+        (
+            lambda folder: describe(folder, "uint16", "abc"),
+            r"train\.bin: has token 50,256, but .* has only 3",
+        ),
         (
             lambda folder: describe(folder, "uint16", train={"tokens": 3, "sha256": "0" * 64}),
             r"meta\.json: does not match the files of train",
@@ -235,7 +238,7 @@ def test_the_line_in_the_error_turns_a_pickle_into_a_meta_json(tmp_path):
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
     with pytest.raises(DataError) as raised:
         external(folder)
-    command = str(raised.value).partition(" run in it ")[2]
+    command = str(raised.value).partition(" run in the folder ")[2]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(command, shell=True, cwd=folder, env=os.environ | {"PATH": path}, check=True)
     data = external(folder)

@@ -99,7 +99,7 @@ WRONG_FILES = [
     ("mine/norm/odd.yaml", f"{LAYERNORM}eps: 1e-5\neps: 1e-4\n", "line 3"),
     ("mine/norm/odd.yaml", "_target_: [model.norms.LayerNorm\n", "odd.yaml"),
     ("mine/norm/odd.yaml", "just text\n", "norm._target_"),
-    ("text.txt", "", "0 characters"),
+    ("text.txt", "", "has no characters"),
     ("text.txt", "too short", "the training split has 8 tokens, but model.block_size=8 needs at least 9"),
     ("text.txt", "abcdefg" * 2, "validation split"),
     ("text.txt", b"good\xff bad" * 30, "byte 0xff at offset 4"),
