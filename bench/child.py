@@ -76,7 +76,7 @@ def run(
     if process.returncode:
         last = next((line for _, line in reversed(lines) if line.strip()), "it printed nothing")
         raise BenchError(f"{Path(command[1]).name}: failed with status {process.returncode}: {last.strip()}")
-    # At the fork the kernel counts our memory as the child's. Without torch in this process that is little.
+    # At the fork the kernel counts this process's memory as the child's; without torch here, that is little.
     peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Child(seconds, peak_memory, lines, max(own_memory))
 

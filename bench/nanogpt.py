@@ -26,7 +26,7 @@ def size_of(name: str) -> list[str]:
 
 # The flags that nanoGPT's README adds for a CPU. nanoGPT's train.py makes max_iters + 1 updates.
 CPU_RECIPE = ["--eval_iters=20", "--log_interval=1", *size_of("cpu")]
-EVALUATED = 200  # batches of 64 windows: an estimate of the whole split's loss to some 0.003 nats
+EVAL_BATCHES = 200  # batches of 64 windows: these give the whole split's loss to within about 0.003 nats
 # Patterns of lines that nanoGPT's programs print.
 LOSS, VAL_LOSS = r"^iter \d+: loss (\S+),", r"^step .* val loss (\S+)"
 MILLISECONDS, END_OF_TEXT = r"^iter .* time ([\d.]+)ms", "^(-{15})$"
@@ -66,12 +66,12 @@ class Peer:
     def run_recipe(self, steps: int, compiled: Path | None = None) -> tuple[Child, float]:
         """Run the whole CPU recipe. Return the run and the loss of the last checkpoint.
 
-        The loss is nanoGPT's estimate from EVALUATED batches of 64 windows, made by a second, untimed run.
+        The loss is nanoGPT's estimate from EVAL_BATCHES batches of 64 windows, made by a second, untimed run.
         """
         last = [*CPU_RECIPE, f"--max_iters={steps}", "--always_save_checkpoint=True"]
         interval = f"--eval_interval={steps if steps % 250 else 250}"
         run = self.train([*last, f"--lr_decay_iters={steps}", interval], compiled)
-        again = ["--init_from=resume", f"--eval_interval={steps}", f"--eval_iters={EVALUATED}"]
+        again = ["--init_from=resume", f"--eval_interval={steps}", f"--eval_iters={EVAL_BATCHES}"]
         return run, self.train([*last, *again, "--batch_size=64"]).numbers(VAL_LOSS)[0]
 
     def sample(self, flags: Sequence[str]) -> Child:

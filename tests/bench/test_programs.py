@@ -148,7 +148,7 @@ def test_a_small_one_side_by_side(name, monkeypatch, tmp_path):
     places = [os.environ["BENCH_PEER"], os.environ["BENCH_DATA"]]
     out = tmp_path / "result.json"
     shared = ["--peer", places[0], "--data", places[1], "--rounds", "1", "--out", str(out)]
-    monkeypatch.setattr("bench.nanogpt.EVALUATED", 2)
+    monkeypatch.setattr("bench.nanogpt.EVAL_BATCHES", 2)
     monkeypatch.setattr("sys.argv", [f"bench.{name}", *shared, *small[name].split()])
     importlib.import_module(f"bench.{name}").main()
     result = json.loads(out.read_text())
