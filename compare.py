@@ -1,10 +1,10 @@
-"""Compare runs: which norm, where, by how much, and is it noise?
+"""Compare runs: which norm at which placement is better, by how much, and is the difference noise?
 
     python compare.py runs                                  a table, and report/index.html
     python compare.py runs --where placement=pre            only the runs with this value
-    python compare.py runs --baseline norm=batchnorm        another baseline than layernorm in pre
+    python compare.py runs --baseline norm=batchnorm        a baseline other than pre-norm layernorm
     python compare.py runs --over model.n_layer             average over the values of a key
-    python compare.py runs/A runs/B                         the step at which two runs part
+    python compare.py runs/A runs/B                         the step at which two runs begin to differ
 
 Read this file from the bottom. compare.py imports neither torch nor a model.
 """
@@ -27,7 +27,7 @@ from system.terminal import escaped
 
 
 def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that have ended, and a line on each folder that is passed over, with the reason."""
+    """Return the runs that have ended, and a line for each folder passed over and each remark on a run."""
     runs: dict[str, Run] = {}
     passed_over = []
     for folder in find_runs(paths):
@@ -51,7 +51,7 @@ def load_report(args: argparse.Namespace) -> Report:
     if not runs:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
-        raise ComparisonError(f"{' '.join(args.runs)}: no run in it has ended{why}{more}; train some first")
+        raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
     report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed)
     report.passed_over = [*map(escaped, passed_over)]
     return report
@@ -60,7 +60,7 @@ def load_report(args: argparse.Namespace) -> Report:
 def compare(args: argparse.Namespace, console: Console) -> None:
     report = load_report(args)
     console.print(table.render(report))
-    from comparison.write import write_report  # Jinja2 and the drawing library, after the table is printed
+    from comparison.write import write_report  # slow to import, so not before the table is printed
 
     for line in write_report(report, args.out):
         print(line, flush=True)
@@ -98,22 +98,22 @@ def main() -> None:
     parser = programs.parser(__doc__)
     add = parser.add_argument
     add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
-    add("--metric", default="val/full_loss", help="compare its last value; default: val/full_loss")
+    add("--metric", default="val/full_loss", help="compare this metric's last value; default: val/full_loss")
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
-    add("--over", metavar="KEY", action="append", default=[], help="average over a key")
-    add("--where", metavar="KEY=VALUE", action="append", default=[], help="only these runs")
+    add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
+    add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     add("--mixed", action="store_true", help="also compare runs with other data, lengths or evaluations")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch; default: 5")
+    add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
     args.baseline = [part.split("=", 1) for part in args.baseline.split(",")] if args.baseline else []
     if any(len(pair) != 2 for pair in args.baseline):
-        parser.error("--baseline: write KEY=VALUE, as norm=layernorm,placement=pre")
+        parser.error("--baseline: write KEY=VALUE,…, for example norm=layernorm,placement=pre")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
+    are_two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     with programs.running():
-        (watch if args.watch else compare_two if two else compare)(args, console)
+        (watch if args.watch else compare_two if are_two else compare)(args, console)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python sample.py                                          from the newest run's best checkpoint
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another run's last checkpoint
     python sample.py init_from=gpt2                           from GPT-2, or a folder in its layout
-    python sample.py num_samples=3 temperature=0.5            three texts; 0 takes the likeliest tokens
+    python sample.py num_samples=3 temperature=0.5            three texts; 0: always the likeliest token
 
 No other file is needed: the checkpoint holds the tokenizer and the config. Samples are drawn side by side;
 the first sample is printed while it is drawn."""
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 # Torch is imported in functions, so that a wrong key, path or prompt is reported at once.
 
 REFRESH = 0.05  # seconds between prints
-SMALL = 3_000_000  # parameters; a smaller model is not faster in bf16 on a CPU (two cores, AVX512-BF16)
+SMALL = 3_000_000  # parameters; on a CPU, smaller models are no faster in bf16 (two cores, AVX512-BF16)
 
 
 def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple[str, NDArray[Any]]":
-    """Return the prompt and its tokens. Raises OSError, and DataError if a character cannot be read."""
+    """Return the prompt and its tokens. Raises OSError, or DataError if a character cannot be encoded."""
     key = "prompt" if config.prompt_file is None else "prompt_file"
     try:
         text = Path(config.prompt_file).read_bytes().decode() if config.prompt_file else config.prompt
         prompt = text or tokenizer.start
         return prompt, tokenizer.encode(prompt)
     except UnicodeDecodeError as error:
-        raise DataError(f"{key}: byte at offset {error.start} is not UTF-8; convert it") from None
+        raise DataError(f"{key}: byte at offset {error.start} is not UTF-8; convert the text") from None
     except DataError as error:
         raise DataError(f"{key}: {error}") from None
 
 
-def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":
+def load(config: SampleConfig, checkpoint: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":
     """Return the checkpoint's model as a function of a window of tokens, and the device and precision.
 
-    ``precision=auto`` is resolved as in training, but to fp32 for small models on a CPU: bf16 halves the
+    ``precision=auto`` is resolved as in training, except that small models on a CPU use fp32: bf16 halves the
     bytes of weights that are read for each token, which is faster only if there are many weights."""
     import torch
 
@@ -63,13 +63,13 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
     from training import device, memory
 
     compute = device.choose(config.device, config.precision)
-    model = load_model.load_model(loaded, vocab_size, config.trust).to(compute.device).eval()
+    model = load_model.load_model(checkpoint, vocab_size, config.trust).to(compute.device).eval()
     n_parameters = sum(p.numel() for p in model.parameters())
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
     device.set_switches(compute, threads=None)
-    block_size = loaded.meta.config.model.block_size
-    with memory.explained_as(f"{loaded.path}: out of memory at block_size={block_size}; use a smaller model"):
+    path, block_size = checkpoint.path, checkpoint.meta.config.model.block_size
+    with memory.explained_as(f"{path}: out of memory at block_size={block_size}; use a smaller model"):
         can_cache = agrees(model, vocab_size)
     if can_cache:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
@@ -80,7 +80,7 @@ def load(config: SampleConfig, loaded: Checkpoint, vocab_size: int) -> "tuple[La
 def draw(
     logits: "Tensor", temperature: float, top_k: int | None, top_p: float | None, uniform: "Tensor"
 ) -> "Tensor":
-    """Draw one token from each row of logits (B, V): (B,), int64: the first token at which the cumulative
+    """Draw a token from each row of logits (B, V), as (B,) int64: the first token at which the cumulative
     probability exceeds the row's random number, ``uniform`` (B, 1) in [0, 1), fp64.
 
     The logits are divided by temperature; 0 takes the largest logit. top_k keeps the k largest logits; top_p
@@ -90,15 +90,15 @@ def draw(
 
     if temperature == 0:
         return logits.argmax(dim=-1)
-    kept, tokens = logits.double(), None
+    scores, tokens = logits.double(), None
     if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
-        kept, tokens = kept.topk(min(top_k or kept.shape[-1], kept.shape[-1]))
-    summed = (kept / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below 1e-99: infinite
-    total = summed[:, -1:]
+        scores, tokens = scores.topk(min(top_k or scores.shape[-1], scores.shape[-1]))
+    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less would overflow
+    total = cumulative[:, -1:]
     if top_p is not None:
-        enough = (summed < top_p).sum(dim=-1, keepdim=True).clamp(max=summed.shape[-1] - 1)
-        total = summed.gather(-1, enough)
-    rank = torch.searchsorted(summed[:, :-1].contiguous(), uniform * total, right=True)
+        last = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
+        total = cumulative.gather(-1, last)
+    rank = torch.searchsorted(cumulative[:, :-1].contiguous(), uniform * total, right=True)
     return (rank if tokens is None else tokens.gather(-1, rank))[:, 0]
 
 
@@ -111,7 +111,7 @@ def sample(
     from model.generate import generate
     from model.seeds import seed_for
 
-    # each sample has a random stream, so that it does not depend on num_samples
+    # each sample has its own random stream, so that its text does not depend on num_samples
     seeds = [seed_for(config.seed, "sample", number) for number in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
@@ -146,23 +146,23 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
 
 @app.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
-    """Load the chosen model and print its samples."""
-    loaded = load_model.load(config)
-    tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
+    """Load the model that the config names, and print its samples."""
+    checkpoint = load_model.load(config)
+    tokenizer = tokenizers.from_spec(checkpoint.meta.tokenizer)
     prompt, ids = read_prompt(config, tokenizer)
 
     import torch
 
-    last_logits, compute = load(config, loaded, tokenizer.vocab_size)
-    path = terminal.escaped(str(loaded.path))
-    print(f"{path}, step {loaded.meta.step:,}, {compute.device.type}, {compute.precision}", file=sys.stderr)
+    last_logits, compute = load(config, checkpoint, tokenizer.vocab_size)
+    headline = f"{terminal.escaped(str(checkpoint.path))}, step {checkpoint.meta.step:,}"
+    print(f"{headline}, {compute.device.type}, {compute.precision}", file=sys.stderr)
 
     start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
-    began = time.perf_counter()
-    first, drawn = tee(sample(config, last_logits, start, loaded.meta.config.model.block_size))
-    show(prompt, tokenizer, (tokens[0] for tokens in first))
-    all_tokens = [*drawn]  # for each position, the tokens of all samples
-    seconds = time.perf_counter() - began  # for all samples
+    start_time = time.perf_counter()
+    stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))
+    show(prompt, tokenizer, (tokens[0] for tokens in stream))
+    all_tokens = [*copy]  # for each position, the tokens of all samples
+    seconds = time.perf_counter() - start_time  # for all samples
     for number in range(1, config.num_samples):
         print("---------------")
         show(prompt, tokenizer, (tokens[number] for tokens in all_tokens))

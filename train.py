@@ -3,17 +3,17 @@
     python train.py                                    the defaults, on Shakespeare
     python train.py norm=NAME placement=NAME           a norm of conf/norm, a placement of conf/placement
     python train.py data=text data.path=FILE           another text
-    python train.py -m norm=NAME,NAME seed=0,1         several runs: sweep/
-    torchrun --nproc_per_node=2 train.py               one run by several processes: training/parallel/
+    python train.py -m norm=NAME,NAME seed=0,1         several runs (sweep/)
+    torchrun --nproc_per_node=2 train.py               one run by several processes (training/parallel/)
     python train.py --help                             every choice and default
 
-The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends it. A
-non-finite loss or gradient makes no update and ends the run as diverged; so do evaluations that stay no
-better than guessing by frequency. The defaults are in conf/config.yaml (steps, batch, evaluation), conf/optim
-(learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
+The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends the run. A
+non-finite loss or gradient is never used for an update and ends the run as diverged; so does a loss that
+stays no better than guessing by frequency. The defaults are in conf/config.yaml (steps, batch, evaluation),
+conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
 
 ``main`` opens the run's folder, runs/NAME (config, metrics, status, checkpoints); ``train`` is the loop.
-training/setup.py, to be read second, builds what the loop uses.
+Read training/setup.py next: it builds what the loop uses.
 """
 
 from typing import Any
@@ -31,39 +31,39 @@ from training.parallel.ranks import Ranks
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     """Train from the step that the run is at to its last step; write checkpoints, metrics and status."""
-    import torch  # takes a second, which neither a typo nor a run that has ended has to wait for
+    import torch  # takes a second; imported here, so that neither a typo nor an ended run waits for it
 
     from training.setup import set_up
     from training.timing import due_at
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
 
-    with set_up(run, tokens, ranks) as s:  # builds everything, and puts one batch through it
+    with set_up(run, tokens, ranks) as s:  # builds everything and tries it on one batch
         strategy, net, optimizer, device = s.strategy, s.strategy.net, s.optimizer, s.compute.device
 
-        for step in range(s.start, steps + 1):  # after the last update, once more to evaluate and save
-            due = due_at(step, run.config.train, run.config.stats)  # evaluate, save, log, take statistics?
+        for step in range(s.start, steps + 1):  # one pass more than updates, to evaluate and save
+            due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
             row: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
                 row |= s.leaks  # how far logits depend on later tokens and on other rows
 
-            # once in a while: evaluate, save
+            # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # were all made? waits for the device
-            with s.checkpoints.ending_on_signal(step):  # Ctrl-C before or meanwhile: save, then end
+                s.divergence.check_updates(step, optimizer.skipped)  # raises if any was skipped
+            with s.checkpoints.ending_on_signal(step):  # after Ctrl-C: save, then end
                 if due.evaluation:
-                    row |= s.evaluate(step)  # val/loss on fixed windows; in the end on the whole split, too
+                    row |= s.evaluate(step)  # val/loss on fixed windows; at the last step also on all
             is_best = s.log.update_best(step, row)
             if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
             # one update
             if step < steps:
-                if due.statistics:  # by one more forward and backward, which has no side effects
+                if due.statistics:  # from one more forward and backward, without side effects
                     batch = s.batches.first_micro_batch(step)
                     row |= s.statistics.of_activations(batch, due.histograms)
                 loss = torch.zeros((), device=device)
-                for batch in s.batches.micro_batches(step):  # of each, this rank's share
+                for batch in s.batches.micro_batches(step):  # this rank's share of each
                     torch.manual_seed(batch.dropout_seed)
                     strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
                     micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy of net(x) and y
@@ -72,25 +72,25 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
                 with s.statistics.of_update(row, due.statistics):
-                    grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before
-                    optimizer.update(learning_rate, loss, grad_norm)  # step, if all is finite; zero_grad
+                    grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
+                    optimizer.update(learning_rate, loss, grad_norm)  # skipped if non-finite
                 if due.log or optimizer.known_to_skip():  # a GPU's skipped update shows at the next log
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
-            # write it down
+            # write the row
             row = s.log.write(step, row)  # copies tensors from the device, all at once
             s.divergence.check(step, row, optimizer.skipped)  # raises Diverged, which set_up records
 
 
-@app.command("config", RunConfig, outlives_readers=True)  # continues if stdout is closed: | head
+@app.command("config", RunConfig, outlives_readers=True)  # runs on if stdout closes (| head)
 def main(config: RunConfig) -> float:
-    """Train a run, unless it has ended before. Returns its val/full_loss, which a sweep minimises."""
+    """Train a run unless it has already ended. Return its val/full_loss, which a sweep minimises."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
-        with open_run(config, tokens, ranks) as run:  # in a folder named by all that determines the result
+        with open_run(config, tokens, ranks) as run:  # its folder's name identifies the result
             if not run.had_ended:
                 train(run, tokens, ranks)
-        return report(run.folder, already=run.had_ended)
+        return report(run.folder, had_ended=run.had_ended)
 
 
 if __name__ == "__main__":

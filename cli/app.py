@@ -1,6 +1,6 @@
-"""The command line of the programs. Hydra parses it, but text arrives unchanged and errors are one line.
+"""Parse the command line of the programs with Hydra, but pass text on unchanged and print errors as one line.
 
-@cli.command("config", RunConfig)
+@app.command("config", RunConfig)
 def main(config: RunConfig) -> float | None: ...
 """
 
@@ -42,7 +42,7 @@ Config = TypeVar("Config", bound=Checked)
 def command(
     config_name: str, kind: type[Config], outlives_readers: bool = False
 ) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
-    """Decorate ``main(config)``: compose conf/<config_name>.yaml with the command line, validate and pass it.
+    """Decorate ``main(config)``: compose conf/<config_name>.yaml with the command line, validate the config.
 
     The program exits when stdout is closed (`| head`); with ``outlives_readers`` it keeps running.
     """
@@ -53,7 +53,7 @@ def command(
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
             settings = HydraConfig.get()
-            in_sweep = settings.sweep.subdir != "."
+            in_sweep = settings.sweep.subdir != "."  # sweep/runner.py sets it; else it is "."
             with job_record.record_job(Path(settings.runtime.output_dir) if in_sweep else None) as outcome:
                 try:
                     outcome["value"] = main(checked(kind, plain(composed, settings)))
@@ -63,7 +63,7 @@ def command(
                         messages.print_error(str(signal.__cause__))
                     raise
                 except Exception as error:
-                    signals.check()
+                    signals.check()  # raises if a signal caused the error
                     outcome["error"] = messages.report(error, known_keys(kind))
             failures.append(composed)
             return math.inf  # the sweep continues
@@ -118,7 +118,7 @@ def search_path(config_dir: str | None) -> list[str]:
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
-    """Return the config of each list of overrides, inside or outside of a Hydra job. Raises as
+    """Return the config of each list of overrides, inside or outside of a Hydra job. Raises the errors of
     ``choices``."""
     in_job = GlobalHydra.instance().is_initialized()
     with nullcontext() if in_job else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -134,7 +134,7 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
         values[key] = [override.input_line or ""]
         if override.is_sweep_override():
             if not override.is_discrete_sweep():
-                advice = f"write {key}=1e-3,1e-2 or range(0,3)"
+                advice = f"write {key}=1e-3,1e-2 or {key}=range(0,3)"
                 raise ConfigError(f"{key}: an interval has no list of values; {advice}")
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
     return values

@@ -20,8 +20,8 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
     """Return the composed config as plain data. ``settings`` is Hydra's part of the config: the choice of
     each group, the searched folders, the command line. Raises ConfigError."""
     if composed.get("model") and composed.get("init_from"):
-        typed = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
-        composed = with_architecture(composed, typed)
+        typed_keys = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
+        composed = with_architecture(composed, typed_keys)
     runtime = settings.runtime
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group, choice in runtime.choices.items():
@@ -42,24 +42,24 @@ def composed_job(composed: DictConfig) -> dict[str, Any]:
     return plain(composed, settings)
 
 
-def with_architecture(composed: DictConfig, typed: set[str]) -> DictConfig:
+def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     """Return the config with the values that the weights of ``init_from`` determine, which override every
-    default. Raises ConfigError if a typed key has a different value."""
+    default. Raises ConfigError if one of ``typed_keys`` has a different value."""
     config = pretrained(str(composed.init_from)).config
     composed = copy.deepcopy(composed)
     for key, value in config.architecture.items():
-        current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed)
+        current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed_keys)
         fits = key == "model.block_size" and isinstance(current, int) and current <= value
         if is_typed and current != value and not fits:
-            bound = "at most " * (key == "model.block_size")
+            bound = "at most " if key == "model.block_size" else ""
             raise ConfigError(
                 f"{key}: is {current}, but the weights of init_from={composed.init_from} are of a model with "
-                f"{bound}{value}; leave {key if key in typed else 'model'}= out"
+                f"{bound}{value}; leave {key if key in typed_keys else 'model'}= out"
             )
         if not (is_typed and fits):
             OmegaConf.update(composed, key, value)
-    for key, value in config.suggested.items():
-        if key not in typed and OmegaConf.select(composed, key) is not None:
+    for key, value in config.matching_defaults.items():
+        if key not in typed_keys and OmegaConf.select(composed, key) is not None:
             OmegaConf.update(composed, key, value)
     return composed
 
@@ -73,7 +73,7 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         return name
     files = norm_files(tuple(folders))
     if name not in files:
-        names = [*["auto"] * (site == "final_norm"), "same", *sorted(files)]
+        names = ["auto", "same", *sorted(files)] if site == "final_norm" else ["same", *sorted(files)]
         raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
     options = load_yaml(files[name])
     if "defaults" in options:
@@ -81,8 +81,8 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
             "write its options out"
         )
-    others = {key: value for key, value in values.items() if key != "norm"}  # for ${model.bias}
-    merged = OmegaConf.merge(OmegaConf.create(others), {"norm": options})
+    context = {key: value for key, value in values.items() if key != "norm"}  # an option may be ${model.bias}
+    merged = OmegaConf.merge(OmegaConf.create(context), {"norm": options})
     return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(merged.norm, resolve=True)  # type: ignore[operator]
 
 

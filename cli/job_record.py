@@ -1,7 +1,7 @@
-"""The record of a sweep's job, which the launching process reads: a folder with two files, on a cluster
-three.
+"""Keep the record of a sweep's job, which the launching process reads: a folder with two files, or three on a
+cluster.
 
-    job.json    launcher, process: each an ID and a start time; state: waiting, running or ended; error
+    job.json    launcher and process (an ID and a start time each), state (waiting, running or ended), error
     log.txt     the output of the job
     slurm.json  the job's ID on the cluster
 
@@ -41,7 +41,7 @@ def read(folder: Path, name: str = "job.json") -> dict[str, Any]:
 @contextmanager
 def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
     """Context manager around a job: yield a dict into which the job puts its ``value`` or ``error``. Record
-    the dict in job.json and the output in log.txt, unless ``folder`` is None, outside of a sweep."""
+    the dict in job.json and the output in log.txt, unless ``folder`` is None (outside of a sweep)."""
     outcome: dict[str, Any] = {}
     if folder is None:
         yield outcome
@@ -69,7 +69,7 @@ def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
                 state = "waiting"  # the cluster may preempt the job and start it again
             raise
         finally:
-            # unless another sweep has taken over
+            # unless another sweep has taken over the job
             if on_cluster or read(folder).get("launcher") == record["launcher"]:
                 write(folder, record | {"state": state} | outcome)
             idle.set()

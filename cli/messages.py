@@ -19,7 +19,7 @@ from system import terminal
 from system.errors import UserError
 from system.validate import unknown_key
 
-SUBMITIT = "hydra/launcher/submitit_slurm"  # from a package; conf/hydra/launcher/slurm.yaml extends it
+SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
 
 def report(error: Exception, known: list[str], prefix: str | None = None) -> str:
@@ -47,7 +47,7 @@ def error_line(error: Exception, known: list[str]) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and not isinstance(error, HydraException):
-        where = f"{error.filename}: " * (error.filename is not None)
+        where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"
     text = " ".join(str(error).split())
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == SUBMITIT:
@@ -68,7 +68,7 @@ def error_line(error: Exception, known: list[str]) -> str:
             return unknown_key(match[1], known)
         text = text.removeprefix("Error merging override ").split(" full_key:")[0]
     if "Ambiguous value" in text and (match := re.search(r"for argument '([^']+)'", text)):
-        return f"{match[1]}: several values; add -m for a run of each, or quote the value"
+        return f"{match[1]}: several values; add -m to run each value, or quote them to make them one"
     if match := re.search(r"(.*?) full_key: (\S+)", text):
         return f"{match[2]}: {match[1]}; give another value"
     if match := re.match(r"Additional config directory '(.*?)' not found", text):

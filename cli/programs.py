@@ -1,4 +1,4 @@
-"""Programs whose command line is not Hydra's: their docstring is the help, and an error is one line."""
+"""Run programs whose command line is not Hydra's: their docstring is the help, and an error is one line."""
 
 import argparse
 import os
@@ -10,8 +10,8 @@ from system import signals
 
 
 def parser(doc: str, module: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser whose help is ``doc``, of a program that is started as python -m MODULE or, by default,
-    by its file."""
+    """Return a parser whose help is ``doc``, for a program that is started as python -m MODULE, or by its
+    file if ``module`` is None."""
     description, _, epilog = doc.partition("\n\n")
     return argparse.ArgumentParser(
         prog=module and f"python -m {module}",
@@ -22,7 +22,7 @@ def parser(doc: str, module: str | None = None) -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """Return the number in an argument. Raises argparse's error, which ends the program with status 2."""
+    """Return an argument as a number ≥ 1. Raises argparse's error, which ends the program with status 2."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected an integer of at least 1")
     return int(text)
@@ -30,8 +30,8 @@ def positive(text: str) -> int:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Context manager around a program: an error is printed as one line and ends it with status 1, a signal
-    ends it with 128 and the signal's number."""
+    """Context manager around a program: an error is printed as one line and ends the program with status 1; a
+    signal ends it with status 128 + the signal's number."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
     try:
         with signals.ending():

@@ -1,4 +1,4 @@
-"""The config of sample.py, and its part that scripts/export.py shares: the model to load."""
+"""The config of sample.py, and the part of it that scripts/export.py shares: the model to load."""
 
 from typing import Annotated, Literal
 
@@ -19,9 +19,9 @@ class ModelSource(Checked):
 
     @model_validator(mode="after")
     def one_source(self) -> "ModelSource":
-        given = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{given[0]}: {given[1]}= also names a model to load; give one of them")
+        sources = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
+        if len(sources) > 1:
+            raise ValueError(f"{sources[0]}: {sources[1]}= also names a model to load; give only one of them")
         return self
 
 
@@ -43,5 +43,5 @@ class SampleConfig(ModelSource):
     @model_validator(mode="after")
     def one_prompt(self) -> "SampleConfig":
         if self.prompt is not None and self.prompt_file is not None:
-            raise ValueError("prompt: prompt_file= also gives a prompt; give one of them")
+            raise ValueError("prompt: prompt_file= also gives a prompt; give only one of them")
         return self

@@ -76,7 +76,7 @@ class DataConfig(Checked):
             raise ValueError("path: is not read by data=shakespeare; did you mean data=text data.path=FILE?")
         if self.corpus == "prepared" and self.val_fraction is not None:
             raise ValueError(
-                "val_fraction: is not read by data=prepared, which is split already; leave it out"
+                "val_fraction: is not read by data=prepared, which is split already; leave val_fraction out"
             )
         if self.corpus != "prepared" and self.val_fraction is None:
             raise ValueError("val_fraction: is missing; give a number between 0 and 1")
@@ -122,7 +122,7 @@ class TrainConfig(Checked):
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
         if self.batch_size % self.grad_accum:
             why = f"{self.batch_size} is not divisible by grad_accum={self.grad_accum}"
-            raise ValueError(f"batch_size: {why}; choose a multiple of it")
+            raise ValueError(f"batch_size: {why}; choose a multiple of {self.grad_accum}")
         return self
 
 
@@ -140,7 +140,7 @@ class StatsConfig(Checked):
         if self.every and self.histograms_every % self.every:
             raise ValueError(
                 f"histograms_every: {self.histograms_every} is not a multiple of every={self.every}; "
-                "histograms are taken on steps that have statistics"
+                "histograms need steps that have statistics, so choose a multiple"
             )
         return self
 
@@ -177,17 +177,17 @@ class RunConfig(Checked):
     stats: StatsConfig
     wandb: WandbConfig
 
-    def chosen(self) -> str:
-        """Return the norms and the placement as on the command line: ``norm=layernorm placement=pre``."""
+    def label(self) -> str:
+        """Return init_from (if any), norm, placement and other norms as on the command line."""
         sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
-        others = [f"{key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
-        weights = [f"init_from={self.init_from}"] * (self.init_from is not None)
-        return " ".join([*weights, f"norm={self.norm.name} placement={self.placement.name}", *others])
+        site_norms = [f" {key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
+        weights = "" if self.init_from is None else f"init_from={self.init_from} "
+        return f"{weights}norm={self.norm.name} placement={self.placement.name}{''.join(site_norms)}"
 
     def components(self) -> dict[str, Component]:
         """Return each norm and placement by its key."""
-        sites = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
-        values = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | sites
+        norms = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
+        values = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | norms
         return {key: value for key, value in values.items() if isinstance(value, Component)}
 
     @model_validator(mode="after")
@@ -205,9 +205,9 @@ class RunConfig(Checked):
         for pattern in self.stats.metrics:
             if not metric_names.matches_any(pattern, n_layer):
                 names = [*metric_names.STATISTICS, *metric_names.all_names(min(n_layer, 100))]
-                near = difflib.get_close_matches(pattern, names, n=1)
+                guesses = difflib.get_close_matches(pattern, names, n=1)
                 choices = f"choose from {', '.join(metric_names.STATISTICS)}"
-                advice = f"did you mean {near[0]}?" if near else choices
+                advice = f"did you mean {guesses[0]}?" if guesses else choices
                 raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
         for pattern in self.stats.sites:
             if not metric_names.matches_any(f"*/{pattern}", n_layer):

@@ -1,2 +1,2 @@
-"""Read and write formats of other projects: GPT-2's layout, tokenizer.json, the Hugging Face hub. Pickles are
-rejected."""
+"""Read and write formats of other projects: GPT-2's layout and tokenizer.json; download from the Hugging Face
+hub. Pickles are rejected."""

@@ -31,7 +31,7 @@ class GPT2(BaseModel):
     n_layer: Annotated[Count, Field(le=10_000)]
     n_head: Count
     n_embd: Count
-    bias: bool = True  # false in some models of nanoGPT
+    bias: bool = True  # false in some nanoGPT models
     activation_function: str | None = None
     layer_norm_epsilon: Annotated[Float, Field(gt=0, lt=1)] = 1e-5
     n_inner: int | None = None
@@ -39,12 +39,12 @@ class GPT2(BaseModel):
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
-    auto_map: None = None  # the model's own code, which is not run here
+    auto_map: None = None  # names a model's own code, which is never run here
 
     @model_validator(mode="after")
     def is_supported(self) -> "GPT2":
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation_function: {self.activation} is none of {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"activation_function: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
         if self.n_inner not in (None, 4 * self.n_embd):
             raise ValueError(f"n_inner: {self.n_inner} is not 4·n_embd")
         return self
@@ -68,8 +68,8 @@ class GPT2(BaseModel):
         }
 
     @property
-    def suggested(self) -> dict[str, Any]:
-        """Defaults that fit the weights, if the run has these keys."""
+    def matching_defaults(self) -> dict[str, Any]:
+        """The defaults that match the weights, for those of these keys that the run has."""
         tokenizer = "gpt2" if self.has_gpt2s_vocabulary else "init_from"
         return {"norm.eps": self.layer_norm_epsilon, "data.tokenizer": tokenizer}
 

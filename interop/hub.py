@@ -10,7 +10,7 @@ from data.token_files import file_digest
 from system import download
 from system.errors import ConfigError
 
-# Models of the organisation openai-community, each with the commit that is used.
+# Models of the organisation openai-community, each with the commit that is downloaded.
 HUB = {
     "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
     "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
@@ -39,11 +39,11 @@ def from_hub(name: str, file: str) -> Path:
     try:
         url = hf_hub_url(repo, file, revision=HUB[name])
         if not HF_HUB_OFFLINE:  # else hf_hub_download raises
-            # does it answer? hf_hub_download would ask again and again
+            # check that the hub answers: hf_hub_download would retry again and again
             download.fetch_within(download.SECONDS, lambda: get_hf_file_metadata(url))
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
-    except Exception as error:  # a network can raise anything
+    except Exception as error:  # network code can raise anything
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"init_from: {name} cannot be downloaded ({why}); try again, {INSTEAD}") from None
 
@@ -54,4 +54,4 @@ def check(file: Path) -> None:
     is its SHA-256. Small files, and files outside of the cache, are not checked."""
     stored = file.resolve()
     if re.fullmatch("[0-9a-f]{64}", stored.name) and file_digest(stored) != stored.name:
-        raise ConfigError(f"{stored}: damaged (its hash differs from the hub's); delete it")
+        raise ConfigError(f"{stored}: is damaged (its hash differs from the hub's); delete the file")

@@ -1,5 +1,5 @@
-"""Advise how to convert files of torch.save, such as nanoGPT's ckpt.pt and Hugging Face's older weights. They
-are pickles, which are never opened here; the user can convert them with torch's weights_only loader."""
+"""Advise how to convert files of torch.save, such as nanoGPT's ckpt.pt and Hugging Face's older weights.
+These are pickles, which are never opened here; the user can convert them with torch's weights_only loader."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ COMMAND = (
 
 
 def conversion_advice(file: Path) -> str:
-    """Return an error line with the command that converts the file, as nanoGPT's if the folder has no
-    config.json."""
+    """Return an error line with the command that converts the file, which is taken for nanoGPT's if its
+    folder has no config.json."""
     more = "" if (file.parent / "config.json").exists() else FROM_NANOGPT
     name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # the command is pasted into a shell
     command = COMMAND.format(name=name, more=more)
@@ -27,8 +27,7 @@ def conversion_advice(file: Path) -> str:
 
 
 def first_pickle(folder: Path) -> Path | None:
-    """Return the pickle in a folder whose name suggests that it holds the weights; None without any
-    pickle."""
-    usual = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
-    others = sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}"))
-    return next((file for file in (*usual, *others) if file.is_file()), None)
+    """Return the folder's pickle with a usual name of weights, else its first pickle; None if it has none."""
+    usual_files = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
+    pickles = sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}"))
+    return next((file for file in (*usual_files, *pickles) if file.is_file()), None)

@@ -1,6 +1,6 @@
 """Pretrained weights, ``init_from``: OpenAI's GPT-2 from the Hugging Face hub, or a folder in GPT-2's layout.
 
-    init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the hub's cache on this machine, else the hub
+    init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the hub or the hub's cache on this machine
     init_from=FOLDER    config.json, model.safetensors and, optionally, tokenizer.json
 
 Folders are untrusted: they are read as plain data, and validated before memory is allocated. Torch is not
@@ -40,7 +40,7 @@ EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Context manager: turn any error of reading an untrusted file into a ConfigError."""
+    """Context manager: turn any error while an untrusted file is read into a ConfigError."""
     try:
         yield
     except UserError:
@@ -50,7 +50,7 @@ def reading(file: Path) -> Iterator[None]:
     except ValidationError as error:
         raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError):
-        raise ConfigError(f"{file}: damaged; name another folder") from None
+        raise ConfigError(f"{file}: is damaged; name another folder") from None
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Pretrained:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and are
-        what the hub has, if they are from there."""
+        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and those
+        from the hub are undamaged."""
         with self.opened() as slices:
             has = {}
             for name, part in slices.items():
@@ -104,7 +104,7 @@ class Pretrained:
             size = sum(file.stat().st_size for file in self.files)
             if size > (memory := psutil.virtual_memory().total):
                 raise ConfigError(
-                    f"{self.files[0]}: {size:,} bytes, but this machine has {memory:,}; name another"
+                    f"{self.files[0]}: needs {size:,} bytes of {memory:,} in memory; name a smaller model"
                 )
             slices = {}
             for file in self.files:
@@ -124,10 +124,10 @@ class Pretrained:
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         rows["embed.positions.weight"] = block_size
         with self.opened() as slices:
-            redundant = HEAD in slices and self.config.tie_word_embeddings
-            if redundant and not torch.equal(slices[HEAD][:], slices[EMBEDDING][:]):
+            has_copy = HEAD in slices and self.config.tie_word_embeddings
+            if has_copy and not torch.equal(slices[HEAD][:], slices[EMBEDDING][:]):
                 raise ConfigError(
-                    f"{self.files[0]}: the head is not the embedding, as config.json says; name another"
+                    f"{self.files[0]}: head and embedding differ, but config.json ties them; name another"
                 )
             tensors = {}
             for entry in entries(self.config):
@@ -141,17 +141,17 @@ class Pretrained:
         if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
             raise ConfigError(
                 f"init_from: {self.name} has a vocabulary of {rows:,} tokens, but the text's tokenizer "
-                f"{vocab_size:,}; give data.tokenizer={self.config.suggested['data.tokenizer']}"
+                f"has {vocab_size:,}; give data.tokenizer={self.config.matching_defaults['data.tokenizer']}"
             )
 
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
-        """The spec of the model's tokenizer (data/tokenizers.py); None if it has none."""
+        """The spec of the model's tokenizer (data/tokenizers.py); None if the folder has none."""
         config = file_of(self.name, "config.json")
         if (file := config.with_name("tokenizer.json")).exists():
             with reading(file):
                 return tokenizer_json.read(file)
-        if config.with_name("meta.json").exists():  # from nanoGPT: docs/ecosystem.md
+        if config.with_name("meta.json").exists():  # nanoGPT's data: docs/ecosystem.md
             return read_meta(config.parent, "name another folder")[1].spec
         return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
 
@@ -166,16 +166,16 @@ def pretrained(name: str) -> Pretrained:
 
 
 def file_of(name: str, part: str) -> Path:
-    """Return the file ``part`` of the folder or model on the hub that ``init_from`` names, downloaded if need
-    be. Raises ConfigError if it is missing."""
+    """Return the file ``part`` of the folder or hub model that ``init_from`` names, downloaded if necessary.
+    Raises ConfigError if the file is missing."""
     folder = Path(name)
     if name in HUB and not folder.is_dir():
         return hub.from_hub(name, part)
     if folder.is_file():
-        advice = f"init_from: {name}: is a file; name its folder"
+        advice = f"init_from: {name}: is a file; name the folder that has it"
         raise ConfigError(conversion_advice(folder) if folder.suffix in SUFFIXES else advice)
     if not folder.is_dir():
-        raise ConfigError(f"init_from: {name}: no such folder; name one, or one of {', '.join(HUB)}")
+        raise ConfigError(f"init_from: {name}: no such folder; name a folder or one of {', '.join(HUB)}")
     if (folder / part).is_file():
         return folder / part
     if pickle := first_pickle(folder):

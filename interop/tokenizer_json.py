@@ -1,8 +1,8 @@
 """Convert our tokenizers to Hugging Face's ``tokenizer.json`` and back. Both are plain data, so no package of
 Hugging Face is needed.
 
-Hugging Face stores byte pair encoding as a list of merges in order; we, as tiktoken, store the tokens in the
-order of the merges. Hugging Face spells bytes as printable characters: ALPHABET in data/gpt2_vocab.py.
+Hugging Face stores byte pair encoding as a list of merges in order; we, like tiktoken, store the tokens in
+the order of the merges. Hugging Face spells bytes as printable characters: ALPHABET in data/gpt2_vocab.py.
 """
 
 import base64
@@ -19,8 +19,8 @@ from data.gpt2_vocab import ALPHABET
 from system.errors import DataError
 from system.files import small_text
 
-LARGEST = 2**24  # bytes of a tokenizer.json; that of GPT-2 has 1.4 million
-MOST_WORK = 10**8  # Σ length² over tokens: some seconds of finding merges; 3 million for GPT-2
+LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
+MOST_WORK = 10**8  # Σ length² over tokens, which takes find_merges a few seconds; GPT-2's is 3 million
 BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 # Options of Hugging Face's byte pair encoding that ours lacks.
@@ -38,7 +38,7 @@ def split(expression: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
 
 
-CUTS = {
+PRE_TOKENIZERS = {
     "gpt2": BYTE_LEVEL | {"use_regex": True},
     "gpt4": {"type": "Sequence", "pretokenizers": [split(GPT4), BYTE_LEVEL | {"use_regex": False}]},
 }
@@ -59,17 +59,17 @@ def to_tokenizer_json(spec: dict[str, Any]) -> dict[str, Any]:
             "pre_tokenizer": split(r"[\s\S]"),
             "post_processor": None,
             "decoder": {"type": "Fuse"},
-            # <unk> is not in the vocabulary: an unknown character is an error, as in ours
+            # <unk> is not in the vocabulary: an unknown character is an error, as here
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
         }
     tokens = [base64.b64decode(word) for word in spec["tokens"].split(" ")]
     merges = [f"{spell(a)} {spell(b)}" for a, b in find_merges(tokens)]
     vocab = {spell(token): i for i, token in enumerate(tokens)}
     special = {name: len(tokens) + i for i, name in enumerate(spec["special"])}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return common | {
-        "added_tokens": [{"id": i, "content": name} | plain for name, i in special.items()],
-        "pre_tokenizer": copy.deepcopy(CUTS[spec["pattern"]]),
+        "added_tokens": [{"id": i, "content": name} | flags for name, i in special.items()],
+        "pre_tokenizer": copy.deepcopy(PRE_TOKENIZERS[spec["pattern"]]),
         "post_processor": BYTE_LEVEL | {"trim_offsets": False, "use_regex": True},
         "decoder": BYTE_LEVEL | {"use_regex": True},
         "model": dict.fromkeys(OPTIONS) | {"type": "BPE", "vocab": vocab | special, "merges": merges},
@@ -78,7 +78,7 @@ def to_tokenizer_json(spec: dict[str, Any]) -> dict[str, Any]:
 
 def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield, for each token of several bytes, the two tokens that are merged into it: the result of all
-    earlier merges on its bytes. Raises DataError if that is not two tokens, or finding them takes too
+    earlier merges on its bytes. Raises DataError if there are not two, or finding them takes too
     long."""
     if sum(len(token) ** 2 for token in tokens) > MOST_WORK:
         raise DataError("the tokenizer's tokens are too long for a tokenizer.json")
@@ -87,11 +87,11 @@ def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         parts = [bytes([byte]) for byte in token]
         while len(parts) > 2:
             ranks = [rank_of.get(a + b, rank) for a, b in pairwise(parts)]
-            first = min(ranks)
-            if first >= rank:
+            lowest = min(ranks)
+            if lowest >= rank:
                 break
-            at = ranks.index(first)
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+            i = ranks.index(lowest)
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
         if len(token) > 1:
             if len(parts) != 2:
                 raise DataError(f"token {token!r} is not the merge of two others, as tokenizer.json needs")
@@ -110,14 +110,14 @@ def read(file: Path) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     raise DataError(
-        f"{file}: damaged, or neither a byte pair encoding like GPT-2's nor characters; use another model"
+        f"{file}: is damaged, or neither a byte pair encoding like GPT-2's nor characters; use another model"
     )
 
 
 def candidates(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the specs that may be equivalent to a tokenizer.json: they have its tokens."""
+    """Yield the specs that may be equivalent to a tokenizer.json, as they have the same tokens."""
     special = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
-    if not all(map(SPECIAL.fullmatch, special)):  # Hugging Face would find it in an ordinary text
+    if not all(map(SPECIAL.fullmatch, special)):  # Hugging Face would find this in ordinary text
         return
     vocab = {word: i for word, i in content["model"]["vocab"].items() if word not in special}
     words = sorted(vocab, key=vocab.__getitem__)
@@ -125,7 +125,7 @@ def candidates(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"kind": "char", "chars": "".join(words)}
         return
     tokens = " ".join(base64.b64encode(bytes(BYTE_OF[c] for c in word)).decode() for word in words)
-    for pattern in CUTS:
+    for pattern in PRE_TOKENIZERS:
         names = sorted(special, key=special.__getitem__)
         yield {"kind": "bpe", "pattern": pattern, "tokens": tokens, "special": names}
 
@@ -136,8 +136,9 @@ def essence(content: dict[str, Any]) -> tuple[Any, ...]:
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", ())]
     special = {token["content"]: token["id"] for token in content["added_tokens"]}
     options = [model.get(key) or None for key in OPTIONS]
-    cut = {"use_regex": True} | content["pre_tokenizer"]
-    cut.pop("trim_offsets", None)  # trim_offsets changes offsets only
+    pre_tokenizer = {"use_regex": True} | content["pre_tokenizer"]
+    pre_tokenizer.pop("trim_offsets", None)  # trim_offsets changes offsets only
     kind = model.get("type", "BPE")  # missing in old files
-    after = (content.get("post_processor") or {}).get("type", "ByteLevel")  # others add tokens
-    return kind, model["vocab"] | special, merges, special, options, cut, content["normalizer"], after
+    post = (content.get("post_processor") or {}).get("type", "ByteLevel")  # other types add tokens
+    vocab, normalizer = model["vocab"] | special, content["normalizer"]
+    return kind, vocab, merges, special, options, pre_tokenizer, normalizer, post

@@ -65,7 +65,7 @@ def saved_steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint in the folder, ascending; files of other names are ignored."""
     matches = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
     steps = sorted(int(match[1]) for match in matches if match)
-    return [step for step in steps if path_of(folder, step).is_file()]  # not folders, nor more leading zeros
+    return [step for step in steps if path_of(folder, step).is_file()]  # no folders or extra leading zeros
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
@@ -93,9 +93,9 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
     try:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, temporary, metadata={"normgpt": text, "sha256": BLANK})
-        at, _, computed = digest(temporary)
+        offset, _, computed = digest(temporary)
         with temporary.open("r+b") as file:
-            file.seek(at)
+            file.seek(offset)
             file.write(computed.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -104,10 +104,10 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
         os_compat.sync_folder(folder)
     except (OSError, SafetensorError, ValueError) as error:
         temporary.unlink(missing_ok=True)
-        needed, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(folder).free
+        size, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(folder).free
         raise CheckpointError(
-            f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
-            "make room or name another runs_dir"
+            f"{path}: cannot be written ({error}; {size:,} bytes are needed, {free:,} are free); "
+            "make room or choose another runs_dir"
         ) from None
 
 
@@ -124,9 +124,9 @@ def load(path: Path) -> Checkpoint:
     size, memory = path.stat().st_size, psutil.virtual_memory().total
     if size > memory:
         raise CheckpointError(
-            f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use another one"
+            f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use a smaller checkpoint"
         )
-    damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another one")
+    damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another file")
     try:
         _, stored, computed = digest(path)
         if stored != computed:
@@ -171,7 +171,7 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
         if not unusable:
             return None
         path, why = next(iter(unusable.items()))
-        raise CheckpointError(f"{path}: {why}, and no older one is usable; fresh=true starts the run over")
+        raise CheckpointError(f"{path}: {why}, and no older file is usable; fresh=true starts the run over")
     for path in unusable:
         names = (path.with_name(f"{path.name}.unusable{n}") for n in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))
@@ -186,11 +186,11 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
 
 def digest(path: Path) -> tuple[int, str, str]:
     """Return the offset of the 64 digits of the SHA-256 in a checkpoint, these digits, and the SHA-256
-    computed with zeros in their place. Raises ValueError if there are none."""
+    computed with zeros in their place. Raises ValueError if the file has no such digits."""
     with path.open("rb") as file:
         header = file.read(header_length(path))
         match = re.search(rb'"sha256":"([0-9a-f]{64})"', header)
         if match is None:
             raise ValueError("no SHA-256 in the header")
-        begun = hashlib.sha256(header[: match.start(1)] + BLANK.encode() + header[match.end(1) :])
-        return match.start(1), match[1].decode(), hashlib.file_digest(file, lambda: begun).hexdigest()
+        sha256 = hashlib.sha256(header[: match.start(1)] + BLANK.encode() + header[match.end(1) :])
+        return match.start(1), match[1].decode(), hashlib.file_digest(file, lambda: sha256).hexdigest()

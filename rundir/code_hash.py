@@ -18,8 +18,8 @@ def source(target: str) -> str:
     """Return the code of ``package.module.Class`` and of everything it uses, without comments and docstrings.
     The result is cached: code that is edited later is not imported either.
 
-    Followed are the names of the same file, imports from the same package, and imports from files outside of
-    installed packages. A class of torch gives "": environment.json records torch's version.
+    Names are followed in the same file, in the same package, and in files outside of installed packages. A
+    class of torch gives "", as environment.json records torch's version.
     """
     module, _, name = target.rpartition(".")
     definitions: dict[tuple[str, str], str] = {}

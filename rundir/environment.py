@@ -1,4 +1,4 @@
-"""The environment of a run, which is recorded in the run's folder and is not part of the run's identity."""
+"""Record the environment of a run in the run's folder; it is not part of the run's identity."""
 
 import hashlib
 import importlib.metadata
@@ -46,7 +46,7 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
 
 @cache
 def code() -> dict[str, str]:
-    """Return the first digits of the SHA-256 of each file that takes part in a run, read once a process."""
+    """Return the first digits of the SHA-256 of each file that takes part in a run, read once per process."""
     files = [ROOT / "train.py", *(file for part in PARTS for file in sorted((ROOT / part).rglob("*.py")))]
     return {str(file.relative_to(ROOT)): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}
 
@@ -65,8 +65,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def changed_code(before: dict[str, Any]) -> str:
-    """Return the files of the project that have changed since the environment ``before``: the first names,
-    and how many more there are; "" for none."""
+    """Return the files of the project that have changed since the environment ``before``: the first few names
+    and the number of other files; "" if no file has changed."""
     now = code()
     old = before.get("code", now)
     names = sorted(name for name in old.keys() | now.keys() if old.get(name) != now.get(name))
@@ -75,7 +75,7 @@ def changed_code(before: dict[str, Any]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return what can be known without torch of how ``auto`` is resolved on this machine."""
+    """Return what determines how ``auto`` is resolved on this machine, as far as known without torch."""
     return {
         "host": platform.node(),
         "torch": importlib.metadata.version("torch"),

@@ -1,7 +1,7 @@
 """A run's folder.
 
     runs/<norm>-<placement>-s<seed>-<hash>/
-        config.yaml         the resolved config, plain
+        config.yaml         the resolved config
         metrics.jsonl       one line for each log step
         status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
         certificate.json    whether the model is causal at step 0: diagnostics/causality.py
@@ -75,7 +75,7 @@ def leaks(folder: Path) -> bool:
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:
     why = error.strerror or error
-    return ConfigError(f"runs_dir: {folder}: {why}; name a folder that can be written")
+    return ConfigError(f"runs_dir: {folder}: {why}; choose a folder that can be written")
 
 
 class Diverged(Exception):  # noqa: N818 it is a result
@@ -91,8 +91,8 @@ class AlreadyEndedError(Exception):
 
 
 class Run:
-    """A run's folder. Only this process may write it from ``claim`` to the end of ``with``; ``with`` claims a
-    folder that exists at once, so that a second process is refused before it builds a model.
+    """A run's folder. From ``claim`` to the end of ``with`` only this process may write it; ``with`` claims
+    an existing folder at once, so that a second process is refused before it builds a model.
 
     Args:
         writes: False on all ranks but rank 0: they only read the folder.
@@ -111,7 +111,7 @@ class Run:
             "reason": "before its first step",
             "best": None,
         }
-        self.held: BaseFileLock | None = None
+        self.lock: BaseFileLock | None = None
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
@@ -119,22 +119,22 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.held:
-            self.held.release()
+        if self.lock:
+            self.lock.release()
 
     def claim(self) -> None:
         """Create the folder and lock it until this process ends. Raises ConfigError if another process has
         locked it, or if it cannot be written."""
-        if self.held or not self.writes:
+        if self.lock or not self.writes:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             if self.checkpoints.is_symlink():
-                raise ConfigError(f"{self.checkpoints}: a link, which leads elsewhere; name another runs_dir")
-            self.held = hold(self.folder / ".lock")
+                raise ConfigError(f"{self.checkpoints}: is a symbolic link to another folder; remove it")
+            self.lock = hold(self.folder / ".lock")
         except BlockingIOError as holder:
             raise ConfigError(
-                f"{self.folder}: {holder} is training this run; wait for it or end it"
+                f"{self.folder}: {holder} is training this run; wait for that process or end it"
             ) from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
@@ -151,7 +151,7 @@ class Run:
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
-        self.status |= {"step": step, "saved": step or None, "best": best}  # every rank saves
+        self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks: all save
         if not self.writes:
             return
         try:
@@ -166,10 +166,8 @@ class Run:
             raise unwritable(self.folder, error) from None
 
     def remove_leftovers(self, keep_checkpoints: bool) -> None:
-        """Remove temporary files of killed processes, and, unless kept, the checkpoints of an earlier
-        start."""
-        of_normgpt, of_safetensors = self.folder.rglob(".*.tmp"), self.checkpoints.glob(".tmp*")
-        for file in (*of_normgpt, *of_safetensors):
+        """Remove temporary files of killed processes, and, unless ``keep_checkpoints``, all checkpoints."""
+        for file in (*self.folder.rglob(".*.tmp"), *self.checkpoints.glob(".tmp*")):  # ours, safetensors'
             file.unlink()
         if not keep_checkpoints:
             shutil.rmtree(self.checkpoints)
@@ -208,7 +206,7 @@ class Run:
             self.write_status(state="interrupted", reason="taken back by the cluster")
             raise
         except BaseException as error:
-            with suppress(OSError):  # a full disk is one error to report, not two
+            with suppress(OSError):  # a full disk must not hide the first error
                 self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
             raise
         else:

@@ -1,4 +1,4 @@
-"""The name of a run, which ends in a hash of everything that changes the result."""
+"""Name a run: its name ends in a hash of everything that changes the result."""
 
 import hashlib
 import json

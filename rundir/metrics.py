@@ -1,4 +1,4 @@
-"""metrics.jsonl: the log of a run, from which wandb, plots and comparisons are made."""
+"""Write and read metrics.jsonl, the log of a run, from which wandb, plots and comparisons are made."""
 
 import json
 import math
@@ -13,8 +13,7 @@ from system.files import jsonable, lines, name_in_errors, write_atomically
 
 
 class Metrics:
-    """metrics.jsonl, open inside ``with``: one JSON object a line, flushed so that a killed process loses
-    none."""
+    """metrics.jsonl, open inside ``with``: one JSON object per line, flushed so that a kill loses no row."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -39,8 +38,8 @@ class Metrics:
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the rows of metrics.jsonl from ``step`` on, where a run resumes and will log them again. Returns
-    the other rows."""
+    """Remove the rows of metrics.jsonl from ``step`` on: a run that resumes there will log them again.
+    Returns the other rows."""
     rows = []
     try:
         for line in lines(file) if file.exists() else ():

@@ -23,7 +23,7 @@ FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_
 
 
 class ProgressLine:
-    """A live line on a terminal; plain lines elsewhere, more rarely the longer the run takes."""
+    """A live line on a terminal; plain lines elsewhere, ever less often the longer the run takes."""
 
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
@@ -53,7 +53,7 @@ class ProgressLine:
             self.bar.stop()
 
     def update(self, step: int, row: dict[str, Any]) -> None:
-        """Show the latest value of each metric; ``row`` may lack some."""
+        """Show the latest value of each metric; ``row`` may lack some metrics."""
         self.latest |= row
         formats = {key: format_ for key, format_ in FORMATS.items() if key in self.latest}
         text = "  ".join(format_.format(self.latest[key]) for key, format_ in formats.items())

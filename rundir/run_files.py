@@ -87,7 +87,7 @@ def check_status(status: Status) -> Status:
 def check_certificate(certificate: Certificate) -> Certificate:
     clean = certificate["causal"] and certificate["independent_rows"]
     if not (clean or certificate["reason"] or {"train", "eval"} <= certificate.keys()):
-        raise ValueError("neither the leaks nor the reason for their absence are given")
+        raise ValueError("gives neither the measured leaks nor why they were not measured")
     return certificate
 
 
@@ -107,7 +107,7 @@ ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 
 # Keys of train.* that only watch the run: they change neither its result nor its identity.
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
-DECISIVE = ("val/loss", "val/full_loss")  # a run with a non-finite value of these has diverged
+DECISIVE = ("val/loss", "val/full_loss")  # a run in which one of these is non-finite has diverged
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 
 POLL = 0.5  # seconds between looks at metrics.jsonl
 UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
-FLUSH = 2.0  # seconds between wandb's writes: as much is lost if wandb is killed
+FLUSH = 2.0  # seconds between wandb's writes; if wandb is killed, this much is lost
 SETTINGS = {
     "silent": True,
     "console": "off",  # this process prints nothing worth keeping
@@ -39,8 +39,8 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Read the job and copy until the run has ended."""
-    sys.stdout = os.fdopen(os.dup(1), "w")  # wandb's processes do not inherit it, so it closes with this one
+    """Read the job from stdin, and copy rows until the run has ended."""
+    sys.stdout = os.fdopen(os.dup(1), "w")  # not inherited by wandb's processes: it closes with this one
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
     for number in job["signals"]:
@@ -61,7 +61,7 @@ def status_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def final_checkpoint(job: dict[str, Any]) -> Path | None:
-    """Return the checkpoint to upload: the last one of a finished run, if the user wants that."""
+    """Return the checkpoint to upload: the last one of a finished run, or None if it is not wanted."""
     return Path(job["checkpoint"]) if job["checkpoint"] and status_of(job)["state"] == "finished" else None
 
 
@@ -73,7 +73,7 @@ def finish_seconds(job: dict[str, Any]) -> int:
 
 
 def wait_for_end(job: dict[str, Any], ended: threading.Event) -> None:
-    """Set ``ended`` when the run has ended, and end this process if wandb then takes too long."""
+    """Set ``ended`` when the run has ended; then end this process if wandb takes too long."""
     sys.stdin.read()
     ended.set()
     time.sleep(seconds := finish_seconds(job))
@@ -95,13 +95,13 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
     run.define_metric("val/*", step_metric="tokens")
     with Path(job["folder"], "metrics.jsonl").open("rb") as file:
         file.seek(job["offset"])
-        marked, mark = time.monotonic(), job["offset"]
+        mark_time, mark = time.monotonic(), job["offset"]
         last_pass = False
         while not last_pass:
             last_pass = ended.wait(POLL)  # rows written before the end are copied below
-            if time.monotonic() - marked > 2 * FLUSH:  # wandb has flushed what was copied before the mark
+            if time.monotonic() - mark_time > 2 * FLUSH:  # wandb has flushed what was copied before the mark
                 remember(job, mark)
-                marked, mark = time.monotonic(), file.tell()
+                mark_time, mark = time.monotonic(), file.tell()
             unread = file.read()
             complete = unread[: unread.rfind(b"\n") + 1]  # the last line may be incomplete
             file.seek(len(complete) - len(unread), os.SEEK_CUR)
@@ -124,10 +124,10 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
     import wandb
 
     try:
-        name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # allowed; ends in the hash
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # keeps the hash at the end
         artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb makes
-        # copies in ~/.local/share/wandb, where an offline run's stays for good, and in ~/.cache/wandb.
+        # copies in ~/.local/share/wandb (where that of an offline run stays for good) and in ~/.cache/wandb.
         artifact.add_file(str(file), policy="immutable", skip_cache=True)
         logged = run.log_artifact(artifact, aliases=["final"])
         if not run.offline:
@@ -137,10 +137,10 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
 
 
 def remember(job: dict[str, Any], copied: int) -> None:
-    """Record how many bytes of metrics.jsonl wandb has: a resumed run is copied from there on."""
+    """Record how many bytes of metrics.jsonl wandb has; a resumed run is copied from this offset on."""
     file = Path(job["folder"]) / "wandb.json"
     known = json.loads(file.read_text(encoding="utf-8"))
-    if known["id"] == job["init"]["id"]:  # meanwhile the run may have been killed and started over
+    if known["id"] == job["init"]["id"]:  # else the run was killed and started over meanwhile
         temporary = file.with_name(".wandb.json.tmp")
         temporary.write_text(json.dumps(known | {"copied": copied}), encoding="utf-8")
         temporary.replace(file)
@@ -152,14 +152,14 @@ def begin(job: dict[str, Any]) -> Any:
     import wandb
 
     wanted = SETTINGS | {"init_timeout": job["connect_seconds"], "x_stats_pid": job["pid"]}
-    known = wandb.Settings.model_fields  # settings with x_ differ between versions of wandb
-    settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in known})
+    fields = wandb.Settings.model_fields  # settings with x_ differ between versions of wandb
+    settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in fields})
     configured = wandb.setup(settings).settings.mode  # set by the commands wandb offline, wandb disabled
     if job["mode"] == "auto" and configured == "disabled":
         say("disabled by its own settings")
         return None
-    attempts = f"wandb/run-*-{job['init']['id']}"  # each online start makes a folder
-    before, why_offline = set(Path(job["init"]["dir"]).glob(attempts)), ""
+    pattern = f"wandb/run-*-{job['init']['id']}"  # of folders: each online start makes one
+    before, why_offline = set(Path(job["init"]["dir"]).glob(pattern)), ""
     if job["mode"] != "offline":
         try:
             if wandb.login(prompt=False, verify=False):
@@ -172,7 +172,7 @@ def begin(job: dict[str, Any]) -> Any:
         except Exception as error:
             why_offline = f" (no connection: {type(error).__name__}: {error})"
             wandb.teardown()
-            for attempt in set(Path(job["init"]["dir"]).glob(attempts)) - before:
+            for attempt in set(Path(job["init"]["dir"]).glob(pattern)) - before:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)

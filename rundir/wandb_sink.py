@@ -1,5 +1,5 @@
-"""Start rundir/wandb_process.py, which copies metrics.jsonl to wandb; print its lines and wait for its
-end."""
+"""Start rundir/wandb_process.py, which copies metrics.jsonl to wandb; print the process's lines and wait for
+its end."""
 
 import importlib.util
 import json
@@ -29,9 +29,9 @@ MODES = ("auto", "online", "offline", "disabled")
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES. ``auto`` means WANDB_MODE, if set; without the package it means disabled. Raises
-    ConfigError if WANDB_MODE is invalid, or another mode needs the package."""
-    configured = mode = str(config.wandb.mode)
+    """Return one of MODES. ``auto`` means WANDB_MODE, if set, and disabled if wandb is not installed. Raises
+    ConfigError if WANDB_MODE is invalid, or if a mode given in the config needs wandb."""
+    config_mode = mode = str(config.wandb.mode)
     if mode == "auto":
         mode = (os.environ.get("WANDB_MODE") or mode).lower()
     mode = {"dryrun": "offline"}.get(mode, mode)  # an old name
@@ -40,11 +40,11 @@ def wandb_mode(config: RunConfig) -> str:
     package = importlib.util.find_spec("wandb")
     if mode == "disabled" or (package and package.origin):  # a folder named wandb has no origin
         return mode
-    if configured != "auto":
+    if config_mode != "auto":
         raise ConfigError(
             f"wandb.mode: {mode} needs wandb; run pip install wandb, or give wandb.mode=disabled"
         )
-    print("wandb: not installed; the run's folder has all that it would show", flush=True)
+    print("wandb: not installed; the run's folder has all that wandb would show", flush=True)
     return "disabled"
 
 
@@ -74,7 +74,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
     relay.start()
     assert child.stdin
     try:
-        with suppress(OSError):  # the child has ended already, which the relay reports
+        with suppress(OSError):  # if the child has already ended, the relay reports it
             child.stdin.write(json.dumps(job) + "\n")
             child.stdin.flush()
         yield
@@ -84,14 +84,14 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         relay.join(2)
         if relay.is_alive():
             seconds = wandb_process.finish_seconds(job)
-            print(f"wandb: waiting for it, {seconds} s at most", flush=True)
+            print(f"wandb: waiting up to {seconds} s for the last rows", flush=True)
             relay.join(seconds)
             child.kill()
             relay.join()
 
 
 def print_lines(child: "subprocess.Popen[str]") -> None:
-    """Print the lines of the process until it ends, and a line if it was killed."""
+    """Print the lines of the child process until it ends, and one more line if it was killed."""
     assert child.stdout
     with suppress(OSError), child.stdout:  # if stdout is closed, the main thread reports it
         for line in child.stdout:

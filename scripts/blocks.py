@@ -120,8 +120,8 @@ def measure_model(
         maps = norm_maps.maps(model, idx)
     progress("testing whether the model is causal")
     certificate = causality.certificate(model, vocab_size)
-    headline = f"{config.chosen()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
-    return Measurements(headline, columns, maps, causality.describe(certificate, config.chosen()))
+    headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
+    return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
 
 def maps_figure(maps: Maps) -> Spec:

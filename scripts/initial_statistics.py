@@ -57,7 +57,7 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
         {block: numbers[f"act.ratio/{block}.mlp.branch"] for block in blocks},
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
     )
-    return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.chosen())
+    return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.label())
 
 
 def main() -> None:

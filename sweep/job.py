@@ -39,10 +39,10 @@ class Job:
         return read_status(self.run).get("step", 0) / max(1, self.config.train.steps)
 
     def outcome(self) -> tuple[str, float, str]:
-        """Return the state (or "failed"), the loss (infinite unless finished), and the reason."""
+        """Return the run's state (or "failed"), its loss (infinite unless finished), and the reason."""
         error = self.error or job_record.read(self.folder).get("error")
         if error or not self.run:
-            return "failed", math.inf, error or "it has no run"
+            return "failed", math.inf, error or "the job has no run"
         status = read_status(self.run)
         state = status.get("state", "not started")
         loss = float(status.get("final") or math.nan) if state == "finished" else math.inf

@@ -28,7 +28,7 @@ class ProgressWatcher:
     Args:
         jobs: all jobs of the sweep. Jobs that cannot run are printed at once; runs that had ended before are
             not printed.
-        todo: the jobs that are launched now.
+        todo: the jobs that are launched in this sweep.
     """
 
     def __init__(self, jobs: Sequence[Job], todo: Sequence[Job]) -> None:
@@ -70,7 +70,7 @@ class ProgressWatcher:
             self.update()
 
     def update(self) -> None:
-        """Print the jobs that have ended since the last call, and from time to time the running jobs."""
+        """Print the jobs that have ended since the last call and, from time to time, the running jobs."""
         digits = len(str(len(self.jobs)))
         for job in [job for job in self.unprinted if job.has_ended()]:
             self.unprinted.remove(job)
@@ -109,7 +109,7 @@ class ProgressWatcher:
 def outcome_line(job: Job) -> str:
     state, loss, reason = job.outcome()
     if state == "finished":
-        return f"{loss:.4f}" + " LEAKS in training" * bool(job.run and leaks(job.run))
+        return f"{loss:.4f} LEAKS in training" if job.run and leaks(job.run) else f"{loss:.4f}"
     return f"{state}: {reason}"
 
 

@@ -4,7 +4,7 @@
     python train.py experiment=norm_ablation
 
 Hydra composes the jobs and launches them, in this process or in several; this process plans, watches and
-summarises the jobs in the same way for every launcher. Finished runs are skipped, unfinished ones resume. A
+summarises the jobs in the same way for every launcher. Finished runs are skipped, unfinished runs resume. A
 job with invalid settings, damaged data or a killed process does not stop the others."""
 
 import os
@@ -42,7 +42,7 @@ class Sweep:
 
     Args:
         compose: composes a config, including Hydra's part, from overrides.
-        launch: Hydra's launcher; takes the overrides of each job and the number of the first.
+        launch: Hydra's launcher; takes the overrides of each job and the number of the first job.
         hydra: Hydra's settings.
     """
 
@@ -56,14 +56,14 @@ class Sweep:
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
-        self.prepared: dict[Any, Prepared] = {}  # by what determines the tokens
+        self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
         """Run the jobs whose runs had not ended before. Return all jobs."""
         jobs = self.plan(all_overrides)
         todo = [job for job in jobs if not job.has_ended()]
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
-        counts = f"{done} done before, " * bool(done) + f"{invalid} cannot run, " * bool(invalid)
+        counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
         print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
         sys.stdout.flush()
         with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
@@ -82,14 +82,14 @@ class Sweep:
         sweep = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
-        if sys.stdout.isatty():  # planning takes some seconds
+        if sys.stdout.isatty():  # planning takes a few seconds
             print(f"checking {len(all_overrides)} jobs and estimating their time", flush=True)
         all_composed = [self.compose(list(overrides)) for overrides in all_overrides]
         if "experiment" in map(app.key_of, set().union(*all_overrides) - shared) and any(
             composed.hydra.sweeper.params for composed in all_composed
         ):
             raise ConfigError(
-                "experiment: a preset that is a sweep cannot be swept over; start each by itself"
+                "experiment: a preset that is a sweep cannot be swept over; start each preset by itself"
             )
         for number, (overrides, composed) in enumerate(zip(all_overrides, all_composed, strict=True)):
             label = " ".join(override for override in overrides if override not in shared)
@@ -100,11 +100,11 @@ class Sweep:
                 job_record.write(job.folder, {"launcher": job_record.this_process(), "state": "waiting"})
             jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
-            print(f"{len(all_overrides)} jobs are {len(jobs)} different runs")
+            print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")
         return list(jobs.values())
 
     def check(self, job: Job, composed: DictConfig) -> None:
-        """Validate a job and set its run; an error is stored in ``job.error``."""
+        """Validate a job and set its run, or store the error in ``job.error``."""
         try:
             job.config = checked(RunConfig, composed_job(composed))
             data = self.data(job.config)
@@ -134,7 +134,7 @@ class Sweep:
         return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
 
     def launch_all(self, todo: list[Job]) -> None:
-        """Launch the jobs, again if the launcher broke, until each has ended."""
+        """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         while todo:

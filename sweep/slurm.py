@@ -1,7 +1,7 @@
 """Run a sweep as jobs of a Slurm cluster: hydra/launcher=slurm.
 
-submitit writes, submits and requeues the jobs. It would wait for their end by sacct, which takes forever if
-the cluster keeps no accounts and a job was killed. So the end of a job is read from its record
+submitit writes, submits and requeues the jobs. But submitit waits for jobs by sacct, which takes forever if
+the cluster keeps no accounting and a job was killed. So the end of a job is read from its record here
 (cli/job_record.py), or from squeue if the job did not record its end.
 """
 
@@ -53,11 +53,11 @@ class Job:
         except signals.Interrupted as end:
             # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted job
             # is RUNNING for a grace time, and would count as failed if it ended within that time.
-            number = os.environ["SLURM_JOB_ID"]
-            command = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
+            job_id = os.environ["SLURM_JOB_ID"]
+            command = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"]
             state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
             if end.number == signal.SIGTERM and state == "RUNNING\n":
-                subprocess.run(["scontrol", "requeue", number], check=False)
+                subprocess.run(["scontrol", "requeue", job_id], check=False)
             raise
 
     def checkpoint(self, *arguments: Any) -> Any:
@@ -70,12 +70,11 @@ def run_jobs(
     arguments: Sequence[tuple[Any, ...]],
     folders: Sequence[Path],
 ) -> None:
-    """Run ``call(*arguments)`` in a job for each folder of a record, and wait for the end of all. Jobs that
-    an earlier process submitted and that are still in the queue are not submitted again. An interrupt cancels
-    all.
+    """Run ``call(*arguments)`` in a job for each folder of a record, and wait until all jobs end. Jobs of an
+    earlier process that are still in the queue are not submitted again. An interrupt cancels all jobs.
 
     Args:
-        settings: those of hydra.launcher.
+        settings: the settings of hydra.launcher.
 
     Raises:
         ConfigError: Slurm refuses the settings.
@@ -87,7 +86,7 @@ def run_jobs(
             by_job = {job_record.read(folder, "slurm.json").get("job", ""): folder for folder in folders}
             jobs = {job: folder for job, folder in by_job.items() if not has_ended(queue, job)}
             if jobs:
-                print(f"{len(jobs)} of them are already in Slurm's queue", flush=True)
+                print(f"{len(jobs)} of the jobs are already in Slurm's queue", flush=True)
             new = [pair for pair in zip(arguments, folders, strict=True) if pair[1] not in jobs.values()]
             if new:
                 jobs |= submit(call, settings, new)
@@ -104,8 +103,8 @@ def submit(
     executor = submitit.AutoExecutor(
         settings["submitit_folder"], "slurm", slurm_max_num_timeout=settings["max_num_timeout"]
     )
-    others = {k: v for k, v in settings.items() if k not in ("submitit_folder", "max_num_timeout")}
-    executor.update_parameters(**{f"slurm_{key}": value for key, value in others.items()})
+    options = {k: v for k, v in settings.items() if k not in ("submitit_folder", "max_num_timeout")}
+    executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items()})
     try:
         with redirect_stderr(io.StringIO()):  # submitit prints the error as well
             submitted = executor.map_array(
@@ -121,7 +120,7 @@ def submit(
 
 
 def wait(jobs: Mapping[str, Path], folder: Path) -> None:
-    """Wait until each record says that the job has ended; write it for jobs that Slurm ended or lost."""
+    """Wait until each record says that the job has ended; write so for jobs that Slurm ended or lost."""
     left, gone, last_squeue = dict(jobs), set[str](), time.monotonic()
     while left := unfinished(left):
         time.sleep(RECORD_INTERVAL)
@@ -131,7 +130,7 @@ def wait(jobs: Mapping[str, Path], folder: Path) -> None:
         with suppress(ConfigError):  # Slurm may not answer for a while
             queue = states()
             ended = {job for job in left if has_ended(queue, job)}
-            for job in ended & gone:  # seen twice: on a shared disk its last write may arrive late
+            for job in ended & gone:  # gone twice: on a shared disk, a job's last write may arrive late
                 output = JobPaths(folder, job).stderr
                 error = f"its Slurm job {job} has ended: {queue.get(job, 'GONE')}; see {output}"
                 job_record.write(left[job], job_record.read(left[job]) | {"state": "ended", "error": error})
@@ -143,10 +142,10 @@ def unfinished(jobs: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def cancel(jobs: Mapping[str, Path]) -> None:
-    """Cancel the waiting jobs and the running jobs, and wait until these have saved."""
+    """Cancel the waiting jobs and the running jobs, and wait until the running jobs have saved."""
     if not (left := unfinished(jobs)):
         return
-    print(f"cancelling {len(left)} jobs of Slurm", file=sys.stderr, flush=True)
+    print(f"cancelling jobs in Slurm: {len(left)}", file=sys.stderr, flush=True)
     subprocess.run(["scancel", "--quiet", *left], check=False)
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -158,7 +157,7 @@ def cancel(jobs: Mapping[str, Path]) -> None:
 
 
 def states() -> dict[str, str]:
-    """Return the state of each job of this user that is in Slurm's queue or was there in the last minutes.
+    """Return the state of each job of this user that is in Slurm's queue or was there minutes ago.
 
     Raises:
         ConfigError: Slurm does not answer.

@@ -1,5 +1,5 @@
-"""Run a sweep in one stage or in two: the first tunes the value of one key, the second runs each combination
-of the other values at its best value of that key.
+"""Run a sweep in one stage or in two: the first tunes the value of one key, and the second runs each
+combination of the other values at its best value of that key.
 
 The second stage uses other seeds, so that the runs that are compared had no part in the choice.
 """
@@ -26,8 +26,8 @@ def run_stages(
     tune: str | None,
     final: list[Override],
 ) -> None:
-    """Run every combination of the values of a preset and a command line, for each of ``arms``: lists of
-    overrides that belong together. If ``tune`` names a key, run a second stage: ``final`` for each
+    """Run every combination of the values of a preset and a command line, for each of ``arms``, each a list
+    of overrides that belong together. If ``tune`` names a key, run a second stage: ``final`` for each
     combination of the other values, at the value of ``tune`` with the lowest mean loss in the first stage.
     The command line overrides the preset and ``final``, but its seeds are for the first stage only.
 
@@ -37,18 +37,18 @@ def run_stages(
     """
     if launch.world_size() > 1:
         raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
-    values, given = app.alternatives([*preset, *command_line]), app.alternatives(command_line)
-    second = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in given}
+    values, typed_keys = app.alternatives([*preset, *command_line]), app.alternatives(command_line).keys()
+    second_values = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in typed_keys}
     if tune and tune not in values:
         raise ConfigError(f"hydra.sweeper.tune: {tune} has no values to choose from; give {tune}=…,…")
-    if tune and (shared := {*values.get("seed", ["seed=0"])} & {*second.get("seed", [])}):
-        words = f"{', '.join(sorted(shared))} is also a seed of the second stage, which is compared"
-        raise ConfigError(f"seed: {words}; tune on other seeds")
+    if tune and (shared := {*values.get("seed", ["seed=0"])} & {*second_values.get("seed", [])}):
+        why = f"{', '.join(sorted(shared))} is also a seed of the second stage, whose runs are compared"
+        raise ConfigError(f"seed: {why}; tune on other seeds")
     combinations = list(product(*values.values()))
     jobs = sweep.run([(*combination, *arm) for arm in arms or [[]] for combination in combinations])
     if tune and all(job.outcome()[0] in RESULTS for job in jobs):
-        print(f"\neach at its own best {tune}, on other seeds:")
-        jobs += sweep.run(second_stage_overrides(jobs, tune, second))
+        print(f"\neach combination at its own best {tune}, on other seeds:")
+        jobs += sweep.run(second_stage_overrides(jobs, tune, second_values))
     elif tune:
         print(f"\n{tune} is chosen once all its runs have finished; rerun the same command to resume")
     if summary(jobs):
@@ -60,21 +60,23 @@ def second_stage_overrides(jobs: list[Job], tune: str, final: dict[str, list[str
     ``tune``."""
     losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for job in jobs:
-        others = tuple(o for o in job.overrides if app.key_of(o) not in (tune, *final))
+        combination = tuple(o for o in job.overrides if app.key_of(o) not in (tune, *final))
         value = next(o for o in job.overrides if app.key_of(o) == tune)
-        losses.setdefault(others, {}).setdefault(value, []).append(job.outcome()[1])
+        losses.setdefault(combination, {}).setdefault(value, []).append(job.outcome()[1])
     second_stage = []
-    for others, by_value in losses.items():
+    for combination, by_value in losses.items():
         means = {value: statistics.fmean(seed_losses) for value, seed_losses in by_value.items()}
         best = min(means, key=lambda value: means[value])
-        name = " ".join(o for o in others if app.key_of(o) in ("norm", "placement")) or " ".join(others)
+        norms = [override for override in combination if app.key_of(override) in ("norm", "placement")]
+        name = " ".join(norms or combination)
         if math.isinf(means[best]):
-            print(f"  {name}: finished at no value; left out")
+            print(f"  {name}: no run finished at any value; left out")
             continue
         values = sorted(by_value, key=lambda override: sort_key(override.partition("=")[2]))
-        edge = len(values) > 1 and best in (values[0], values[-1])
-        print(f"  {name}: {best}" + ", at the edge of the values tried: the best may lie beyond" * edge)
-        second_stage += [(*others, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
+        edge = (values[0], values[-1]) if len(values) > 1 else ()
+        note = ", at the edge of the values tried: the best may lie beyond" if best in edge else ""
+        print(f"  {name}: {best}{note}")
+        second_stage += [(*combination, best, *more, f"tuned=[{tune}]") for more in product(*final.values())]
     return second_stage
 
 

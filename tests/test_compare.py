@@ -66,7 +66,7 @@ REFUSALS = [
     (["nowhere"], "nowhere: no such folder; train some runs"),
     (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; available: norm=layernorm, none"),
     (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
-    (["empty"], "empty: no run in it has ended; empty: not a run: it has no metrics.jsonl"),
+    (["empty"], "empty: no run here has ended; empty: not a run: it has no metrics.jsonl"),
     (["runs", "--where", "norm"], "--where: 'norm' has no value"),
     (["runs", "--baseline", "foo.bar=3"], "--baseline: no group has foo.bar=3; the groups differ in norm"),
     (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),

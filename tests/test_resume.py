@@ -190,7 +190,7 @@ def test_if_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, monke
     for i, path in enumerate(paths):
         path.write_bytes(DAMAGES[damage](saved[i], saved[i - 1]))
     before = contents(folder)
-    with pytest.raises(errors.CheckpointError, match=f"{newest.name}: .*no older one is usable; fresh=true"):
+    with pytest.raises(errors.CheckpointError, match=f"{newest.name}: .*no older file is usable; fresh=true"):
         train_or_resume(config)
     assert contents(folder) == before
     fresh = final_tensors(train_anew(config))

@@ -161,7 +161,7 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
     giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
     meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
     file = checkpoint_file.save(trained, meta, loaded.tensors, None)
-    check_refused(command("sample.py", f"checkpoint={file}"), "its config is of a model of")
+    check_refused(command("sample.py", f"checkpoint={file}"), "its config describes a model of")
 
 
 @pytest.mark.slow

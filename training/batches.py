@@ -1,4 +1,4 @@
-"""The batches of a run: of its training steps, and of its evaluations. Each rank draws its share of them."""
+"""Draw the batches of a run's training steps and of its evaluations. Each rank draws its share of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class MicroBatch:
 
 
 class Batches:
-    """Batches as pure functions of the seed and the step, whatever was drawn before.
+    """Draws batches as pure functions of the seed and the step, whatever was drawn before.
 
     Attributes:
         micro_rows: rows of a micro-batch, all ranks together.
@@ -43,9 +43,9 @@ class Batches:
         self.tokens, self.compute, self.ranks = tokens, compute, ranks
         self.seed, self.train, self.block_size = config.seed, config.train, config.model.block_size
         self.micro_rows = config.train.batch_size // config.train.grad_accum
-        fitting = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
+        max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         self.val_targets = len(tokens.val) - 1
-        self.evaluation_rows = min(fitting, 8 * self.micro_rows // ranks.count)
+        self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """Yield the batch of a step in ``grad_accum`` micro-batches."""
@@ -54,8 +54,8 @@ class Batches:
         for micro in range(count):
             share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
             batch = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
-            place = micro * self.ranks.count + self.ranks.rank
-            dropout_seed = seed_for(self.seed, "dropout", step, place)
+            stream = micro * self.ranks.count + self.ranks.rank
+            dropout_seed = seed_for(self.seed, "dropout", step, stream)
             x, y = map(self.compute.tensor, batch)
             yield MicroBatch(x, y, dropout_seed, is_last=micro == count - 1)
 
@@ -64,14 +64,14 @@ class Batches:
         return next(self.micro_batches(step))
 
     def fixed_windows(self, rows: int | None = None) -> Iterator[Batch]:
-        """Yield the windows of the validation split that every evaluation is on, ``rows`` at once."""
+        """Yield the windows of the validation split that every evaluation uses, ``rows`` at a time."""
         rows = rows or self.evaluation_rows
         return windows.fixed_windows(self.tokens.val, self.block_size, self.train.eval_windows, rows)
 
     def micro_windows(self) -> Iterator[Batch]:
-        """Yield those windows that fill micro-batches of all ranks; there may be too few for one."""
+        """Yield the fixed windows in full micro-batches of all ranks; none if they do not fill one."""
         return (batch for batch in self.fixed_windows(self.micro_rows) if len(batch[0]) == self.micro_rows)
 
     def whole_split(self) -> Iterator[Batch]:
-        """Yield all of the validation split, ``val_targets`` target tokens."""
+        """Yield the whole validation split, which has ``val_targets`` target tokens."""
         return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)

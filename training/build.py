@@ -1,4 +1,4 @@
-"""Build the model of a config: a norm or placement is ``_target_``, a class, and its options.
+"""Build the model of a config, which gives a norm or placement as a class, ``_target_``, and its options.
 
 ``hydra.utils.instantiate`` is not used: it takes 7.6 ms a call, and a checkpoint must not choose what to run.
 """
@@ -30,13 +30,13 @@ from system.validate import expectation, invalid_value
 from training.state import initialise_from
 
 FINITE = ConfigDict(allow_inf_nan=False)
-# Limits of arguments of these names, whatever class has them.
+# The range of the arguments of each name, whatever class has them.
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
-PLACE = ("device", "dtype")  # arguments that no config gives: they are the run's
+PLACE = ("device", "dtype")  # arguments that the run sets, not a config
 # What a checkpoint may name without being trusted: classes of our packages, and torch's norms.
-OURS = ("model",)
-TORCHS = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
-TORCH_NORMS = {f"torch.nn.{name}" for name in TORCHS}
+OWN_PACKAGES = ("model",)
+TORCH_NAMES = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
+TORCH_NORMS = {f"torch.nn.{name}" for name in TORCH_NAMES}
 
 
 def bind(group: str, component: Component, packages: tuple[str, ...] | None = None) -> partial[Any]:
@@ -44,22 +44,22 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
 
     Args:
         group: the key that the component is the value of.
-        packages: for a checkpoint's component: the packages whose classes it may name.
+        packages: the packages whose classes a checkpoint's component may name; None allows all.
 
     Raises:
-        ConfigError: the class is missing or not allowed, or an option is not an argument of it or invalid.
+        ConfigError: the class is missing or not allowed, or an option is invalid or not its argument.
     """
-    target = imported(group, component.target, packages)
+    target = import_class(group, component.target, packages)
     spec = inspect.getfullargspec(target)
     arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in PLACE]
     try:
         hints = get_type_hints(target.__init__)
-    except NameError:  # names that its module imports for type checkers only
+    except NameError:  # a hint's name is imported for type checkers only
         hints = {}
     options = {}
     for key, value in component.options.items():
         if key in PLACE:
-            raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; leave it out")
+            raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; omit {key}")
         if key not in arguments:
             names = ", ".join(arguments) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {names}")
@@ -67,14 +67,14 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
     return partial(target, **options)
 
 
-def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
+def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
     """Import the class of a norm or placement. Raises ConfigError as ``bind``."""
     module_name, _, class_name = path.rpartition(".")
     package = path.partition(".")[0]
     known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
     if packages is not None and not known:
         raise ConfigError(
-            f"{group}: the checkpoint names {path}, which is not of this project; if you trust that code, "
+            f"{group}: the checkpoint names {path}, which is not part of this project; if you trust it, "
             f"add trust={package}"
         )
     try:
@@ -83,15 +83,15 @@ def imported(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
         raise ConfigError(f"{group}._target_: {path} cannot be imported ({error}); check its name") from None
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
-        raise ConfigError(f"{group}._target_: {path} is not a {group} class; name one that is")
+        raise ConfigError(f"{group}._target_: {path} is not a subclass of {base.__name__}; name one that is")
     return target
 
 
 def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
-    """Return an option converted to its type hint. Raises ConfigError if that fails or it is out of range."""
+    """Return an option converted to its type hint. Raises ConfigError if it is invalid or out of range."""
     try:
         value = TypeAdapter(hint, config=FINITE).validate_python(value)
-    except PydanticSchemaGenerationError:  # the hint is no plain data: the value is passed unchanged
+    except PydanticSchemaGenerationError:  # the hint is not plain data: pass the value unchanged
         pass
     except ValidationError as error:
         raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None
@@ -110,21 +110,21 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Return what ``auto`` and null became, by key: settings that depend on the norm and the placement.
-    Raises ConfigError as ``bind`` does."""
+    """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
+    placement. Raises ConfigError as ``bind`` does."""
     options = config.model
     with torch.random.fork_rng(devices=[]):
-        made = dict(instances(config, packages))
+        parts = dict(instances(config, packages))
     resolved: dict[str, Any] = {}
     if options.final_norm == "auto":
-        resolved["model.final_norm"] = "same" if made["placement"].final_norm else "none"
+        resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
     if options.embedding_scale == "auto":
-        resolved["model.embedding_scale"] = getattr(made["norm"], "embedding_scale", False)
+        resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
     if options.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(made["placement"])
+        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(parts["placement"])
     for key, component in config.components().items():
         for option in (option for option, value in component.options.items() if value is None):
-            value = getattr(made[key], option, None)  # what the class made of it, if that is one number
+            value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
             if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
                 resolved[f"{key}.{option}"] = round(torch.as_tensor(value).detach().item(), 6)
     return resolved
@@ -139,10 +139,10 @@ def build_model(
 ) -> GPT:
     """Return the model of a config, with the initial weights of its seed. Raises ConfigError as ``bind``."""
     options = config.model
-    bound = {key: bind(key, component, packages) for key, component in config.components().items()}
+    classes = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         resolved = resolved_auto(config, packages)
-        norm_by_keyword: dict[str, Any] = {"same": bound["norm"], "none": nn.Identity}
+        norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
         is_rotary = options.positions == "rotary"
         has_embedding_scale = resolved.get("model.embedding_scale", options.embedding_scale)
         depth_scaled = resolved.get("model.depth_scaled_init", options.depth_scaled_init)
@@ -151,18 +151,18 @@ def build_model(
             **options.model_dump(
                 include={"block_size", "n_layer", "n_head", "n_embd", "tie", "dropout", "bias"}
             ),
-            norm=bound["norm"],
-            placement=bound["placement"],
-            final_norm=bound.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]],
+            norm=classes["norm"],
+            placement=classes["placement"],
+            final_norm=classes.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]],
             embedding=partial(
                 Embedding,
                 positions=nn.Identity if is_rotary else LearnedPositions,
                 scale=LearnedScale if has_embedding_scale else nn.Identity,
-                norm=bound["model.embedding_norm"],
+                norm=classes["model.embedding_norm"],
             ),
             attention=partial(
                 CausalSelfAttention,
-                qk_norm=bound["model.qk_norm"],
+                qk_norm=classes["model.qk_norm"],
                 rotate=Rotary if is_rotary else nn.Identity,
                 attend=attend,
             ),
@@ -172,7 +172,7 @@ def build_model(
             seed=config.seed,
         )
     except TypeError as error:
-        raise ConfigError(f"{config.chosen()}: {error}") from None
+        raise ConfigError(f"{config.label()}: {error}") from None
 
 
 def initial_model(

@@ -1,8 +1,8 @@
-"""A run's checkpoints: when they are written, and how a run resumes from the newest one.
+"""Write a run's checkpoints, and resume a run from the newest one.
 
 A signal saves and ends a run (``ending_on_signal``). After kill -9 status.json still says running, and the
 steps since the last checkpoint are lost. Either way the same command resumes: ``resume`` takes the newest
-checkpoint that verifies, rundir/metrics.py drops the rows after it, and the run ends with the same bits.
+valid checkpoint, rundir/metrics.py drops the rows after it, and the run ends with the same bits.
 Without a checkpoint, or with fresh=true, the run starts over.
 """
 
@@ -23,12 +23,11 @@ from training.parallel.strategies import Strategy
 
 
 def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
-    """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds.
-
-    Call it inside ``strategy.full_model``. Returns the checkpoint's step, or 0 where there is none.
+    """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds. Call this inside
+    ``strategy.full_model``. Returns the checkpoint's step, or 0 if there is no checkpoint.
 
     Raises:
-        CheckpointError: there are checkpoints and none can be used.
+        CheckpointError: there are checkpoints, but none is usable.
     """
     checkpoint = checkpoint_file.newest(run.checkpoints, run.folder.name) if ranks.first else None
     step = ranks.broadcast(checkpoint.meta.step if checkpoint else None)
@@ -58,7 +57,7 @@ class Checkpoints:
     tokens: Prepared
     ranks: Ranks
     log: RunLog
-    stop: Pending  # whether a signal came; it is acted upon in ``ending_on_signal`` alone
+    stop: Pending  # whether a signal came; only ``ending_on_signal`` acts on it
 
     def save(self, step: int) -> None:
         """Save this step, unless it is saved or a number is non-finite, which the next loss reports."""

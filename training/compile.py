@@ -1,4 +1,4 @@
-"""torch.compile for the loss and the net in it; where compiling fails, the run goes on without."""
+"""Compile the loss and the net in it by torch.compile; if that fails, the run continues uncompiled."""
 
 import logging
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from training.parallel.strategies import Strategy
 
 
 def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:
-    """Return the loss compiled together with the strategy's net; ``eager`` where that fails.
+    """Return the loss compiled together with the strategy's net, or ``eager`` if that fails.
 
-    Compiled together, logits are not copied in fp32. On a CPU, dropout draws torch's random numbers: the
-    compiler's own take longer than all the rest of a step. On a GPU, forward and backward are a CUDA graph
-    each where torch's compiler can make one, as small models wait for the launches of their kernels; not
-    where gradients accumulate or a forward replaces buffers, which would lie in memory that the graph's next
-    run writes to; and not where there are other ranks to wait for.
+    Compiling them together saves an fp32 copy of the logits. On a CPU, dropout draws torch's random numbers,
+    as the compiler's own take longer than all the rest of a step. On a GPU, forward and backward become one
+    CUDA graph each where the compiler can make one, as small models wait for kernel launches. There are no
+    graphs with several ranks, which wait for each other, nor if gradients accumulate or a forward replaces
+    buffers: these would lie in memory that the graph's next run overwrites.
 
     Raises:
         ConfigError: compiling fails on one of several ranks, which must all do the same.
@@ -34,12 +34,11 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     def loss_by(objective: Objective) -> Tensor:
         return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)
 
-    alone = ranks.count == 1 and batch.is_last
-    eager_loss = partial(loss_by, cross_entropy)
-    graphs = device == "cuda" and alone and not replaces_buffers(strategy.trained, eager_loss)
-    print("compile: compiling; the first time takes half a minute, later ones some seconds", flush=True)
+    graphs = device == "cuda" and ranks.count == 1 and batch.is_last  # alone, without accumulation
+    graphs = graphs and not replaces_buffers(strategy.trained, partial(loss_by, cross_entropy))
+    print("compile: compiling, which takes half a minute the first time, then a few seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
-    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings are not for our user
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings do not help the user
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
@@ -53,13 +52,13 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
         failure = type(error).__name__
         if ranks.count > 1:
             raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
-        print(f"compile: failed, continuing without ({failure})", flush=True)
+        print(f"compile: failed ({failure}); continuing uncompiled", flush=True)
         return eager
     return replace(eager, objective=compiled)
 
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
-    """Return whether a forward puts new tensors in the place of buffers, instead of changing these."""
+    """Return whether a forward replaces buffers by new tensors, instead of changing them in place."""
     before = [*model.buffers()]
     rehearse(model, loss)
     return any(old is not new for old, new in zip(before, model.buffers(), strict=True))

@@ -8,18 +8,18 @@ from cli.schema import RunConfig
 
 
 def training_operations(config: RunConfig, vocab_size: int) -> int:
-    """Return roughly the floating-point operations of all steps of a run. A forward has for one token two a
-    weight, and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); a backward takes
-    twice as many."""
+    """Return roughly the floating-point operations of all steps of a run. For each token, a forward takes two
+    per weight, and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); a backward takes
+    twice as many as the forward."""
     model, train = config.model, config.train
     weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
     forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
     return 3 * forward * train.steps * train.batch_size * model.block_size
 
 
-# Operations of training from which on a run is worth compiling. On a CPU that takes 20 to 40 seconds and then
-# saves a quarter of each step: break-even is at some 100 seconds, measured on two cores with bf16; with more
-# cores it is later. For a GPU it is a guess, as none was at hand: some 2,000 steps of nanoGPT's recipe.
+# A run of at least this many operations is worth compiling. On a CPU, compiling takes 20 to 40 seconds and
+# then saves a quarter of each step: it breaks even after about 100 seconds (measured on two cores with bf16),
+# with more cores later. The number for a GPU is a guess, about 2,000 steps of nanoGPT's recipe.
 WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e15}
 
 
@@ -33,8 +33,8 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
 
 
 def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
-    """Time an uncompiled forward and backward of a micro-batch with the run's threads, the fastest of three.
-    Raises ConfigError."""
+    """Return the seconds per operation of the fastest of three uncompiled forwards and backwards of a
+    micro-batch, with the run's threads. Raises ConfigError."""
     import torch
 
     from training import device
@@ -55,6 +55,6 @@ def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
         seconds.append(time.perf_counter() - start)
     del model
     compute.release()
-    # 15 % for the update, clipping and logging
+    # plus 15 % for the update, clipping and logging
     whole_run = 1.15 * min(seconds) * config.train.steps * config.train.grad_accum
     return whole_run / training_operations(config, vocab_size)

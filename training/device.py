@@ -13,30 +13,30 @@ from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
 
-DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changed it
+DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
-# Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves that to programs: zeroing pages of
-# 4 KiB at their first write takes longer than most operations. torch reads this before its first tensor.
+# Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages
+# of 4 KiB at their first write takes longer than most operations. torch reads this before its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A device and a precision, ``auto`` resolved."""
+    """The device and precision of a run, neither of them ``auto`` any more."""
 
     device: torch.device
     precision: str  # fp32 or bf16
 
     def tensor(self, tokens: np.ndarray[Any, Any]) -> Tensor:
-        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that nothing waits."""
+        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that no step waits."""
         tensor = torch.from_numpy(tokens)
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
     def autocast(self) -> torch.autocast:
-        """Compute matrix products in bf16 where that is the precision; parameters stay fp32. The result is a
-        context manager and a decorator."""
+        """Return a context manager and decorator that computes matrix products in bf16 if that is the
+        precision; parameters stay fp32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def attend(self, dropout: float) -> type[Attend]:
@@ -48,13 +48,13 @@ class Compute:
         return PaddedHead if self.device.type == "cuda" and vocab_size % 64 else Head
 
     def synchronize(self) -> None:
-        """Wait until the device has done its work; a CPU always has."""
+        """Wait until the device has done its work; a CPU is never behind."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
         """Return how many rows to evaluate at once: on a CPU as many as fit its caches, elsewhere enough to
-        fill the device; but logits in fp32 stay below 64 MiB on a CPU and 512 MiB elsewhere."""
+        fill the device, but with fp32 logits below 64 MiB on a CPU and 512 MiB elsewhere."""
         tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
@@ -66,8 +66,8 @@ class Compute:
         return os_compat.peak_memory()
 
     def release(self) -> None:
-        """Free the memory that a run left in this process, and reset its peak: the runs of a sweep share a
-        process."""
+        """Free the memory that a run left in this process, and reset the peak memory: the runs of a sweep
+        share a process."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -87,9 +87,9 @@ def choose(device: str, precision: str) -> Compute:
     if kind not in available:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
     if kind == "cuda":
-        torch.cuda.init()  # torch itself waits with that for the first tensor
-    if index and int(index) >= torch.cuda.device_count():
-        raise ConfigError(f"device: {device}: there are {torch.cuda.device_count()} GPUs; count from cuda:0")
+        torch.cuda.init()  # torch itself would do this at the first tensor
+    if index and int(index) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
     if precision == "auto":
         precision = "bf16" if fast_bf16(kind) else "fp32"
     return Compute(torch.device(device), precision)
@@ -106,11 +106,11 @@ def fast_bf16(kind: str) -> bool:
 
 
 def set_switches(compute: Compute, threads: int | None) -> int:
-    """Set torch's process-wide switches; every run does, as the runs of a sweep share a process. Returns the
-    number of threads.
+    """Set torch's process-wide switches, for every run anew, as the runs of a sweep share a process. Returns
+    the number of threads.
 
-    Algorithms are deterministic: without that, a compiled run differs from itself. (torch's other function
-    for it also sets the compiler's switch, which imports the compiler; training/compile.py calls that one.)
+    Algorithms are deterministic: otherwise, a compiled run repeated gives other numbers. (torch's other
+    function for this also sets the compiler's switch, which imports the compiler: training/compile.py.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")

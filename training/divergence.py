@@ -1,8 +1,8 @@
-"""When a run has diverged: a loss or gradient is non-finite, or the model does not learn and will not.
+"""Decide when a run has diverged: a loss or gradient is non-finite, or the model does not learn and will not.
 
 A model that ignores its context can do no better than to guess each token by its frequency. On given targets
-that costs at least the entropy of their frequencies (Gibbs' inequality), so a loss at or above it is that of
-a model that has learned nothing, or has lost it, as a collapsed one has.
+such guesses cost at least the entropy of the targets' frequencies (Gibbs' inequality), so a model whose loss
+is no lower has learned nothing, or has lost what it had learned: it has collapsed.
 """
 
 import math
@@ -24,7 +24,7 @@ from training.loss import Loss, Net
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
-FALL = 1e-3  # of the loss: less is noise
+FALL = 1e-3  # fraction of the loss; a smaller fall is noise
 
 
 def unigram_loss(batches: Iterable[Batch]) -> float:
@@ -40,48 +40,48 @@ class Divergence:
     """Watches a run for divergence.
 
     Args:
-        train: its ``hopeless_after`` is how many consecutive evaluations since the warm-up may show nothing
-            learned before the run has diverged: at the end, and before it if the loss does not fall, either,
-            by FALL over them. 0 = any number.
-        evaluated: the batches of an evaluation, whose ``unigram_loss`` shows nothing learned.
+        train: ``hopeless_after`` consecutive evaluations since the warm-up that show nothing learned mean
+            that the run has diverged: always at its end, and earlier only if the loss did not even fall by
+            FALL over them. 0 = never.
+        windows: the batches of an evaluation; their ``unigram_loss`` is the loss with nothing learned.
         warmup: steps of the warm-up.
-        origin: a step, and whether its evaluation is meant -> where numbers are non-finite, in words.
-        logged: rows of earlier processes, where the run resumes.
+        origin: (a step, whether its evaluation is meant) -> words that say where numbers are non-finite.
+        rows: what earlier processes of a resumed run logged.
     """
 
     def __init__(
         self,
         train: TrainConfig,
-        evaluated: Iterable[Batch],
+        windows: Iterable[Batch],
         warmup: int,
         origin: Callable[[int, bool], str],
-        logged: Sequence[dict[str, Any]] = (),
+        rows: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.last, self.patience = train.steps, train.hopeless_after
-        self.unlearned, self.warmup = unigram_loss(evaluated), warmup
+        self.unlearned, self.warmup = unigram_loss(windows), warmup
         self.origin = origin
         self.losses: list[float] = []  # of every evaluation
         self.without_learning = 0  # consecutive evaluations no better than unigram guessing
-        for row in logged:
+        for row in rows:
             self.reason(row)
 
     def check_updates(self, step: int, skipped: Tensor, updates: int | None = None) -> None:
-        """Raise Diverged if some of the first ``updates`` updates, by default ``step``, were skipped. Waits
-        for the device."""
+        """Raise Diverged if any of the first ``updates`` updates (by default ``step``) was skipped. Waits for
+        the device."""
         if count := int(skipped):
             first = (step if updates is None else updates) - count
             where = self.origin(first, False)
             raise Diverged(step, f"loss or gradient of step {first:,} is not finite, {where}")
 
     def check(self, step: int, row: dict[str, Any], skipped: Tensor) -> None:
-        """Raise Diverged if what was logged at ``step`` says so."""
-        if "train/loss" in row:  # so the device has done the step
+        """Raise Diverged if the row logged at ``step`` shows divergence."""
+        if "train/loss" in row:  # it was copied from the device, which has therefore done the step
             self.check_updates(step, skipped, updates=step + 1)
         if reason := self.reason({"step": step} | row):
             raise Diverged(step, reason)
 
     def reason(self, row: dict[str, Any]) -> str | None:
-        """Return why the run has diverged by this row, or None. Other metrics may be non-finite."""
+        """Return why this row shows divergence, or None. Metrics that are not DECISIVE may be non-finite."""
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
                 return f"{key} is {row[key]}, {self.origin(row['step'], True)}"
@@ -97,24 +97,24 @@ class Divergence:
         before = self.losses[-self.patience - 1 :][0]
         if loss < (1 - FALL) * before and row["step"] < self.last:
             return None
-        guess = f"{self.unlearned:.4f}, that of guessing by frequency"
+        guess = f"{self.unlearned:.4f}, the loss of guessing by frequency"
         return f"val/loss is not below {guess}, in {self.without_learning} evaluations in a row"
 
 
 def non_finite_origin(
     strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
 ) -> str:
-    """Return where the numbers of a step whose update was skipped, or of its evaluation, first are
-    non-finite: ``first in <module>``."""
+    """Return where numbers first become non-finite in a step whose update was skipped, or in its evaluation:
+    ``first in <module>``."""
 
     def losses() -> Iterator[Callable[[Net], Tensor]]:
         """Yield the loss of each batch as a function of a net."""
         if evaluation:
-            for windows in batches.fixed_windows():
-                yield partial(loss.of_batch, batch=windows)
+            for window in batches.fixed_windows():
+                yield partial(loss.of_batch, batch=window)
         else:
             for batch in batches.micro_batches(step):
-                torch.manual_seed(batch.dropout_seed)  # as the forward of training meets it
+                torch.manual_seed(batch.dropout_seed)  # the dropout masks of training
                 yield partial(loss, x=batch.x, y=batch.y)
 
     strategy.model.train(not evaluation)
@@ -122,4 +122,4 @@ def non_finite_origin(
         for loss_of in losses():
             if module := first_non_finite(strategy.model, loss_of, ranks.first_found):
                 return f"first in {module}"
-    return "but no layer by itself shows it"
+    return "but no single layer shows it"

@@ -1,4 +1,4 @@
-"""A dry run: the model is built and one batch goes through it before anything is written to disk."""
+"""Try a run: build the model and put one batch through it before anything is written to disk."""
 
 from collections.abc import Callable
 
@@ -27,18 +27,18 @@ def build_and_try(
     """Build the model of a config, place it where it trains, and put one batch through it.
 
     Args:
-        loss_of: a net -> the loss of one batch.
+        loss_of: returns the loss of a net on one batch.
         evaluate: evaluates one batch.
 
     Raises:
-        ConfigError: the model cannot be built or does not fit into memory, or its norm refuses such a batch.
+        ConfigError: the model cannot be built or does not fit into memory, or its norm rejects the batch.
     """
     try:
         with memory.explained(config), lost_ranks_explained():
-            fast = compute.attend(config.model.dropout), compute.head(vocab_size)
-            model = initial_model(config, vocab_size, *fast)
+            attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
+            model = initial_model(config, vocab_size, attend, head)
             strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
-            # as much memory as the moments of the optimizer will take
+            # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
             rehearse(strategy.trained, lambda: loss_of(strategy.net))
             with strategy.full_model():
@@ -49,7 +49,7 @@ def build_and_try(
     except (ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise ConfigError(
-            f"{config.chosen()}: {why}; choose another norm, or other sizes of model and train.batch_size"
+            f"{config.label()}: {why}; choose another norm, model size or train.batch_size"
         ) from error
     return strategy
 

@@ -1,4 +1,4 @@
-"""Evaluation: the loss on given batches, as the model is used, and on the batch statistics it trained on.
+"""Evaluate the loss on given batches: as the model is used, and on batch statistics, as it was trained.
 
 Several ranks share the batches: in every round, each rank takes one.
 """
@@ -31,18 +31,18 @@ class Evaluator:
     batches: Batches
     loss: Loss
     ranks: Ranks
-    estimating: Sequence[nn.Module]  # normalize by running estimates in evaluation, by the batch in training
-    stop: Pending  # a signal that came is acted upon between two batches
-    log: RunLog  # its last step is the one at which the whole validation split is evaluated, too
+    running_norms: Sequence[nn.Module]  # use running estimates in evaluation, the batch in training
+    stop: Pending  # ends the evaluation between two batches if a signal came
+    log: RunLog  # its ``steps`` is the step at which the whole validation split is evaluated, too
 
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
         with self.log.clock.aside("evaluation"), self.strategy.full_model():
             row = {"val/loss": self.mean_loss(self.batches.fixed_windows())}
-            if self.estimating:
+            if self.running_norms:
                 micro_windows = self.stop.watching(self.batches.micro_windows())
                 by_batch = evaluate_on_batch_statistics(
-                    self.strategy.model, self.estimating, self.loss.of_batch, micro_windows, self.ranks
+                    self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
                 )
                 row |= {"val/batch_stats_loss": by_batch, "val/batch_stats_gap": by_batch - row["val/loss"]}
             if step == self.log.steps:
@@ -60,11 +60,11 @@ def evaluate(
     loss_of: LossOf,
     rounds: Iterable[list[Batch]],
     ranks: Ranks,
-    estimating: Sequence[nn.Module] = (),
+    running_norms: Sequence[nn.Module] = (),
 ) -> float:
     """Return the mean loss per target token over all rounds in evaluation mode; each rank computes its batch
-    of every round. Moves no buffer, draws no random number. Let the modules ``estimating`` normalize by the
-    statistics of their batch, as in training; a batch's update of their buffers is invisible to the next."""
+    of every round. Change no buffer and draw no random number. The modules ``running_norms`` normalize by the
+    statistics of their batch, as in training; their updates of buffers are dropped after each batch."""
 
     def on_copies(idx: Tensor) -> Tensor:
         return functional_call(model, copied_buffers(model), (idx,))
@@ -72,14 +72,14 @@ def evaluate(
     sizes: list[int] = []  # target tokens of each batch
     local = []
     model.eval()
-    for module in estimating:
+    for module in running_norms:
         module.train()
     try:
         with torch.inference_mode():
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):
-                    local.append(loss_of(on_copies if estimating else model, batches[ranks.rank]))
+                    local.append(loss_of(on_copies if running_norms else model, batches[ranks.rank]))
             losses = torch.zeros(len(sizes))
             if local:
                 losses[ranks.rank :: ranks.count] = torch.stack(local).cpu()  # one copy to the host
@@ -90,23 +90,23 @@ def evaluate(
 
 
 def evaluate_on_batch_statistics(
-    model: nn.Module, estimating: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Batch], ranks: Ranks
+    model: nn.Module, norms: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Batch], ranks: Ranks
 ) -> float:
-    """Return the mean loss per target token where the modules ``estimating`` normalize by their batch. Each
-    rank takes its share of every batch, and averages as if it were alone; then the means are averaged."""
+    """Return the mean loss per target token if the modules ``norms`` normalize by their batch. Each rank
+    averages over its share of every batch as if it were alone; then the means are averaged."""
 
     def shares() -> Iterator[list[Batch]]:
         for x, y in batches:
             share = ranks.share(len(x))
             yield [(x[share], y[share])]
 
-    local = evaluate(model, loss_of, shares(), Ranks(), estimating)
+    local = evaluate(model, loss_of, shares(), Ranks(), norms)
     return float(ranks.mean(torch.tensor(local, dtype=torch.float64)))
 
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """Return the modules whose buffers a forward in training mode moves, as BatchNorm's, unless they also
-    normalize by these buffers in training. The forwards that try it move copies."""
+    """Return the modules whose buffers a forward in training mode changes, as BatchNorm's, unless they also
+    normalize by these buffers in training. The forwards that test this change copies of the buffers."""
 
     def loss_with(buffers: dict[str, Tensor]) -> Tensor:
         return loss_of(lambda idx: functional_call(model, buffers, (idx,)))

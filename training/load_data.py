@@ -1,4 +1,4 @@
-"""The tokens of a run: its text, tokenized by the tokenizer that goes with its weights."""
+"""Load the tokens of a run: its text, tokenized by the tokenizer that goes with its weights."""
 
 from cli.schema import RunConfig
 from data.token_cache import prepare
@@ -31,17 +31,17 @@ def tokens_of(config: RunConfig) -> Prepared:
     if config.data.tokenizer == "init_from":
         if weights is None:
             raise ConfigError(
-                "data.tokenizer: init_from is the tokenizer of pretrained weights; name them with init_from="
+                "data.tokenizer: init_from is the tokenizer of pretrained weights; also give init_from=…"
             )
         spec = weights.tokenizer
         if spec is None:
-            raise ConfigError(f"data.tokenizer: {weights.name} has no tokenizer.json, nor meta.json; add it")
+            raise ConfigError(f"data.tokenizer: {weights.name} lacks a tokenizer.json or meta.json; add one")
     data = prepare(**config.data.model_dump(), spec=spec)
     if weights:
         weights.check_vocabulary(data.tokenizer.vocab_size)
         if weights.tokenizer not in (None, data.tokenizer.spec):
             raise ConfigError(
-                f"data.tokenizer: {weights.name} was trained with another one than this text's; "
+                f"data.tokenizer: {weights.name} was trained with another tokenizer than this text's; "
                 "give data.tokenizer=init_from"
             )
     return data

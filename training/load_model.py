@@ -1,4 +1,4 @@
-"""Load the model that a program is to use: a run's, a checkpoint's, or one of ``init_from``."""
+"""Load the model that a program is to use: that of a run, of a checkpoint file, or of ``init_from``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +25,9 @@ def find_checkpoint(config: ModelSource) -> Path:
     folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
     steps = checkpoint_file.saved_steps(folder / "checkpoints")
     if not steps:
-        other = first_pickle(folder)
-        missing = f"{folder}: has no checkpoint; name a run's folder that has one"
-        raise CheckpointError(conversion_advice(other) if other else missing)
+        pickle = first_pickle(folder)
+        missing = f"{folder}: has no checkpoint; name the folder of a run that has one"
+        raise CheckpointError(conversion_advice(pickle) if pickle else missing)
     best = (read_status(folder).get("best") or {}).get("step")
     return checkpoint_file.path_of(
         folder / "checkpoints", best if config.which == "best" and best in steps else steps[-1]
@@ -35,8 +35,8 @@ def find_checkpoint(config: ModelSource) -> Path:
 
 
 def load(config: ModelSource) -> Checkpoint:
-    """Load what ``config`` names; pretrained weights as a checkpoint of step 0. Raises ConfigError,
-    CheckpointError or DataError."""
+    """Load the checkpoint that ``config`` names; pretrained weights become a checkpoint of step 0. Raises
+    ConfigError, CheckpointError or DataError."""
     if (name := config.init_from) is None:
         return checkpoint_file.load(find_checkpoint(config))
     [run] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
@@ -44,33 +44,33 @@ def load(config: ModelSource) -> Checkpoint:
     spec = weights.tokenizer
     if spec is None:
         raise ConfigError(
-            f"init_from: {name} has no tokenizer.json, nor the meta.json of its data; put one there"
+            f"init_from: {name} has neither tokenizer.json nor the meta.json of its data; add one of them"
         )
     meta = checkpoint_file.Meta(step=0, config=run, tokenizer=spec, fingerprint="", run=name, optimizer={})
     vocab_size = tokenizers.from_spec(spec).vocab_size
     return Checkpoint(Path(name), meta, weights.tensors(run.model.block_size, vocab_size))
 
 
-def load_model(loaded: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
-    """Return a checkpoint's model; its config names classes of ours, torch's and the packages ``trusted``.
-    Raises ConfigError as ``bind`` does, and CheckpointError where its tensors do not fit its config."""
-    from training.build import OURS, build_model
+def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":
+    """Return a checkpoint's model; its config may name our classes, torch's norms, and classes of ``trusted``
+    packages. Raises ConfigError as ``bind`` does, or CheckpointError if its tensors do not fit its config."""
+    from training.build import OWN_PACKAGES, build_model
     from training.state import restore_model
 
-    packages = (*OURS, *filter(None, trusted))
+    packages = (*OWN_PACKAGES, *filter(None, trusted))
     try:
-        check_sizes(loaded, vocab_size, packages)
-        model = build_model(loaded.meta.config, vocab_size, packages)
-        restore_model(model, loaded)
+        check_sizes(checkpoint, vocab_size, packages)
+        model = build_model(checkpoint.meta.config, vocab_size, packages)
+        restore_model(model, checkpoint)
     except UserError:
         raise
-    except Exception as error:  # whatever classes raise that are given options they were not made for
+    except Exception as error:  # a class may raise anything if its options do not make sense
         why = " ".join(str(error).split())
-        raise CheckpointError(f"{loaded.path}: its config does not work ({why}); use another one") from error
+        raise CheckpointError(f"{checkpoint.path}: invalid config ({why}); use another checkpoint") from error
     return model
 
 
-def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
+def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
     """Check that a checkpoint holds at least as many numbers as its config asks memory for.
 
     Raises CheckpointError, or what the classes of its norms raise.
@@ -80,18 +80,18 @@ def check_sizes(loaded: Checkpoint, vocab_size: int, packages: tuple[str, ...]) 
     from training.build import instances
     from training.state import model_tensors
 
-    sizes, held = loaded.meta.config.model, sum(tensor.numel() for tensor in loaded.tensors.values())
+    sizes, held = checkpoint.meta.config.model, sum(tensor.numel() for tensor in checkpoint.tensors.values())
 
     def check(part: str, count: int) -> None:
         if count > held:
             raise CheckpointError(
-                f"{loaded.path}: its config is of a {part} of {count:,} parameters, but it holds {held:,} "
-                "numbers; use another one"
+                f"{checkpoint.path}: its config describes a {part} of {count:,} parameters, but it holds "
+                f"{held:,} numbers; use another checkpoint"
             )
 
     positions = sizes.block_size if sizes.positions == "learned" else 0
     check("model", sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd))
     with torch.device("meta"):  # takes no memory
-        for key, part in instances(loaded.meta.config, packages):
+        for key, part in instances(checkpoint.meta.config, packages):
             tensors = model_tensors(part) if isinstance(part, torch.nn.Module) else {}  # a placement has none
             check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in tensors.values()))

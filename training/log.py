@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, status.json, and a line on the terminal."""
+"""Log a run in metrics.jsonl, in status.json, and as a line on the terminal."""
 
 import math
 from typing import Any, Self
@@ -18,9 +18,9 @@ class RunLog:
     """Writes the rows of a run from step ``start`` on; earlier rows stay, later ones are dropped.
 
     Attributes:
-        earlier: the rows before ``start`` that have a validation loss, and the last of them.
+        earlier: the rows before ``start`` that have a validation loss, and the last row before ``start``.
         best: step and val/loss of the lowest val/loss so far, step 0 aside; None before there is one.
-        clock: where the run's seconds go, from ``with`` on.
+        clock: measures the run's seconds from ``with`` on.
         steps: the last step.
     """
 

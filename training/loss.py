@@ -14,17 +14,17 @@ Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B
 
 
 def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of idx's next tokens, the targets, in nats per token."""
+    """Return the mean cross-entropy of ``targets``, the tokens after ``idx``, in nats per token."""
     return F.cross_entropy(net(idx).flatten(0, 1).float(), targets.flatten())
 
 
 @dataclass(frozen=True)
 class Loss:
-    """``loss(net, x, y)``: the mean loss of a net on tokens (B, T) and targets (B, T), 0-d, computed in the
+    """``loss(net, x, y)`` is the mean loss of a net on tokens (B, T) and targets (B, T), 0-d, computed in the
     precision of the run.
 
     Attributes:
-        objective: ``cross_entropy``, or the same compiled together with the net.
+        objective: ``cross_entropy``, possibly compiled together with the net.
     """
 
     compute: Compute

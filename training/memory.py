@@ -1,4 +1,4 @@
-"""Too little memory or disk: one line that says what a run needs them for."""
+"""Report too little memory or disk space as one line that says what a run needs."""
 
 import re
 import shutil
@@ -14,13 +14,13 @@ from rundir.folder import Run
 from system.errors import CheckpointError, ConfigError
 from training.state import model_tensors
 
-# In the messages of torch's, oneDNN's and the system's allocators, which have no common error.
+# Words in the errors of torch's, oneDNN's and the system's allocators, which have no common error type.
 OUT_OF_MEMORY = re.compile(
     "out of memory|not enough memory|can't allocate|cannot allocate"
     "|could not create a memory|bad_alloc|alloc_failed",
     re.IGNORECASE,
 )
-OVERHEAD = 2**20  # bytes: a checkpoint's metadata and tokenizer, and the run's other files
+OVERHEAD = 2**20  # bytes for a checkpoint's metadata and tokenizer, and the run's other files
 
 
 @contextmanager
@@ -39,9 +39,9 @@ def explained(config: RunConfig) -> AbstractContextManager[None]:
     """Turn too little memory for a run into a ConfigError that names the run's sizes."""
     sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
     sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})
-    typed = " ".join(f"{key}={value}" for key, value in sizes.items())
+    settings = " ".join(f"{key}={value}" for key, value in sizes.items())
     return explained_as(
-        f"train.batch_size: out of memory at {typed}; raise train.grad_accum or make another one smaller"
+        f"train.batch_size: out of memory at {settings}; raise train.grad_accum or lower another of these"
     )
 
 
@@ -49,9 +49,9 @@ def check_disk(run: Run, model: GPT) -> None:
     """Check that the disk has room for all checkpoints that exist at one time: the newest KEEP, the best, and
     the one that is being written, but no more than the run will save. Raises CheckpointError."""
     train = run.config.train
-    due = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
-    files = max(1, min(KEEP + 2, 1 + sum(due)) - len(saved_steps(run.checkpoints)))
-    moments = 2 * sum(p.nbytes for p in model.parameters())  # at most; Muon has one of each matrix
+    saves = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
+    files = max(1, min(KEEP + 2, 1 + sum(saves)) - len(saved_steps(run.checkpoints)))
+    moments = 2 * sum(p.nbytes for p in model.parameters())  # at most two; Muon has one per matrix
     size = sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD
     free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:

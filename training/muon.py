@@ -9,19 +9,19 @@ from torch import Tensor
 
 from training.optimizer_base import Uncompiled
 
-LARGE = 2**16  # elements of a matrix from which on a CPU is faster with one matrix at a time
+LARGE = 2**16  # elements; a CPU is faster with larger matrices one at a time
 
 
 class Muon(Uncompiled, torch.optim.Muon):
     """torch.optim.Muon, but matrices of one shape are orthogonalised together: small models have many.
 
     Args:
-        params: matrices, (A, B) each, or several such side by side, ``parts``.
+        params: matrices (A, B), or several such matrices stacked in one parameter (``parts``).
         lr: learning rate. The update of a matrix is scaled by 0.2·√max(A, B), which makes its root mean
             square that of AdamW's (Liu et al. 2025, arXiv 2502.16982, eq. 4).
-        weight_decay: decoupled, as AdamW's.
-        momentum: of the gradient's running mean; the update looks ahead by it (Nesterov).
-        parts: how many matrices a parameter holds, if more than one: queries, keys and values, say.
+        weight_decay: decoupled, as in AdamW.
+        momentum: of the gradient's running mean; the update looks one step ahead (Nesterov).
+        parts: how many matrices a parameter holds, if more than one: for example queries, keys and values.
     """
 
     state_keys = ("momentum_buffer",)  # per parameter, in checkpoints
@@ -34,8 +34,7 @@ class Muon(Uncompiled, torch.optim.Muon):
         momentum: float,
         parts: dict[Tensor, int] | None = None,
     ) -> None:
-        scaled = "match_rms_adamw"
-        super().__init__(params, lr, weight_decay, momentum, nesterov=True, adjust_lr_fn=scaled)
+        super().__init__(params, lr, weight_decay, momentum, nesterov=True, adjust_lr_fn="match_rms_adamw")
         self.parts = parts or {}
 
     @torch.no_grad()
@@ -51,11 +50,11 @@ class Muon(Uncompiled, torch.optim.Muon):
             means = [self.state[p]["momentum_buffer"] for p in params]
             grads = [unless_skipped(p.grad, mean) for p, mean in zip(params, means, strict=True)]
             torch._foreach_lerp_(means, grads, 1 - group["momentum"])
-            ahead = torch._foreach_lerp(grads, means, group["momentum"])
+            lookaheads = torch._foreach_lerp(grads, means, group["momentum"])
             torch._foreach_mul_(params, unless_skipped(1 - group["lr"] * group["weight_decay"], 1.0))
 
             by_shape = defaultdict(list)
-            for p, update in zip(params, ahead, strict=True):
+            for p, update in zip(params, lookaheads, strict=True):
                 matrices = update.unflatten(0, (self.parts.get(p, 1), -1))  # (parts, A, B)
                 by_shape[matrices.shape[1:]].append((p, matrices))
             for shape, same_shape in by_shape.items():
@@ -81,7 +80,7 @@ def orthogonal(
     x = (matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     add_product = torch.addmm if x.dim() == 2 else torch.baddbmm  # β·first + α·second·third
-    for _ in range(steps):  # x ← a·x + (b·G + c·G²) x, where G = x xᵀ; for tall ones from the other side
+    for _ in range(steps):  # x ← a·x + (b·G + c·G²) x, where G = x xᵀ; for a tall x, from the other side
         gram = x.mT @ x if tall else x @ x.mT
         factor = add_product(gram, gram, gram, beta=b, alpha=c)
         x = add_product(x, x, factor, beta=a) if tall else add_product(x, factor, x, beta=a)

@@ -13,9 +13,9 @@ from training.parallel.ranks import Ranks
 
 @contextmanager
 def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]:
-    """Open the folder of a run, which is named by all that determines the result; one that exists is locked.
+    """Open the folder of a run, whose name identifies the result; lock the folder if it exists.
 
-    A run that has ended before is only looked at, and its ``had_ended`` is true.
+    The folder of a run that has already ended is opened without a lock, and ``had_ended`` is true.
 
     Raises:
         ConfigError: another process trains this run, or the device is not available.
@@ -25,7 +25,7 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
         yield Run(Path(path), config, had_ended=True)
         return
     counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
-    print(f"{config.chosen()} seed={config.seed}: {counts}", flush=True)
+    print(f"{config.label()} seed={config.seed}: {counts}", flush=True)
     from training import device  # imports torch
 
     compute = device.choose(config.device, config.precision)
@@ -33,12 +33,12 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
     if not config.fresh and ranks.broadcast(has_ended(folder)):
         yield Run(folder, config, had_ended=True)
         return
-    new = "" if read_status(folder) else "a new run, "
-    print(f"{folder}: {new}on {compute.device} in {compute.precision}", flush=True)
+    prefix = "" if read_status(folder) else "a new run, "
+    print(f"{folder}: {prefix}on {compute.device} in {compute.precision}", flush=True)
     try:
         with suppress(AlreadyEndedError), Run(folder, config, writes=ranks.first) as run:
-            ranks.broadcast()  # rank 0 was not refused
+            ranks.broadcast()  # waits until rank 0 has locked the folder
             yield run
     finally:
         compute.release()
-    ranks.broadcast()  # rank 0 has written how the run ended
+    ranks.broadcast()  # waits until rank 0 has written how the run ended

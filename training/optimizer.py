@@ -1,4 +1,4 @@
-"""AdamW and Muon, what they decay, and the update itself. The learning rate is training/schedule.py's."""
+"""Build AdamW and Muon, and update parameters by them. The learning rate comes from training/schedule.py."""
 
 import math
 from inspect import unwrap
@@ -23,15 +23,15 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     """Return AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of
     the blocks and AdamW for the rest.
 
-    Matrices decay; vectors, as biases and a norm's weight, do not. Muon's update is scaled to the root mean
+    Matrices decay; vectors (biases, norm weights) do not. Muon's update is scaled to the root mean
     square of AdamW's, so one learning rate and one decay fit both.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
-    muons = hidden if isinstance(config, MuonConfig) else []
-    others = [p for p in parameters if p not in set(muons)]
-    matrices = {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay}
-    vectors = {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0}
+    block_matrices = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
+    for_muon = block_matrices if isinstance(config, MuonConfig) else []
+    for_adamw = [p for p in parameters if p not in set(for_muon)]
+    matrices = {"params": [p for p in for_adamw if p.dim() >= 2], "weight_decay": config.weight_decay}
+    vectors = {"params": [p for p in for_adamw if p.dim() < 2], "weight_decay": 0.0}
     optimizers: list[AdamW | Muon] = [
         AdamW(
             [group for group in (matrices, vectors) if group["params"]],
@@ -43,43 +43,43 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     ]
     if isinstance(config, MuonConfig):
         parts = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
-        optimizers.append(Muon(muons, config.learning_rate, config.weight_decay, config.momentum, parts))
+        optimizers.append(Muon(for_muon, config.learning_rate, config.weight_decay, config.momentum, parts))
     return optimizers
 
 
 class Optimizer:
-    """Updates by one or two torch optimizers, as long as loss and gradient are finite. From the first update
-    that is skipped on, neither parameters nor moments change, so that the cause can be looked for.
+    """Updates by one or two torch optimizers, as long as loss and gradient are finite. From the first skipped
+    update on, neither parameters nor moments change, so that the cause can be found.
 
-    On CUDA the device decides that, and nothing waits for it.
+    On CUDA the device decides whether to skip, so that this process need not wait for it.
 
     Args:
         model: its parameters are updated.
         clip: the largest norm of the gradient; 0 for no clipping.
 
     Attributes:
-        optimizers: torch's optimizers, of which each has its own parameters.
+        optimizers: the torch optimizers, each with its own parameters.
         skipped: how many updates were skipped, 0-d.
     """
 
     def __init__(self, model: GPT, config: OptimConfig, clip: float) -> None:
         self.parameters = [*model.parameters()]
         self.optimizers = new_optimizers(model, config)
-        self.largest_norm = clip or math.inf
+        self.max_grad_norm = clip or math.inf
         device = self.parameters[0].device
         self.skipped = torch.tensor(0, device=device)
         self.finite = torch.tensor(True, device=device)
-        # Does the optimizer itself skip a non-finite update, by found_inf, so that nothing waits for the GPU?
-        # Only CUDA's optimizers of unsharded tensors do; on a CPU looking at the number costs nothing.
+        # Whether the optimizer itself skips a non-finite update, by found_inf, so that nothing waits for the
+        # GPU. Only CUDA's optimizers of unsharded tensors do; on a CPU, reading the number costs nothing.
         self.skips_on_device = device.type == "cuda" and not hasattr(self.parameters[0], "full_tensor")
 
     def clip(self) -> Tensor:
-        """Scale the gradient down to the largest norm. Returns its norm before that, 0-d."""
-        return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.largest_norm))
+        """Clip the gradient's norm. Returns the norm before clipping, 0-d."""
+        return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
 
     def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, or
-        was before. Drop the gradients in any case."""
+        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite or
+        was so at an earlier step. Drop the gradients in any case."""
         self.finite &= loss.isfinite() & grad_norm.isfinite()
         self.skipped += ~self.finite
         found_inf = (~self.finite).float() if self.skips_on_device else None
@@ -92,5 +92,5 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def known_to_skip(self) -> bool:
-        """Return whether updates are skipped from now on; where only the device knows, on CUDA, False."""
+        """Return whether updates are known to be skipped; False on CUDA, where only the device knows."""
         return not self.skips_on_device and not self.finite

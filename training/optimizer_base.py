@@ -1,9 +1,9 @@
-"""The base of our optimizers: torch's, without importing its compiler.
+"""The base class of our optimizers: torch's Optimizer, without importing torch's compiler.
 
 An optimizer of training/optimizer.py has, besides ``step``:
-    found_inf    0-d tensor or None, set before each step; if it is 1, on CUDA, ``step`` must change nothing
-    state_keys   names of its state per parameter, tensors of the parameter's shape, and "step", a number; a
-                 restored checkpoint is checked, and sharded, by them
+    found_inf    0-d tensor or None, set before each step; if it is 1 (on CUDA), ``step`` must change nothing
+    state_keys   names of the state that it keeps per parameter: tensors of the parameter's shape, and the
+                 number "step"; a restored checkpoint is checked and sharded by these names
 """
 
 from inspect import unwrap
@@ -13,8 +13,8 @@ from torch import Tensor
 
 
 class Uncompiled(torch.optim.Optimizer):
-    """torch's methods without their ``torch._dynamo`` wrappers, the first of which to be called imports the
-    compiler, a third of the time that an uncompiled run takes to start."""
+    """torch's methods without their ``torch._dynamo`` wrappers: the first call of a wrapper imports the
+    compiler, which takes a third of the time that an uncompiled run needs to start."""
 
     found_inf: Tensor | None = None
     add_param_group = unwrap(torch.optim.Optimizer.add_param_group)

@@ -4,7 +4,7 @@ import math
 
 from cli.schema import ScheduleConfig
 
-SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gives 1 at 0
+SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 at the last step
     "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
     "linear": lambda t: 1 - t,
     "constant": lambda t: 1.0,
@@ -12,8 +12,8 @@ SHAPES = {  # t goes from 0 at the end of warm-up to 1 at the last step; each gi
 
 
 class Schedule:
-    """``schedule(step)``: the learning rate of update ``step`` < ``steps``: up to ``peak``, then down to
-    ``final_fraction`` of it.
+    """``schedule(step)`` is the learning rate of update ``step`` < ``steps``: it rises to ``peak``, then
+    falls to ``final_fraction`` of the peak.
 
     Attributes:
         warmup: updates before the peak.

@@ -1,5 +1,5 @@
-"""The objects of train.py's loop, built in the order in which building can fail: nothing is written to disk
-before the model, its compiled form and an evaluation have been through one batch."""
+"""Build the objects of train.py's loop. Nothing is written to disk before the model, its compiled form and an
+evaluation have been tried on one batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,14 +42,14 @@ class Setup:
     """The objects of the loop; each is one file that can be read by itself."""
 
     compute: Compute  # the device and the precision
-    # One network, three views, which are one object in a single process: .model, the plain GPT; .trained, the
-    # same or its shards, whose parameters are updated; .net, what a step calls, such as DDP's wrapper.
+    # Three views of one network, the same object in a single process: .model is the plain GPT; .trained has
+    # the parameters that are updated, perhaps shards; .net is what a step calls, such as DDP's wrapper.
     strategy: Strategy
     batches: Batches
     loss: Loss  # nats per token; compiled together with the net where that pays
-    optimizer: Optimizer  # AdamW, or Muon and AdamW; clipping; no update by non-finite numbers
+    optimizer: Optimizer  # AdamW, or Muon and AdamW; clips; skips non-finite updates
     schedule: Schedule  # step -> learning rate
-    start: int  # the step that the run is at
+    start: int  # the step from which the run starts or resumes
     leaks: dict[str, float]  # metrics: how far logits depend on later tokens and on other rows
     evaluate: Evaluator
     statistics: Statistics
@@ -63,23 +63,23 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     """Build what the loop uses, and resume the run if it has begun.
 
     Raises:
-        UserError: the settings do not work, memory or disk are too small, or no checkpoint can be used.
-        AlreadyEndedError: another process has ended this run meanwhile.
+        UserError: the settings do not work, memory or disk is too small, or no checkpoint is usable.
+        AlreadyEndedError: another process has ended this run in the meantime.
     """
     config, vocab_size = run.config, tokens.tokenizer.vocab_size
     wandb_mode = wandb_sink.wandb_mode(config) if ranks.first else "disabled"
     compute = device.choose(config.device, config.precision)
     threads = device.set_switches(compute, config.train.threads)
 
-    # the model, and one batch through it
+    # build the model and put one batch through it
     batches, eager_loss = Batches(config, tokens, compute, ranks), Loss(compute)
-    strategy, estimating = build_strategy(config, vocab_size, batches, eager_loss, ranks)
+    strategy, running_norms = build_strategy(config, vocab_size, batches, eager_loss, ranks)
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
     loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
     schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
-    # from here on the folder is this process's alone
+    # lock the folder: from here on only this process writes to it
     run.claim()
     if not config.fresh and ranks.broadcast(has_ended(run.folder)):
         raise AlreadyEndedError  # open_run suppresses it
@@ -92,14 +92,14 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model)
-    environment_json = described(run, tokens, strategy, loss, threads, ranks)
+    environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
     run.begin(environment_json, certificate, log.best, start)
     announce(run, environment_json, strategy, certificate, start)
 
     with (
         wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, environment_json["group"], start),
-        signals.deferred(ranks.max) as stop,  # noted now, acted upon by checkpoints.ending_on_signal
-        run.recording(),  # running; then how it ended; the exception Diverged ends here
+        signals.deferred(ranks.max) as stop,  # a signal waits for checkpoints.ending_on_signal
+        run.recording(),  # records that the run is running, then how it ended; suppresses Diverged
         log,
         memory.explained(config),
         lost_ranks_explained(),
@@ -113,7 +113,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             schedule=schedule,
             start=start,
             leaks=causality.leak_metrics(certificate),
-            evaluate=Evaluator(strategy, batches, eager_loss, ranks, estimating, stop, log),
+            evaluate=Evaluator(strategy, batches, eager_loss, ranks, running_norms, stop, log),
             statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
             log=log,
@@ -126,8 +126,8 @@ def build_strategy(
 ) -> tuple[Strategy, list[nn.Module]]:
     """Build the model and put one batch and one evaluation through it.
 
-    Returns where it trains, and its modules that normalize by running estimates in evaluation, if the
-    validation split has a window to measure these on. Raises ConfigError.
+    Returns its strategy, and its modules that normalize by running estimates in evaluation (none if the
+    validation split is too short to measure them on). Raises ConfigError.
     """
     with memory.explained(config):
         batch = batches.first_micro_batch(0)
@@ -140,10 +140,10 @@ def build_strategy(
             return strategy, with_running_estimates(strategy.model, loss_of) if is_measurable else []
 
 
-def described(
+def environment_of(
     run: Run, tokens: Prepared, strategy: Strategy, loss: Loss, threads: int, ranks: Ranks
 ) -> dict[str, Any]:
-    """Return environment.json: where and how the run is trained, and what ``auto`` became."""
+    """Return the content of environment.json: where and how the run is trained, with ``auto`` resolved."""
     config, compute = run.config, loss.compute
     computed = {
         "threads": threads,
@@ -167,11 +167,11 @@ def announce(
     config = run.config
     parameters, ranks, threads = (environment_json[key] for key in ("parameters", "ranks", "threads"))
     resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""
-    each = f"{ranks} ranks of " if ranks > 1 else ""
-    print(f"{parameters:,} parameters, {each}{threads} threads{resuming}", flush=True)
-    if settled := environment_json["settled"]:
-        typed = " ".join(f"{key}={str(value).lower()}" for key, value in settled.items())
-        print(f"with {config.chosen()}: {typed}")
+    ranks_of = f"{ranks} ranks of " if ranks > 1 else ""
+    print(f"{parameters:,} parameters, {ranks_of}{threads} threads{resuming}", flush=True)
+    if resolved := environment_json["settled"]:
+        settings = " ".join(f"{key}={str(value).lower()}" for key, value in resolved.items())
+        print(f"with {config.label()}: {settings}")
     if config.init_from and not start:
         print(describe_initialisation(strategy.model, config.init_from))
-    print(causality.describe(certificate, config.chosen()), flush=True)
+    print(causality.describe(certificate, config.label()), flush=True)

@@ -1,5 +1,5 @@
-"""The state of a run at a step, as tensors by name and plain data: its model's parameters and buffers, and
-its optimizers' state.
+"""Collect and restore the state of a run at a step, as tensors by name and plain data: the model's parameters
+and buffers, and the optimizers' state.
 
 Nothing else is state: random numbers and the learning rate are functions of the step.
 """
@@ -17,7 +17,7 @@ from system.errors import CheckpointError
 from training.muon import Muon
 from training.optimizer import AdamW
 
-OPTIMIZER = "optimizer/"  # begins the name of every tensor that is not the model's
+OPTIMIZER = "optimizer/"  # prefix of the names of the optimizers' tensors
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -28,8 +28,8 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 def optimizer_state(
     model: nn.Module, optimizers: Sequence[AdamW | Muon]
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """Return the state of each parameter, tensors by the name ``optimizer/<parameter>/<key>``, and a table of
-    these names. An optimizer's options (betas, decay) are no state: they are the config's."""
+    """Return the optimizers' tensors by the name ``optimizer/<parameter>/<key>``, and a table of these names.
+    An optimizer's options (betas, decay) are not part of its state: they come from the config."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
     table: dict[str, dict[str, Any]] = {}
@@ -42,8 +42,8 @@ def optimizer_state(
 
 
 def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
-    """Copy the weights of ``init_from`` into a model of their architecture: all matrices, and those norm
-    tensors that have the same name and shape. Raises ConfigError as Pretrained."""
+    """Copy the weights that ``init_from`` names into a model of the same architecture: all matrices, and the
+    norm tensors that have the same name and shape. Raises ConfigError as Pretrained does."""
     state = model.state_dict()  # shares its memory with the model
     weights = pretrained(name).tensors(state["embed.positions.weight"].shape[0], vocab_size)
     with torch.no_grad():
@@ -53,21 +53,21 @@ def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
 
 
 def describe_initialisation(model: nn.Module, name: str) -> str:
-    """Return one line: what ``initialise_from`` copied, and what it could not."""
+    """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
     parameters = {key for key, _ in model.named_parameters()}
     weights = {entry.our_name for entry in entries(pretrained(name).config)}
-    skipped, fresh = len(weights - parameters), len(parameters - weights)
-    exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
-    return f"initialised from {name}" + exceptions * bool(skipped or fresh)
+    unused, initial = len(weights - parameters), len(parameters - weights)
+    note = f"; {unused} norm tensors were skipped (not in this model), {initial} keep their fresh values"
+    return f"initialised from {name}{note if unused or initial else ''}"
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Copy parameters and buffers into ``model``. Raises CheckpointError, with the tensor that misfits."""
+    """Copy parameters and buffers into ``model``. Raises CheckpointError, naming a tensor that differs."""
     stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
-    wanted = model_tensors(model)
+    targets = model_tensors(model)
     has, needs = (
         {name: f"{t.dtype} of shape {tuple(t.shape)}" for name, t in tensors.items()}
-        for tensors in (stored, wanted)
+        for tensors in (stored, targets)
     )
     for name in sorted(has | needs):
         if has.get(name) != needs.get(name):
@@ -76,10 +76,10 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
                 f"{needs.get(name, 'of this model')}; the checkpoint is of another model"
             )
     with torch.no_grad():
-        for name, tensor in wanted.items():
+        for name, tensor in targets.items():
             tensor.copy_(stored[name])
-    if not all_finite(wanted):
-        raise CheckpointError(f"{checkpoint.path}: has non-finite weights; use another one")
+    if not all_finite(targets):
+        raise CheckpointError(f"{checkpoint.path}: has non-finite weights; use another checkpoint")
 
 
 def restore_optimizers(
@@ -88,9 +88,9 @@ def restore_optimizers(
     checkpoint: Checkpoint,
     shard: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
 ) -> None:
-    """Restore the state of ``optimizers``; ``shard`` leaves of a parameter's tensors what this rank keeps.
-    The tensors are copies: one read from a file begins at any address, and a sum over it may then be taken in
-    another order. Raises CheckpointError where the state does not fit."""
+    """Restore the state of ``optimizers``; ``shard`` returns this rank's part of a tensor. The tensors are
+    copied: a tensor read from a file starts at an arbitrary address, on which the order of a sum over it may
+    depend. Raises CheckpointError if the state does not match the model."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     table = dict(checkpoint.meta.optimizer)
     try:
@@ -99,27 +99,28 @@ def restore_optimizers(
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for i, parameter in enumerate(parameters):
                 if paths := table.pop(names[parameter], None):
-                    kept = {key: checkpoint.tensors[at["$tensor"]].clone() for key, at in paths.items()}
-                    kept |= {key: shard(kept[key], parameter) for key in kept if key != "step"}
-                    shapes = {key: (t.shape, t.is_floating_point()) for key, t in kept.items()}
+                    tensors = {key: checkpoint.tensors[at["$tensor"]].clone() for key, at in paths.items()}
+                    tensors |= {key: shard(tensors[key], parameter) for key in tensors if key != "step"}
+                    shapes = {key: (t.shape, t.is_floating_point()) for key, t in tensors.items()}
                     whole = parameter.shape, True
-                    needed = {k: (torch.Size(), True) if k == "step" else whole for k in optimizer.state_keys}
-                    if shapes != needed:  # torch's fused optimizers write into it without a check
+                    keys = optimizer.state_keys
+                    expected = {key: (torch.Size(), True) if key == "step" else whole for key in keys}
+                    if shapes != expected:  # torch's fused optimizers write into the state unchecked
                         raise ValueError(f"{names[parameter]}: {', '.join(shapes)}")
-                    state[i] = kept
-            # through torch's own loading, which knows the device that each tensor belongs on
+                    state[i] = tensors
+            # torch's own function knows the device on which each tensor belongs
             optimizer.load_state_dict(
                 {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
             )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{checkpoint.path}: its optimizer state does not fit ({error}); use another one"
+            f"{checkpoint.path}: optimizer state does not match the model ({error}); use another checkpoint"
         ) from None
     if table:
-        raise CheckpointError(f"{checkpoint.path}: has optimizer state of {min(table)}; use another one")
+        raise CheckpointError(f"{checkpoint.path}: excess optimizer state of {min(table)}; use another file")
 
 
 def all_finite(tensors: dict[str, Tensor]) -> bool:
-    """Return whether no number is NaN or infinite."""
+    """Return whether all numbers are finite."""
     finite = [tensor.isfinite().all() for tensor in tensors.values()]
     return bool(torch.stack([flag.to(finite[0].device) for flag in finite]).all()) if finite else True

@@ -1,4 +1,4 @@
-"""Statistics of a training step: of its activations and gradients layer by layer, and of its update."""
+"""Measure a training step: its activations and gradients, layer by layer, and its update."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from training.timing import Clock
 
 
 class Statistics:
-    """Measures what ``config`` selects. Its seconds are set aside from those of training."""
+    """Measures what ``config`` selects. The seconds that this takes do not count as training."""
 
     def __init__(
         self, strategy: Strategy, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock
@@ -40,8 +40,8 @@ class Statistics:
 
     @contextmanager
     def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
-        """Add to ``row``, if ``due``, the norms of gradients and weights as they are before the block, which
-        clips and updates, and how far it moved the weights."""
+        """Add to ``row``, if ``due``, the norms of gradients and weights before the block (which clips and
+        updates), and how far the block moved the weights."""
         if not due:
             yield
             return

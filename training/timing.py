@@ -1,4 +1,4 @@
-"""The cadence of a run, what is due at which step; and its clock, which sets training apart from the rest."""
+"""Decide what is due at which step of a run, and measure its seconds of training apart from the others."""
 
 import time
 from collections import defaultdict
@@ -10,8 +10,8 @@ from cli.schema import StatsConfig, TrainConfig
 
 
 def is_due(step: int, every: int, dense_start: bool = False) -> bool:
-    """Return whether something done every ``every`` steps is due at ``step``; 0 is never. With a dense start
-    also at 1, 2, 4, 8, …, as a run changes most in the beginning."""
+    """Return whether something done every ``every`` steps (0: never) is due at ``step``. With a dense start,
+    it is also due at 1, 2, 4, 8, …, as a run changes most at the beginning."""
     if every == 0:
         return False
     return step % every == 0 or (dense_start and step < every and step & (step - 1) == 0)
@@ -47,14 +47,14 @@ class Clock:
         earlier: seconds that the run took in processes before this one.
 
     Attributes:
-        spent: seconds that went elsewhere than to training, by purpose.
+        spent: seconds that were not spent on training, by purpose.
     """
 
     def __init__(self, synchronize: Callable[[], None], earlier: float = 0.0) -> None:
         self.synchronize, self.earlier = synchronize, earlier
         self.start = time.perf_counter()
         self.spent: dict[str, float] = defaultdict(float)
-        self.lapped = 0.0
+        self.last_lap = 0.0
 
     def seconds(self) -> float:
         """Return the seconds since the run began."""
@@ -66,8 +66,8 @@ class Clock:
 
     def lap(self) -> float:
         """Return the seconds spent on training since the last call."""
-        before, self.lapped = self.lapped, self.training()
-        return self.lapped - before
+        before, self.last_lap = self.last_lap, self.training()
+        return self.last_lap - before
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:

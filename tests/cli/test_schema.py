@@ -178,6 +178,6 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
 
 
 def test_what_was_chosen_is_named_as_it_is_typed():
-    assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").chosen() == (
+    assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").label() == (
         "norm=layernorm placement=pre model.embedding_norm=rmsnorm"
     )

@@ -181,7 +181,7 @@ def test_a_vocabulary_that_was_filled_up_is_cut(tmp_path):
     changed(tmp_path, lambda some: some | {wte: torch.cat([some[wte], torch.ones(filled, 16)])})
     said(tmp_path, vocab_size=len(CHARS) + filled)
     assert ours(tmp_path)[0].head.weight.shape == (len(CHARS), 16)
-    with pytest.raises(ConfigError, match="has a vocabulary of 64 tokens, but the text's tokenizer 65"):
+    with pytest.raises(ConfigError, match="has a vocabulary of 64 tokens, but the text's tokenizer has 65"):
         pretrained(str(tmp_path)).tensors(8, 65)
 
 
@@ -240,7 +240,7 @@ OF_THEIRS = "but the weights of init_from=theirs are of a model with"
         ("init_from=", "init_from: invalid value ''; it should have at least 1 character"),
         (
             "init_from=elsewhere",
-            "init_from: elsewhere: no such folder; name one, or one of gpt2, gpt2-medium",
+            "init_from: elsewhere: no such folder; name a folder or one of gpt2, gpt2-medium",
         ),
     ],
 )
@@ -259,7 +259,7 @@ def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
     [*_, newest] = sorted(run.glob("checkpoints/*"))
     assert load(newest).meta.tokenizer["chars"] == CHARS
     (tmp_path / "rotated.txt").write_text("".join(chr(ord(c) + 200) for c in CHARS) * 40)
-    own = "theirs was trained with another one than this text's; give data.tokenizer=init_from"
+    own = "theirs was trained with another tokenizer than this text's; give data.tokenizer=init_from"
     for more, line in (((), "is not in the vocabulary of"), (("data.tokenizer=char",), own)):
         check_refused(trained(tmp_path, "data.path=rotated.txt", *more, run=programs.run), line)
 

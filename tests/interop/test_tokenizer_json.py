@@ -129,7 +129,7 @@ def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
 )
 def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path, change):
     said = tokenizer_json.to_tokenizer_json(tokenizers.train_bpe(LETTERS, "", 300).spec)
-    said["pre_tokenizer"] = copy.deepcopy(tokenizer_json.CUTS["gpt2"])
+    said["pre_tokenizer"] = copy.deepcopy(tokenizer_json.PRE_TOKENIZERS["gpt2"])
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(said))
     assert tokenizer_json.read(file)["pattern"] == "gpt2"

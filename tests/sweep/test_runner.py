@@ -62,7 +62,7 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, swee
 def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succeed, sweep, tmp_path):
     arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'
     done = succeed("train.py", *sweep, arms, "seed=0,1", "train.log_every=1,2")
-    assert done.stdout.startswith("8 jobs are 4 different runs\n4 runs: 4 to do")
+    assert done.stdout.startswith("8 jobs describe 4 different runs\n4 runs: 4 to do")
     steps = {
         file.parent.name.rpartition("-")[0]: re.search(r"steps: (\d+)", file.read_text())[1]
         for file in tmp_path.glob("runs/*/config.yaml")
@@ -277,7 +277,7 @@ def test_the_best_has_the_lowest_mean_over_seeds_and_no_divergence(capsys):
     assert chosen == [("norm=a", "r=2", "seed=7", "tuned=[r]"), ("norm=a", "r=2", "seed=8", "tuned=[r]")]
     output = capsys.readouterr().out
     assert "norm=a: r=2\n" in output
-    assert "norm=b: finished at no value; left out" in output
+    assert "norm=b: no run finished at any value; left out" in output
 
 
 @pytest.mark.slow

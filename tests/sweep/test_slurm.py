@@ -187,12 +187,14 @@ def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep,
     killed.communicate()
     again = Program("train.py", *jobs, cwd=tmp_path)
     assert again.stdout
-    assert any("3 of them are already in Slurm's queue" in line for line in iter(again.stdout.readline, ""))
+    assert any(
+        "3 of the jobs are already in Slurm's queue" in line for line in iter(again.stdout.readline, "")
+    )
     assert queue() == before
     again.send_signal(signal.SIGINT)
     _, errors = again.communicate()
     assert again.returncode == 128 + signal.SIGINT
-    assert errors == "cancelling 3 jobs of Slurm\n"
+    assert errors == "cancelling jobs in Slurm: 3\n"
     assert not queue()
     statuses = [read_status(file.parent) for file in tmp_path.glob("runs/*/status.json")]
     assert [status["state"] for status in statuses] == ["interrupted"] * 2

@@ -11,7 +11,7 @@ from system.errors import ConfigError
 from tests.conftest import configured
 from tests.helpers.configs import component
 from training import device
-from training.build import OURS, bind, build_model, resolved_auto
+from training.build import OWN_PACKAGES, bind, build_model, resolved_auto
 from training.dry_run import build_and_try
 
 
@@ -47,8 +47,8 @@ OPTIONS = "normalized_shape, eps, elementwise_affine, bias, detach_statistics$"
         ("torch.nn.Identity", {"eps": 1}, "norm.eps: .* has no such argument"),
         ("model.norms.Nope", {}, "norm._target_: .* cannot be imported"),
         ("nope.Nope", {}, "norm._target_: .* cannot be imported"),
-        ("os.system", {}, "norm._target_: os.system is not a norm class"),
-        ("model.placements.Pre", {}, "is not a norm class"),
+        ("os.system", {}, "norm._target_: os.system is not a subclass of Module"),
+        ("model.placements.Pre", {}, "is not a subclass of Module"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(target, options, message):
@@ -61,15 +61,15 @@ def test_options_that_do_not_fit_are_refused(target, options, message):
 )
 def test_a_checkpoint_names_only_our_classes_and_torchs_modules(target):
     with pytest.raises(ConfigError, match=f"add trust={target.split('.')[0]}"):
-        bind("norm", component(target), OURS)
-    bind("norm", component("model.norms.LayerNorm"), OURS)
-    bind("norm", component("torch.nn.LayerNorm"), OURS)
+        bind("norm", component(target), OWN_PACKAGES)
+    bind("norm", component("model.norms.LayerNorm"), OWN_PACKAGES)
+    bind("norm", component("torch.nn.LayerNorm"), OWN_PACKAGES)
 
 
 @pytest.mark.parametrize(
     "option", [{"device": "cuda"}, {"device": "meta"}, {"dtype": "torch.float16"}], ids=str
 )
-@pytest.mark.parametrize("packages", [None, OURS], ids=["on the command line", "by a checkpoint"])
+@pytest.mark.parametrize("packages", [None, OWN_PACKAGES], ids=["on the command line", "by a checkpoint"])
 @pytest.mark.parametrize(
     ("group", "target"),
     [

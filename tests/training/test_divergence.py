@@ -37,10 +37,10 @@ def where(step: int, evaluation: bool) -> str:
     return f"step {step}, evaluation {evaluation}"
 
 
-def watch(warmup: int = 10, patience: int = 0, logged=()) -> Divergence:
+def watch(warmup: int = 10, patience: int = 0, rows=()) -> Divergence:
     train = configured("train.steps=1000", f"train.hopeless_after={patience}").train
     uniform = [batch(range(20))]  # their entropy is ln 20 = 3.0
-    return Divergence(train, uniform, warmup, where, logged)
+    return Divergence(train, uniform, warmup, where, rows)
 
 
 def test_the_first_skipped_update_is_named():
@@ -66,8 +66,8 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
 
 
 def test_a_resumed_run_counts_the_evaluations_it_has_logged():
-    logged = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
-    assert watch(10, 3, logged).reason({"step": 30, "val/loss": 3.1}) is not None
+    rows = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
+    assert watch(10, 3, rows).reason({"step": 30, "val/loss": 3.1}) is not None
 
 
 @pytest.mark.parametrize("key", ["val/loss", "val/full_loss"])
@@ -84,7 +84,7 @@ def test_a_hopeless_run_ends_early_and_says_why(tiny):
     folder = train_anew(config)
     status = read_status(folder)
     assert (status["state"], status["step"]) == ("diverged", 10)
-    assert "that of guessing by frequency, in 2 evaluations in a row" in status["reason"]
+    assert "the loss of guessing by frequency, in 2 evaluations in a row" in status["reason"]
     assert metric_rows(folder)[-1]["step"] == 10
     assert (
         read_status(train_anew(tiny("optim.learning_rate=1e-12", "train.hopeless_after=0")))["state"]

@@ -68,15 +68,15 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         loss_of(net, batch)
         raise ZeroDivisionError
 
-    estimating = evaluation.with_running_estimates(model, lambda net: loss_of(net, batch))
-    assert estimating == [module for module in model.modules() if hasattr(module, "running_mean")]
-    assert len(estimating) == 3
+    running_norms = evaluation.with_running_estimates(model, lambda net: loss_of(net, batch))
+    assert running_norms == [module for module in model.modules() if hasattr(module, "running_mean")]
+    assert len(running_norms) == 3
 
     def on_estimates(loss_of):
         return evaluation.evaluate(model, loss_of, [[batch]], Ranks())
 
     def on_batch_statistics(loss_of):
-        return evaluation.evaluate_on_batch_statistics(model, estimating, loss_of, [batch], Ranks())
+        return evaluation.evaluate_on_batch_statistics(model, running_norms, loss_of, [batch], Ranks())
 
     for measure in (on_estimates, on_batch_statistics):
         measure(loss_of)

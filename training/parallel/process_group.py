@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 
-Each rank draws the whole batch of a step and trains on its share of it, so the run is that of one process on
-the same batch, but for the order of sums. Rank 0 alone writes to the run's folder, the log and the terminal.
+Each rank draws the whole batch of a step and trains on its share of it, so the run equals that of one process
+on the same batch, except for the order of sums. Only rank 0 writes to the run's folder and the terminal.
 """
 
 import os
@@ -20,7 +20,7 @@ from training.parallel.ranks import Ranks, lost_ranks_explained
 
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
-    """Join the ranks until the end of ``with``. However one of them ends, all end, and one prints why.
+    """Join the ranks until the end of ``with``. If one of them fails, all end, and one prints why.
 
     Raises:
         ConfigError: there are fewer GPUs than ranks.
@@ -35,27 +35,27 @@ def process_group(device: str) -> Iterator[Ranks]:
 
     if ":" in device or (device != "cpu" and torch.backends.mps.is_available()):
         raise ConfigError(
-            f"device: {device} is one GPU for {world_size()} ranks; give device=cuda, "
-            "which is a GPU for each, or device=cpu"
+            f"device: {device} is one GPU for {world_size()} ranks; give device=cuda, which takes a GPU for "
+            "each rank, or device=cpu"
         )
-    local = int(os.environ.get("LOCAL_RANK", rank()))
+    local_rank = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:
         local_count, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
         if local_count > gpus:
-            raise ConfigError(f"device: {local_count} ranks on this machine for {gpus} GPUs; start fewer")
-        torch.cuda.set_device(local)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives it
+            raise ConfigError(f"device: {local_count} ranks need a GPU each, not {gpus}; start fewer ranks")
+        torch.cuda.set_device(local_rank)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives an attempt
     store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size())
-    ranks = Ranks(rank(), world_size(), local, PrefixStore("normgpt", store))
+    ranks = Ranks(rank(), world_size(), local_rank, PrefixStore("normgpt", store))
     try:
         with lost_ranks_explained():
             yield ranks
     except BaseException as error:
         if isinstance(error, Exception) or error.__cause__:
-            for number in SIGNALS:  # torchrun ends all ranks as soon as one has ended: print first why
+            for number in SIGNALS:  # print the error first: torchrun ends all ranks once one ends
                 signal.signal(number, signal.SIG_IGN)
             sys.stderr = sys.__stderr__ if ranks.claims_error() else devnull()
         raise

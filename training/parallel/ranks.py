@@ -1,9 +1,9 @@
-"""The processes that train one model together, the ranks, as each of them sees them.
+"""The ranks, which are the processes that train one model together, as one of them sees them.
 
-All ranks do the same steps: what one of them alone knows, a signal or the step to resume from, is broadcast,
-so no rank waits for another that has gone elsewhere. A single process uses nothing of torch.distributed.
+All ranks do the same steps: what only one of them knows (a signal, the step to resume from) is broadcast, so
+no rank waits for another that has taken another path. A single process uses nothing of torch.distributed.
 
-Tensors are shared by the backend; plain values by the key-value store of torchrun's processes. A rank that
+The backend exchanges tensors; the key-value store of torchrun's processes exchanges plain values. A rank that
 waits for a key still handles signals, and notices that another rank has failed.
 """
 
@@ -26,14 +26,14 @@ POLL_SECONDS = 0.05
 
 
 class Ranks:
-    """This process among those that train together. All make the same calls in the same order.
+    """This process among those that train together. All processes make the same calls in the same order.
 
     Args:
         local: the rank's number on its machine.
         store: a torch.distributed.Store; None for a single process.
 
     Attributes:
-        rank, count: its number, from 0, and how many there are.
+        rank, count: this rank's number, from 0, and the number of ranks.
         first: whether this is rank 0, which alone writes to disk and to the terminal.
     """
 
@@ -51,13 +51,13 @@ class Ranks:
         if rows % self.count:
             raise ConfigError(
                 f"train.batch_size: a micro-batch of {rows} rows cannot be shared by {self.count} ranks; "
-                "make train.batch_size / train.grad_accum a multiple of them"
+                f"make train.batch_size / train.grad_accum a multiple of {self.count}"
             )
         rows //= self.count
         return slice(start + self.rank * rows, start + (self.rank + 1) * rows)
 
     def rounds(self, items: Iterable[T]) -> Iterator[list[T]]:
-        """Yield the items ``count`` at a time, one for each rank; the last time perhaps fewer."""
+        """Yield the items ``count`` at a time, one for each rank; the last list may be shorter."""
         iterator = iter(items)
         while batch := [*itertools.islice(iterator, self.count)]:
             yield batch
@@ -128,14 +128,14 @@ class Ranks:
             is_first = self.store.add("errors", 1) == 1
             deadline = time.monotonic() + 1
             while self.store.add("errors", 0) < self.count and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)  # the store may be rank 0's, and end with it
+                time.sleep(POLL_SECONDS)  # rank 0 may host the store and end it
             return bool(is_first)
         except RuntimeError:  # the store has ended
             return True
 
 
 def broadcast_buffers(ranks: Ranks, model: "nn.Module") -> None:
-    """Give all ranks the buffers of rank 0: a norm may keep statistics of its own rank's batches."""
+    """Give all ranks the buffers of rank 0, as a norm may keep statistics of its own rank's batches only."""
     if ranks.count > 1:
         import torch.distributed as dist
 
@@ -143,7 +143,7 @@ def broadcast_buffers(ranks: Ranks, model: "nn.Module") -> None:
             dist.broadcast(buffer, 0)
 
 
-# What a backend says when another rank has ended; torch has no common error for it.
+# Words in a backend's errors when another rank has ended; torch has no common error type for this.
 LOST = re.compile(
     "gloo|connection closed|connection was likely closed|connection reset|broken pipe"  # gloo and the store
     "|remote process exited"  # nccl

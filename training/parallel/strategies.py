@@ -1,7 +1,7 @@
 """How a model trains: by itself in one process, as replicas (DDP), or in shards (FSDP).
 
-The whole model is the truth: evaluation, statistics and the certificate look at it, eagerly. A strategy is
-what a training step computes with.
+Evaluation, statistics and the certificate run the whole model, eagerly. A training step computes with what a
+strategy makes of the model.
 """
 
 import copy
@@ -30,8 +30,8 @@ class Strategy:
         self.model = self.trained = model
         self.net: Any = model
 
-    def sync_gradients(self, needed: bool) -> None:
-        """Choose whether the next backward averages gradients over the ranks: only a step's last one must."""
+    def sync_gradients(self, sync: bool) -> None:
+        """Choose whether the next backward averages gradients over the ranks; a step's last one must."""
 
     @contextmanager
     def full_model(self) -> Iterator[None]:
@@ -39,14 +39,14 @@ class Strategy:
         yield
 
     def load_full_model(self) -> None:
-        """Train on from the weights that ``model`` was given inside ``full_model``."""
+        """Copy weights that were loaded into ``model``, inside ``full_model``, to ``trained``."""
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole of each tensor of ``trained`` or its optimizers, by its name in a checkpoint."""
+        """Return each tensor of ``trained`` or its optimizers as a whole, by its name in a checkpoint."""
         return tensors
 
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """Return this rank's part of an optimizer's whole tensor for a parameter of ``trained``."""
+        """Return this rank's part of a whole tensor: ``parameter`` of ``trained``, or its optimizer state."""
         return tensor
 
 
@@ -63,8 +63,8 @@ class DDP(Strategy):
             gradient_as_bucket_view=True,  # the gradient itself is sent, not a copy
         )
 
-    def sync_gradients(self, needed: bool) -> None:
-        self.net.require_backward_grad_sync = needed
+    def sync_gradients(self, sync: bool) -> None:
+        self.net.require_backward_grad_sync = sync
 
 
 class FSDP(Strategy):
@@ -72,10 +72,10 @@ class FSDP(Strategy):
     block's parameters while that block computes (Zhao et al. 2023, arXiv 2304.11277; torch's fully_shard).
     Gradients are averaged after every micro-batch, or each rank would have to keep them whole.
 
-    ``model`` has memory inside ``full_model`` only. Gathered tensors are for rank 0; other ranks get none.
+    ``model`` has memory inside ``full_model`` only. Only rank 0 gets the tensors that ``gather`` returns.
 
     Args:
-        model: on the CPU. It becomes ``trained``: no device has to have room for a second whole model.
+        model: on the CPU. It becomes ``trained``, so no device needs room for a second whole model.
     """
 
     def __init__(self, model: GPT, device: torch.device, ranks: Ranks) -> None:
@@ -84,20 +84,21 @@ class FSDP(Strategy):
 
         super().__init__(model)
         self.first = ranks.first
-        self.model = copy.deepcopy(model, {id(p): freed(p, device) for p in model.parameters()}).to(device)
+        empty = {id(p): without_storage(p, device) for p in model.parameters()}
+        self.model = copy.deepcopy(model, empty).to(device)
         self.scalars = {name for name, p in model.named_parameters() if p.dim() == 0}
         for module in model.modules():
             for name, p in module.named_parameters(recurse=False):
-                if p.dim() == 0:  # has no row; of one row it computes the same
+                if p.dim() == 0:  # has no rows; as one row it computes the same
                     setattr(module, name, nn.Parameter(p.detach().reshape(1), p.requires_grad))
         mesh = init_device_mesh(device.type, (ranks.count,))
-        for part in (*model.blocks, model):  # moves each to the device and leaves a rank's shard of it there
+        for part in (*model.blocks, model):  # leaves this rank's shard of each on the device
             fully_shard(part, mesh=mesh)
 
     @contextmanager
     def full_model(self) -> Iterator[None]:
-        for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
-            p.data = full_tensor(shard.detach()).view_as(p)
+        for p, sharded in zip(self.model.parameters(), self.trained.parameters(), strict=True):
+            p.data = full_tensor(sharded.detach()).view_as(p)
         for buffer, trained in zip(self.model.buffers(), self.trained.buffers(), strict=True):
             buffer.copy_(trained)
         try:
@@ -108,8 +109,8 @@ class FSDP(Strategy):
 
     @torch.no_grad()
     def load_full_model(self) -> None:
-        for p, shard in zip(self.model.parameters(), self.trained.parameters(), strict=True):
-            shard.copy_(self.shard(p, shard))
+        for p, sharded in zip(self.model.parameters(), self.trained.parameters(), strict=True):
+            sharded.copy_(self.shard(p, sharded))
         for buffer, trained in zip(self.model.buffers(), self.trained.buffers(), strict=True):
             trained.copy_(buffer)
 
@@ -120,7 +121,7 @@ class FSDP(Strategy):
             if self.scalars & {*name.split("/")} and full.shape == (1,):
                 full = full.view(())
             if self.first:
-                gathered[name] = full.cpu()  # one after another: a GPU need not have room for all
+                gathered[name] = full.cpu()  # one at a time: a GPU may lack room for all
         return gathered
 
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
@@ -132,11 +133,11 @@ class FSDP(Strategy):
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor of which each rank may have a shard. All ranks call it together."""
+    """Return a tensor as a whole, of which each rank may have a shard. All ranks call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def freed(parameter: Tensor, device: torch.device) -> nn.Parameter:
+def without_storage(parameter: Tensor, device: torch.device) -> nn.Parameter:
     """Return a parameter of this shape on ``device`` whose storage is freed."""
     empty = nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
     empty.untyped_storage().resize_(0)
@@ -144,7 +145,7 @@ def freed(parameter: Tensor, device: torch.device) -> nn.Parameter:
 
 
 def place(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> Strategy:
-    """Put a model that was made on the CPU where it trains; ``distributed``, ddp or fsdp, is for several
+    """Move a model that was built on the CPU to where it trains; ``distributed`` (ddp or fsdp) is for several
     ranks."""
     if ranks.count == 1:
         return Strategy(model.to(device))
