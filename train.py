@@ -45,7 +45,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
             row: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
-                row |= s.leaks  # how far logits depend on later tokens and on other rows
+                row |= s.leak_metrics  # how far logits depend on later tokens and on other rows
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
@@ -63,23 +63,23 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                     batch = s.batches.first_micro_batch(step)
                     row |= s.statistics.of_activations(batch, due.histograms)
                 loss = torch.zeros((), device=device)
-                for batch in s.batches.micro_batches(step):  # this rank's share of each
+                for batch in s.batches.micro_batches(step):  # of each micro-batch, this rank's rows
                     torch.manual_seed(batch.dropout_seed)
                     strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
-                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy of net(x) and y
+                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy, in autocast
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
-                with s.statistics.of_update(row, due.statistics):
+                with s.statistics.of_update(row, due.statistics):  # if due: how far it moves the weights
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
-                    optimizer.update(learning_rate, loss, grad_norm)  # skipped if non-finite
+                    optimizer.update(learning_rate, loss, grad_norm)  # step() if all is finite; zero_grad()
                 if due.log or optimizer.known_to_skip():  # a GPU's skipped update shows at the next log
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # write the row
             row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged, which set_up records
+            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: set_up records and ends it
 
 
 @app.command("config", RunConfig, outlives_readers=True)  # runs on if stdout closes (| head)

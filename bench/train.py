@@ -58,8 +58,9 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
                 part = f"{size}: ours, {precision}{suffix}"
                 variant = [f"precision={precision}", f"compile={str(compiled).lower()}"]
                 parts[part] = partial(measure_ours, bench, size, steps, variant)
-        for part in [*parts][1:]:
-            bench.compare(part, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
+        for part in parts:
+            if "nanoGPT" not in part:
+                bench.compare(part, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
         bench.alternate(parts)
 
 

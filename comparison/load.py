@@ -211,7 +211,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a flat dict, keys joined by dots; the keys norm and placement have their groups' names."""
+    """Return a flat dict, keys joined by dots. The value of norm is its ``_name_``, and so for placement."""
     keys: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "_name_":

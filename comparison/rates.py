@@ -88,7 +88,7 @@ def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> 
 
 
 def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
-    """Return the sensitivity of every family, whose values are losses, over the rates that all families have;
+    """Return every family's sensitivity over the rates that all families have; the metric must be a loss.
     [] if they share fewer than three, or if a family has no run that was evaluated before its first step."""
     common = sorted(set.intersection(*(set(family.rates) for family in families))) if families else []
     if len(common) < 3:

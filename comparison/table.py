@@ -78,8 +78,8 @@ def notes(report: Report) -> list[str]:
     ]
     if sum(row.baseline is not None for row in report.rows) > 1:
         lines.append(
-            "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so one "
-            "may be open although its own interval is on one side of 0."
+            "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so a "
+            "row may be not distinguishable although its own interval excludes 0."
         )
     if any(row.seed_range for row in report.rows):
         lines.append(

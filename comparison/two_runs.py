@@ -13,6 +13,9 @@ from comparison.load import Run
 
 APART = 0.01  # the relative difference above which rounding cannot be the reason
 
+HALVES = ("attn", "mlp", "")  # of a block, in the order of the forward; "": the whole block
+SLOTS = [*"pre.in pre pre.out inside out.in out out.out branch post.in post post.out".split(), ""]
+
 
 def first_difference(a: Run, b: Run, tolerance: float) -> str:
     """Return the first step, and the first site at that step, at which statistics of two runs differ by more
@@ -33,14 +36,16 @@ def first_difference(a: Run, b: Run, tolerance: float) -> str:
     return f"from step {step:,.0f}, first {values}"
 
 
-def forward_order(metric: str) -> tuple[int, int, int, str]:
+def forward_order(metric: str) -> tuple[bool, int, int, int, str]:
     """Return a key that sorts metrics in the order of the forward pass; gradients and weights come last."""
     kind, _, site = metric.partition("/")
     block, _, rest = site.partition(".")
+    half, _, slot = rest.partition(".")
     is_late = kind.startswith(("grad.", "weight.", "update."))
     number = int(block) if block.isdigit() else -1 if site == "embed" else 10**6
-    branch = 2 * rest.startswith("mlp") + ("branch" not in rest and ".pre" not in rest)
-    return int(is_late), number, branch, metric
+    is_inside = kind.startswith(("attn.", "mlp."))  # a statistic of the branch's own tensors
+    position = SLOTS.index("inside" if is_inside else slot)
+    return is_late, number, HALVES.index(half), position, metric
 
 
 def render(a: Run, b: Run) -> RenderableType:

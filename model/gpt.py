@@ -2,7 +2,8 @@
 
 This file knows neither norms nor placements. It is given two callables:
     norm(n) -> module                 maps (…, T, n) to the same shape; see model/norms.py
-    placement(n_layer) -> placement   wires each branch into the residual stream; see model/placements.py
+    placement(n_layer) -> wire        wire(branch, norm, layer, site) gives the branch its norms and the
+                                      residual sum; see model/placements.py
 The branches are in model/attention.py and model/mlp.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 """
@@ -19,7 +20,7 @@ from model.head import Head
 from model.init import GPT2, Init
 from model.linear import Linear
 from model.mlp import MLP
-from model.seeds import NewNorm, Norm, draw_weights, seeded
+from model.seeds import Norm, draw_weights, seeded
 
 if TYPE_CHECKING:
     from model.placements import Placement
@@ -92,21 +93,20 @@ class GPT(nn.Module):
         wire = placement(n_layer)
         options: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | init.gains(wire, n_layer)
 
-        def new_norm(parent: str) -> NewNorm:  # (norm, n, name) -> norm(n), with random numbers of its own
-            return partial(seeded, seed, parent)
+        def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
+            norm_of_slot = partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd)  # "pre" -> a norm
+            return wire(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
 
-        at_embed = new_norm("embed")
-        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=at_embed)
+        new_norm = partial(seeded, seed, "embed")
+        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)
         self.blocks = nn.ModuleList()
         for layer in range(n_layer):
-            block = f"blocks.{layer}"
-            attn = attention(n_embd, n_head, new_norm=new_norm(f"{block}.attn.branch"), **options)
-            attn = wire(attn, partial(new_norm(f"{block}.attn"), norm, n_embd), layer, "attn")
-            ff = wire(mlp(n_embd, **options), partial(new_norm(f"{block}.mlp"), norm, n_embd), layer, "mlp")
-            self.blocks.append(Block(attn, ff))
+            qk_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
+            attn = attention(n_embd, n_head, new_norm=qk_norm, **options)
+            self.blocks.append(Block(wired(attn, layer, "attn"), wired(mlp(n_embd, **options), layer, "mlp")))
         if final_norm is None:
             final_norm = norm if wire.final_norm else nn.Identity
-        self.final = new_norm("")(final_norm, n_embd, "final")
+        self.final = seeded(seed, "", final_norm, n_embd, "final")
         self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight

@@ -16,7 +16,7 @@ INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "p
 @cache
 def source(target: str) -> str:
     """Return the code of ``package.module.Class`` and of everything it uses, without comments and docstrings.
-    The result is cached: code that is edited later is not imported either.
+    The result is cached, as the process keeps the code that it imported though the file be edited later.
 
     Names are followed in the same file, in the same package, and in files outside of installed packages. A
     class of torch gives "", as environment.json records torch's version.

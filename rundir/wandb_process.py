@@ -181,7 +181,8 @@ def begin(job: dict[str, Any]) -> Any:
 
 
 def wandb_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics.jsonl with its histograms as wandb.Histogram and its NaN as a number."""
+    """Return a row of metrics.jsonl with histograms as wandb.Histogram, and the strings NaN, Infinity
+    and -Infinity as numbers."""
     import numpy as np
     import wandb
 

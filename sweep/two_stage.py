@@ -56,8 +56,8 @@ def run_stages(
 
 
 def second_stage_overrides(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """Return the overrides of the second stage, without the combinations that did not finish at any value of
-    ``tune``."""
+    """Return the overrides of the second stage, without the combinations of which a seed did not finish at
+    each value of ``tune``."""
     losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for job in jobs:
         combination = tuple(o for o in job.overrides if app.key_of(o) not in (tune, *final))
@@ -70,7 +70,7 @@ def second_stage_overrides(jobs: list[Job], tune: str, final: dict[str, list[str
         norms = [override for override in combination if app.key_of(override) in ("norm", "placement")]
         name = " ".join(norms or combination)
         if math.isinf(means[best]):
-            print(f"  {name}: no run finished at any value; left out")
+            print(f"  {name}: at every value a seed diverged or failed; left out")
             continue
         values = sorted(by_value, key=lambda override: sort_key(override.partition("=")[2]))
         edge = (values[0], values[-1]) if len(values) > 1 else ()

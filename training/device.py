@@ -109,8 +109,9 @@ def set_switches(compute: Compute, threads: int | None) -> int:
     """Set torch's process-wide switches, for every run anew, as the runs of a sweep share a process. Returns
     the number of threads.
 
-    Algorithms are deterministic: otherwise, a compiled run repeated gives other numbers. (torch's other
-    function for this also sets the compiler's switch, which imports the compiler: training/compile.py.)
+    Algorithms are deterministic: otherwise a compiled run does not repeat its own numbers.
+    (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
+    only training/compile.py calls it.)
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")

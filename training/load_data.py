@@ -1,4 +1,4 @@
-"""Load the tokens of a run: its text, tokenized by the tokenizer that goes with its weights."""
+"""Load a run's tokens: its text, tokenized by data.tokenizer, which must fit the weights (init_from)."""
 
 from cli.schema import RunConfig
 from data.token_cache import prepare

@@ -42,6 +42,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
         )
     ]
     if isinstance(config, MuonConfig):
+        # each of the matrices that are stacked in a weight has a std of its own
         parts = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
         optimizers.append(Muon(for_muon, config.learning_rate, config.weight_decay, config.momentum, parts))
     return optimizers

@@ -50,7 +50,7 @@ class Setup:
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clips; skips non-finite updates
     schedule: Schedule  # step -> learning rate
     start: int  # the step from which the run starts or resumes
-    leaks: dict[str, float]  # metrics: how far logits depend on later tokens and on other rows
+    leak_metrics: dict[str, float]  # how far logits depend on later tokens and on other rows
     evaluate: Evaluator
     statistics: Statistics
     checkpoints: Checkpoints
@@ -71,7 +71,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     compute = device.choose(config.device, config.precision)
     threads = device.set_switches(compute, config.train.threads)
 
-    # build the model and put one batch through it
+    # build the model (training/build.py: norm, placement) and put one batch through it
     batches, eager_loss = Batches(config, tokens, compute, ranks), Loss(compute)
     strategy, running_norms = build_strategy(config, vocab_size, batches, eager_loss, ranks)
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
@@ -112,7 +112,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             optimizer=optimizer,
             schedule=schedule,
             start=start,
-            leaks=causality.leak_metrics(certificate),
+            leak_metrics=causality.leak_metrics(certificate),
             evaluate=Evaluator(strategy, batches, eager_loss, ranks, running_norms, stop, log),
             statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),

@@ -104,7 +104,7 @@ def test_weights_that_are_not_what_the_hub_says_are_refused(tmp_path, hub):
     hub.lies_of = "model.safetensors"
     done = asked(tmp_path, hub.url)
     assert done.returncode == 1
-    assert "damaged (its hash differs from the hub's); delete it" in done.stderr
+    assert "is damaged (its hash differs from the hub's); delete the file" in done.stderr
 
 
 def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):

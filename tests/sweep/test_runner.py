@@ -277,7 +277,7 @@ def test_the_best_has_the_lowest_mean_over_seeds_and_no_divergence(capsys):
     assert chosen == [("norm=a", "r=2", "seed=7", "tuned=[r]"), ("norm=a", "r=2", "seed=8", "tuned=[r]")]
     output = capsys.readouterr().out
     assert "norm=a: r=2\n" in output
-    assert "norm=b: no run finished at any value; left out" in output
+    assert "norm=b: at every value a seed diverged or failed; left out" in output
 
 
 @pytest.mark.slow
