@@ -45,7 +45,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
             row: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
-                row |= s.leak_metrics  # how far logits depend on later tokens and on other rows
+                row |= s.certifier.metrics  # how far logits depend on later tokens and on other rows
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
@@ -80,6 +80,8 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             # write the row
             row = s.log.write(step, row)  # copies tensors from the device, all at once
             s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: set_up records and ends it
+
+        s.certifier.end()  # is the trained model causal, too? asked on text
 
 
 @app.command("config", RunConfig, outlives_readers=True)  # runs on if stdout closes (| head)

@@ -90,6 +90,11 @@ class Run:
     def leaks(self) -> bool:
         return run_files.leaks(self.certificate)
 
+    @property
+    def causality(self) -> str:
+        """ "causal", "LEAKS", or what was not asked."""
+        return run_files.causality(self.certificate)
+
     def last(self, metric: str) -> float:
         """The last value of a metric; NaN if the run does not have it."""
         return float(self.metrics[metric][1][-1]) if metric in self.metrics else math.nan

@@ -209,6 +209,8 @@ def warnings(row: Row, tuning_families: Sequence[Family]) -> list[str]:
             "it LEAKS: in training its logits depend on later tokens or other rows, so its training loss is "
             "not a language model's; compare it on validation only"
         )
+    elif doubts := dict.fromkeys(run.causality for run in row.group.runs if run.causality != "causal"):
+        lines.append(f"whether it leaks was not fully tested ({', '.join(doubts)})")
     total = len(row.group.values)
     if row.difference and not row.group.diverged and row.difference.n < total:
         lines.append(f"only {row.difference.n} of its {total} seeds are shared with the baseline")

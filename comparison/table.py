@@ -64,7 +64,8 @@ def cells(report: Report) -> list[Cells]:
         cell["tokens/s"] = number(float(np.median(speeds or [math.nan])), ",.0f")
         cell["memory"] = f"{memory / 2**20:,.0f} MB" if math.isfinite(memory) else "—"
         cell["parameters"] = f"{max(run.environment.get('parameters', 0) for run in runs):,}"
-        cell["leaks"] = "LEAKS" if any(run.leaks for run in runs) else ""
+        doubts = dict.fromkeys(run.causality for run in runs if run.causality != "causal")
+        cell["leaks"] = "LEAKS" if "LEAKS" in doubts else ", ".join(doubts)
         rows.append(cell)
     columns = dict.fromkeys(column for row in rows for column in row)
     used = [column for column in columns if any(row.get(column) for row in rows)]

@@ -67,6 +67,7 @@ def run_row(run: Run, report: Report) -> dict[str, Any]:
         "peak_memory": run.status.get("peak_memory") or "",
         "parameters": run.environment.get("parameters", ""),
         "leaks": run.leaks,
+        "causality": run.causality,
     }
 
 

@@ -1,67 +1,114 @@
 """Measure the causality certificate: how far a model's logits depend on tokens on which they must not depend.
 
-The logits at position t may depend only on tokens 0 … t of the same row. Two kinds of leaks are measured on
-the actual model, in training and in evaluation mode: dependence on later tokens (``future``) and on the other
-rows of the batch (``rows``). Each leak is measured in two ways, and both numbers must be exactly 0:
+The logits at position t may depend only on tokens 0 … t of the same row. The model is asked as a run uses it,
+on its batch and in its precision, in training and in evaluation mode:
 
-- forward: replace the forbidden tokens, and take the largest change of a logit, in standard deviations of the
-  logits.
-- gradient: take the gradient of direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ /
-  ‖part at 0 … t‖. The direction is random, as a norm keeps the sum of its outputs or of their squares
-  constant: the gradients of these sums would be 0 whatever leaks through the norm.
+- ``future``: at every cut, tokens after it are exchanged, and no logit up to it may move. In one forward each
+  row has a cut of its own; if rows depend on each other, all have the same, which tells the two apart.
+- ``rows``: some rows are exchanged, and no logit of the others may move, for every pair of rows.
+- ``future_gradient``, ``rows_gradient``: at a few cuts, the gradient of direction·logits at t with respect to
+  the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It sees what is too small for a forward. The
+  direction is random, as a norm keeps the sum of its outputs or of their squares constant.
+- ``memory``: in evaluation, a batch after another one, and no logit may depend on what that was.
+- ``future_compiled``, ``rows_compiled``: the first two of the compiled loss, in nats.
 
-BatchNorm in training mode has all four leaks, as its statistics are taken over time and rows.
+All of these are exactly 0 without a leak; what fp64 proves to be rounding is not counted. ``future``,
+``rows`` and ``memory`` are in standard deviations of the logits. BatchNorm in training mode has the first
+four leaks, as its statistics are taken over time and rows.
 """
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from diagnostics.hooks import forward_hooks
+from diagnostics.questions import Questions
+from diagnostics.repeatable import Repeated, UntestableError, random_states_kept, seed_all
 
-ROWS, LONGEST, POSITIONS = 4, 128, 4  # rows and, at most, time steps of the test batch; positions t
-MODES = ("train", "eval")
+ROWS = 4  # of the batch that a model is asked on if none is given
+PHASES = {"train": "in training", "eval": "in evaluation"}  # by mode
+MODES = tuple(PHASES)
+FUTURE = ("future", "future_gradient", "future_compiled")
+OTHERS = ("rows", "rows_gradient", "rows_compiled", "memory")
 
 
-def certificate(model: Any, vocab_size: int) -> dict[str, Any]:
-    """Measure the leaks of ``model``, a model.GPT; the model and torch's random state are left unchanged.
+def certificate(
+    model: Any,
+    vocab_size: int,
+    tokens: tuple[Tensor, Tensor] | None = None,
+    rounds: int = 0,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    compiled_loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    seed: int = 0,
+    initial: bool = True,
+) -> dict[str, Any]:
+    """Measure the leaks of ``model``, a model.GPT; the model and all random states are left unchanged.
+
+    Args:
+        tokens: a batch (B, T), int64, and one whose tokens are put in its place; by default random ones.
+        rounds: forwards that ask cuts, if more than ask every cut once; T−1 ask every cut of every row.
+        autocast: computes in the precision of the run.
+        compiled_loss: tokens, targets -> mean loss, 0-d, in training; it may not move the model's buffers.
+        seed: draws what is asked.
+        initial: the model is untrained, so its parameters are moved a little: see ``perturbed``.
 
     Returns plain data:
-        causal, independent_rows: True if ``future`` and its gradient, or ``rows`` and its gradient, are 0 in
-            both modes; None if the leaks cannot be measured, and ``reason`` says why.
-        train, eval: ``future``, ``rows``, ``future_gradient``, ``rows_gradient``.
-        context: the number of time steps of the test batch: block_size, at most 128.
+        causal, independent_rows: True if all leaks of later tokens, or of other rows, are 0; None if nothing
+            can be said, and ``reason`` says why.
+        varies: what makes the output for the same tokens vary, such as "random numbers in training".
+        train, eval: the leaks by kind.
+        rounding: the largest change that fp64 proved to be rounding, if there was one.
+        rows, context: B and T.
+        asked: by mode, ``cuts`` of ``all_cuts``, ``rows``, and ``cut_rows``, the share of pairs of both.
     """
-    mode, device = model.training, next(model.parameters()).device
-    T = min(model.block_size, LONGEST)
-    leaks_by_mode: dict[str, dict[str, float]] = {}
-    reason = None
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
-        idx = torch.randint(vocab_size, (ROWS, T), device=device)
-        shift = torch.randint(1, max(2, vocab_size), idx.shape, device=device)
-        other_tokens = (idx + shift) % vocab_size  # differ from idx everywhere
+    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    idx, other = tokens or random_tokens(vocab_size, ROWS, model.block_size, generator)
+    idx, other = idx.to(device), different(idx, other, vocab_size, generator).to(device)
+    shape = {"rows": len(idx), "context": idx.shape[1]}
+    result: dict[str, Any] = {"reason": None, "varies": [], "asked": {}} | shape
+    with random_states_kept(device):
+        seed_all(seed)
+        parameters = perturbed(model) if initial else {n: p.detach() for n, p in model.named_parameters()}
         try:
-            for name in MODES:
-                model.train(name == "train")
-                leaks_by_mode[name] = measure_leaks(model, without_zeros(model), idx, other_tokens)
-        except Exception as error:  # a norm that the user wrote may need other shapes
-            reason = f"on a batch of {ROWS} x {T} it raises {type(error).__name__}"
-        finally:
-            model.train(mode)
-    if not all(math.isfinite(leak) for values in leaks_by_mode.values() for leak in values.values()):
-        reason = "its logits are not finite"
+            for mode in MODES:
+                repeated = Repeated(model, mode == "train", autocast, parameters)
+                questions = Questions(repeated, idx, other, generator)
+                ask(questions, mode, rounds, compiled_loss, result)
+        except UntestableError as error:
+            result["reason"] = str(error)
+        except Exception as error:  # whatever a norm raises that the user wrote
+            result["reason"] = f"on a batch of {len(idx)} x {idx.shape[1]} it raises {type(error).__name__}"
+    return {"causal": is_free_of(FUTURE, result), "independent_rows": is_free_of(OTHERS, result)} | result
 
-    def is_free_of(kind: str) -> bool | None:
-        if reason:
-            return None
-        return all(leaks_by_mode[name][key] == 0 for name in MODES for key in (kind, f"{kind}_gradient"))
 
-    verdict = {"causal": is_free_of("future"), "independent_rows": is_free_of("rows"), "reason": reason}
-    return verdict | {"context": T} | leaks_by_mode
+def ask(
+    questions: Questions,
+    mode: str,
+    rounds: int,
+    compiled_loss: Callable[[Tensor, Tensor], Tensor] | None,
+    result: dict[str, Any],
+) -> None:
+    """Add to ``result`` what the questions in one mode show."""
+    result[mode], result["asked"][mode] = questions.leaks(rounds)
+    if mode == "train" and compiled_loss and not questions.varies:
+        result[mode] |= questions.compiled_leaks(compiled_loss)
+    if mode == "eval":
+        result[mode] |= questions.memory()
+    result["varies"] += [f"{what} {PHASES[mode]}" for what in questions.varies]
+    if questions.rounding is not None:
+        result["rounding"] = max(questions.rounding, result.get("rounding", 0.0))
+    if not all(map(math.isfinite, result[mode].values())):
+        raise UntestableError("its logits are not finite")
+
+
+def is_free_of(kinds: tuple[str, ...], result: dict[str, Any]) -> bool | None:
+    """Return whether all leaks of these kinds are 0; None if that cannot be said."""
+    leaks = [result[mode].get(kind, 0) for mode in MODES if mode in result for kind in kinds]
+    return False if any(leak > 0 for leak in leaks) else None if result["reason"] else True
 
 
 def leak_metrics(certificate: dict[str, Any]) -> dict[str, float]:
@@ -71,67 +118,63 @@ def leak_metrics(certificate: dict[str, Any]) -> dict[str, float]:
 
 def describe(certificate: dict[str, Any], model_name: str) -> str:
     """Return one line that tells the user what the certificate of ``model_name`` says."""
-    if certificate.get("reason"):
+    varies = " and ".join(certificate.get("varies", []))
+    note = f"; its output for the same tokens varies with {varies}" if varies else ""
+    if any(certificate[key] is False for key in ("causal", "independent_rows")):
+        return describe_leaks(certificate, model_name) + note
+    if certificate["reason"]:
         return f"causality: cannot tell whether {model_name} looks into the future: {certificate['reason']}"
-    if certificate["causal"] and certificate["independent_rows"]:
-        extent = f"{certificate['context']} time steps checked"
-        return f"causality: in {model_name} no logit depends on later tokens or on other rows ({extent})"
-    leaking = [mode for mode in MODES if any(certificate[mode].values())]
-    cause = {"future": "when later tokens change", "rows": "when other rows do"}
-    phase = {"train": "in training", "eval": "in evaluation"}
-    moves = "; ".join(
-        f"{phase[mode]} by up to "
-        + ", and by ".join(f"{leak:.2g} {cause[kind]}" for kind in cause if (leak := certificate[mode][kind]))
-        for mode in leaking
+    return (
+        f"causality: in {model_name} no logit depends on later tokens or on other rows "
+        f"({extent(certificate)}){note}"
     )
+
+
+def extent(certificate: dict[str, Any]) -> str:
+    """Return what was asked: ``cuts 63 of 63, rows 32 of 32, cut × row 40 %``; of two modes the lesser."""
+    if "asked" not in certificate:  # of an earlier version
+        return "asked at 4 cuts"
+    asked = min(certificate["asked"].values(), key=lambda of_mode: of_mode["cuts"])
+    cuts, rows = f"cuts {asked['cuts']} of {asked['all_cuts']}", f"rows {asked['rows']} of {asked['rows']}"
+    return f"{cuts}, {rows}, cut × row {asked['cut_rows']:.0%}"
+
+
+CAUSES = {
+    "future": "when later tokens change",
+    "rows": "when other rows do",
+    "memory": "by what was evaluated before",
+}
+
+
+def describe_leaks(certificate: dict[str, Any], model_name: str) -> str:
+    leaking = [mode for mode in MODES if any(certificate.get(mode, {}).values())]
+    moves = []
+    for mode in leaking:
+        leaks = {kind: certificate[mode].get(kind, 0) for kind in CAUSES}
+        sizes = [f"{leak:.2g} {CAUSES[kind]}" for kind, leak in leaks.items() if leak]
+        moves.append(f"{PHASES[mode]} by up to {', and by '.join(sizes) or 'less than a forward shows'}")
     losses = " or ".join({"train": "train/loss", "eval": "val/loss"}[mode] for mode in leaking)
     return (
-        f"WARNING: {model_name} LEAKS: a logit moves {moves} (in standard deviations of the logits). "
-        f"No causal language model can reach such a loss: do not compare {losses}"
+        f"WARNING: {model_name} LEAKS: a logit moves {'; '.join(moves)} (in standard deviations of the "
+        f"logits). No causal language model can reach such a loss: do not compare {losses}"
     )
 
 
-def without_zeros(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters. Small random numbers replace a parameter that is all 0, as the leaks of a branch
-    initialised to 0 cannot be seen."""
-    parameters = ((name, p.detach()) for name, p in model.named_parameters())
-    return {name: p if p.any() else 0.02 * torch.randn_like(p) for name, p in parameters}
+def random_tokens(
+    vocab_size: int, rows: int, steps: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return two batches of random tokens, (rows, steps) each."""
+    idx, other = torch.randint(vocab_size, (2, rows, steps), generator=generator)
+    return idx, other
 
 
-def measure_leaks(
-    model: Any, parameters: dict[str, Tensor], idx: Tensor, other_tokens: Tensor
-) -> dict[str, float]:
-    """Return the four leaks in the model's current mode; ``idx`` and ``other_tokens`` are (ROWS, T)."""
+def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Generator) -> Tensor:
+    """Return ``other`` with other tokens where it has those of ``idx``."""
+    shift = torch.randint(1, max(2, vocab_size), idx.shape, generator=generator)
+    return torch.where(idx.cpu() == other.cpu(), (idx.cpu() + shift) % vocab_size, other.cpu())
 
-    def logits(tokens: Tensor) -> Tensor:  # (ROWS, T, V)
-        torch.manual_seed(0)  # the same dropout masks every time
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return functional_call(model, parameters | buffers, (tokens,))
 
-    embedded: list[Tensor] = []
-    with forward_hooks([(model.embed.tokens, lambda _, args, x: embedded.append(x.requires_grad_()))]):
-        before = logits(idx)
-    [embeddings] = embedded  # (ROWS, T, C)
-    direction = torch.randn_like(before[0, 0])
-
-    def logit_change(tokens: Tensor) -> Tensor:  # (T, V): in the first row, in standard deviations
-        with torch.no_grad():
-            return (logits(tokens)[0] - before[0]).abs() / before.std().clamp(min=1e-30)
-
-    other_rows = torch.cat([idx[:1], other_tokens[1:]])
-    by_kind: dict[str, list[Tensor]] = {
-        "future": [],
-        "rows": [logit_change(other_rows).max()],
-        "future_gradient": [],
-        "rows_gradient": [],
-    }
-    T = idx.shape[1]
-    for t in torch.linspace(0, max(0, T - 2), POSITIONS).long().unique().tolist():
-        tokens = idx.clone()
-        tokens[0, t + 1 :] = other_tokens[0, t + 1 :]
-        by_kind["future"].append(logit_change(tokens)[: t + 1].max())
-        (gradient,) = torch.autograd.grad(before[0, t] @ direction, embeddings, retain_graph=True)
-        past_norm = gradient[0, : t + 1].norm().clamp(min=1e-30)
-        by_kind["future_gradient"].append(gradient[0, t + 1 :].norm() / past_norm)
-        by_kind["rows_gradient"].append(gradient[1:].norm() / past_norm)
-    return {kind: torch.stack(values).max().item() for kind, values in by_kind.items()}
+def perturbed(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters, moved at random by the std of GPT-2's initialization: a leak behind a gate or a
+    kernel that is initialised to 0 cannot be seen."""
+    return {name: p.detach() + 0.02 * torch.randn_like(p) for name, p in model.named_parameters()}

@@ -4,7 +4,7 @@
         config.yaml         the resolved config
         metrics.jsonl       one line for each log step
         status.json         running, finished, diverged, interrupted or failed; step; saved; reason; best
-        certificate.json    whether the model is causal at step 0: diagnostics/causality.py
+        certificate.json    whether the model is causal, at the start and at the end: diagnostics/causality.py
         environment.json    versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
         .lock               held by the process that trains the run

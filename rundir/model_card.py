@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader
 from data import tokenizers
 from diagnostics import causality
 from rundir.checkpoint_file import Checkpoint, Meta
-from rundir.run_files import read_json
+from rundir.run_files import answers, read_json
 from system.terminal import escaped
 
 # The settings that the card lists: no folders, and nothing that only changes what is logged.
@@ -67,7 +67,9 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
         weights=config.init_from,
         train_tokens=files["environment"].get("data", {}).get("train_tokens"),
         status=files["status"],
-        causality=causality.describe(files["certificate"], "this model").removeprefix("causality: "),
+        causality=causality.describe(answers(files["certificate"])[-1], "this model").removeprefix(
+            "causality: "
+        ),
         form=form,
         start=repr(tokenizers.from_spec(meta.tokenizer).start),
         max_new_tokens=min(50, config.model.block_size - 1),

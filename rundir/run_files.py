@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from system.files import read_or_empty, read_typed
@@ -62,13 +62,42 @@ class Leaks(TypedDict):
 
 
 @with_config(ConfigDict(extra="allow"))
-class Certificate(TypedDict):
+class Asked(TypedDict):
+    cuts: int
+    all_cuts: int
+    rows: int
+    cut_rows: float
+
+
+@with_config(ConfigDict(extra="allow"))
+class AskedByMode(TypedDict, total=False):
+    train: Asked
+    eval: Asked
+
+
+@with_config(ConfigDict(extra="allow"))
+class Answer(TypedDict):
+    """What diagnostics/causality.py says of a model, and what was asked."""
+
     causal: bool | None
     independent_rows: bool | None
     reason: str | None
     context: int
     train: NotRequired[Leaks]
     eval: NotRequired[Leaks]
+    asked: NotRequired[AskedByMode]  # missing in answers of earlier versions
+
+
+def check_answer(answer: Answer) -> Answer:
+    is_clean = answer["causal"] and answer["independent_rows"]
+    if not (is_clean or answer["reason"] or {"train", "eval"} <= answer.keys()):
+        raise ValueError("gives neither the measured leaks nor why they were not measured")
+    return answer
+
+
+class Certificate(TypedDict):
+    start: Annotated[Answer, AfterValidator(check_answer)]
+    end: Annotated[Answer, AfterValidator(check_answer)] | None  # with the trained weights
 
 
 class Wandb(TypedDict):
@@ -84,17 +113,15 @@ def check_status(status: Status) -> Status:
     return status
 
 
-def check_certificate(certificate: Certificate) -> Certificate:
-    clean = certificate["causal"] and certificate["independent_rows"]
-    if not (clean or certificate["reason"] or {"train", "eval"} <= certificate.keys()):
-        raise ValueError("gives neither the measured leaks nor why they were not measured")
-    return certificate
+def with_start(content: Any) -> Any:
+    """Return a certificate; an earlier version asked at the start alone and wrote the answer itself."""
+    return {"start": content, "end": None} if isinstance(content, dict) and "causal" in content else content
 
 
 SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "status.json": TypeAdapter(Annotated[Status, AfterValidator(check_status)]),
     "environment.json": TypeAdapter(Environment),
-    "certificate.json": TypeAdapter(Annotated[Certificate, AfterValidator(check_certificate)]),
+    "certificate.json": TypeAdapter(Annotated[Certificate, BeforeValidator(with_start)]),
     "wandb.json": TypeAdapter(Wandb),
 }
 # A line of metrics.jsonl.
@@ -121,6 +148,24 @@ def read_valid(file: Path) -> dict[str, Any]:
     return read_typed(file, SCHEMAS[file.name])
 
 
+def answers(certificate: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a run's certificate says of its start and of its end, if it was asked."""
+    return [answer for answer in (certificate.get("start"), certificate.get("end")) if answer]
+
+
 def leaks(certificate: Mapping[str, Any]) -> bool:
     """Return True if a certificate says that logits depend on later tokens or on other rows."""
-    return certificate.get("causal") is False or certificate.get("independent_rows") is False
+    return any(False in (each["causal"], each["independent_rows"]) for each in answers(certificate))
+
+
+def causality(certificate: Mapping[str, Any]) -> str:
+    """Return what is known of a run that has ended: "causal", "LEAKS", or what was not asked."""
+    if leaks(certificate):
+        return "LEAKS"
+    if not certificate:
+        return "not tested"
+    if any(answer["reason"] for answer in answers(certificate)):
+        return "not known"
+    if "asked" not in certificate["start"]:
+        return "asked at 4 cuts"
+    return "causal" if certificate["end"] else "asked at the start"

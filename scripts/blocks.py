@@ -119,7 +119,7 @@ def measure_model(
         progress("recording the inputs and outputs of the norms")
         maps = norm_maps.maps(model, idx)
     progress("testing whether the model is causal")
-    certificate = causality.certificate(model, vocab_size)
+    certificate = causality.certificate(model, vocab_size, initial=False)
     headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 

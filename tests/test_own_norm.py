@@ -43,7 +43,8 @@ def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
     for folder in folders:
         assert json.loads((folder / "status.json").read_text())["state"] == "finished"
         certificate = json.loads((folder / "certificate.json").read_text())
-        assert (certificate["causal"], certificate["independent_rows"]) == (True, True)
+        for answer in (certificate["start"], certificate["end"]):
+            assert (answer["causal"], answer["independent_rows"]) == (True, True)
         first = metric_rows(folder)[0]
         assert first["norm.gain/01.mlp.pre"] == 1
         assert {"act.rms/01.mlp.pre.in", "act.rms/01.mlp.pre.out", "leak.future/train"} <= first.keys()

@@ -202,9 +202,11 @@ def test_the_folder_records_the_config_and_the_outcome(tiny):
         f"leak.{kind}/{mode}"
         for kind in ("future", "rows", "future_gradient", "rows_gradient")
         for mode in ("train", "eval")
-    }
+    } | {"leak.memory/eval"}
     certificate = json.loads((folder / "certificate.json").read_text())
-    assert (certificate["causal"], certificate["independent_rows"], certificate["context"]) == (True, True, 8)
+    for answer in (certificate["start"], certificate["end"]):
+        assert (answer["causal"], answer["independent_rows"]) == (True, True)
+        assert (answer["rows"], answer["context"], answer["asked"]["train"]["cuts"]) == (4, 8, 7)
     assert rows[-1].keys() == {"step", "tokens", "seconds", "val/loss", "val/full_loss"}
     assert rows[-1]["tokens"] == 7 * 4 * 8
     assert status["final"] == rows[-1]["val/full_loss"]

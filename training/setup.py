@@ -17,11 +17,11 @@ from rundir import wandb_sink
 from rundir.environment import environment
 from rundir.folder import AlreadyEndedError, Run, has_ended
 from rundir.identity import group_name
-from rundir.run_files import read_json
 from system import signals
 from training import checkpoints, cost, device, dry_run, memory
 from training.batches import Batches
 from training.build import resolved_auto
+from training.certify import Certifier
 from training.checkpoints import Checkpoints
 from training.compile import compile_loss
 from training.device import Compute
@@ -50,7 +50,7 @@ class Setup:
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clips; skips non-finite updates
     schedule: Schedule  # step -> learning rate
     start: int  # the step from which the run starts or resumes
-    leak_metrics: dict[str, float]  # how far logits depend on later tokens and on other rows
+    certifier: Certifier  # do logits depend on later tokens or on other rows?
     evaluate: Evaluator
     statistics: Statistics
     checkpoints: Checkpoints
@@ -85,8 +85,8 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         raise AlreadyEndedError  # open_run suppresses it
     with strategy.full_model():
         start = 0 if config.fresh else checkpoints.resume(run, strategy, optimizer, ranks)
-        certificate = ranks.broadcast(read_json(run.certificate) if start else {})
-        certificate = certificate or causality.certificate(strategy.model, vocab_size)
+    certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
+    certificate = certifier.start(resumed=start > 0)
     log = RunLog(run, compute, ranks, start)
     origin = partial(non_finite_origin, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
@@ -112,7 +112,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             optimizer=optimizer,
             schedule=schedule,
             start=start,
-            leak_metrics=causality.leak_metrics(certificate),
+            certifier=certifier,
             evaluate=Evaluator(strategy, batches, eager_loss, ranks, running_norms, stop, log),
             statistics=Statistics(strategy, eager_loss, ranks, config.stats, log.clock),
             checkpoints=Checkpoints(run, strategy, optimizer, tokens, ranks, log, stop),
@@ -174,4 +174,4 @@ def announce(
         print(f"with {config.label()}: {settings}")
     if config.init_from and not start:
         print(describe_initialisation(strategy.model, config.init_from))
-    print(causality.describe(certificate, config.label()), flush=True)
+    print(causality.describe(certificate["start"], config.label()), flush=True)

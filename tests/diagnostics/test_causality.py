@@ -127,11 +127,12 @@ def test_the_model_and_the_random_state_are_left_as_they_were(training):
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_the_smallest_models_are_certified_too_and_long_contexts_in_part():
+def test_the_smallest_models_are_certified_too_and_long_contexts_at_every_cut():
     for sizes in ({"block_size": 1}, {"vocab_size": 1}, {"block_size": 2, "vocab_size": 2}):
         result = certificate(with_norm(nn.LayerNorm, **sizes), sizes.get("vocab_size", 11))
         assert result["causal"] is result["independent_rows"] is True, sizes
-    assert certificate(made("model.block_size=200"), 11)["context"] == causality.LONGEST
+    asked = certificate(made("model.block_size=200"), 11)["asked"]["train"]
+    assert asked == {"cuts": 199, "all_cuts": 199, "rows": causality.ROWS, "cut_rows": 50 / 199}
 
 
 def test_non_finite_logits_certify_nothing():
@@ -156,14 +157,15 @@ def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refu
     assert model.training
 
 
-def test_a_leak_is_described_as_a_warning_and_as_eight_metrics():
+def test_a_leak_is_described_as_a_warning_and_as_metrics():
     result = certificate(made("norm=batchnorm"), 11)
     line = describe(result, "norm=batchnorm placement=pre")
     assert line.startswith("WARNING: norm=batchnorm placement=pre LEAKS: a logit moves in training by up to ")
     assert line.endswith("do not compare train/loss")
     assert "\n" not in line
-    assert leak_metrics(result) == {
+    assert leak_metrics(result) == {"leak.memory/eval": 0} | {
         f"leak.{kind}/{mode}": result[mode][kind] for mode in ("train", "eval") for kind in KINDS
     }
     clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")
     assert clean.startswith("causality: in norm=layernorm placement=pre no logit depends")
+    assert clean.endswith("on other rows (cuts 15 of 15, rows 4 of 4, cut × row 27%)")

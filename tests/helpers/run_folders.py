@@ -11,7 +11,8 @@ import yaml
 from comparison.load import Run, load
 from tests.conftest import configured
 
-CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64}
+ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mode in ("train", "eval")}
+CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64, "asked": ASKED}
 LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
 
 
@@ -42,7 +43,7 @@ def made(
     rows = [{"step": s, "tokens": s * per_step, "seconds": s / 10} | row for s, row in sorted(table.items())]
     state = {"state": "diverged" if final is None else "finished", "step": last, "final": final}
     leaks = config["norm"]["_name_"] == "batchnorm"
-    certificate = CLEAN | ({"causal": False} | LEAKS if leaks else {})
+    answer = CLEAN | ({"causal": False} | LEAKS if leaks else {})
     facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000, "vocab_size": 74}
     packages = {"torch": "2.13.0", "numpy": "2.4.6"}
     machine = {"group": group, "precision": "fp32", "device": "cpu", "threads": 1, "compile": False}
@@ -53,7 +54,7 @@ def made(
         json.dumps(state | {"reason": None if final is not None else "it grew"})
     )
     (folder / "environment.json").write_text(json.dumps(machine | environment))
-    (folder / "certificate.json").write_text(json.dumps(certificate))
+    (folder / "certificate.json").write_text(json.dumps({"start": answer, "end": answer}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

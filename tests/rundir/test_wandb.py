@@ -55,7 +55,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     [run] = records("run", file)
     stored = run["config"]["update"]
     assert stored["norm"]["_name_"] == "batchnorm"
-    assert stored["certificate"]["causal"] is False
+    assert stored["certificate"]["start"]["causal"] is False
     assert (run["project"], run["tags"]) == ("normgpt", ["a", "b", "leaks"])
     assert run["run_group"].startswith("batchnorm-pre-")
     assert run["display_name"] == folder.name
@@ -74,13 +74,13 @@ def test_a_resumed_run_has_each_row_once_and_its_id_and_one_that_starts_over_ano
     config = watched("train.steps=6", "norm=batchnorm")
     folder = stopped(config, monkeypatch, 3)
     assert history(*offline(tmp_path)) == metric_rows(folder)
-    certificate = (folder / "certificate.json").read_bytes()
+    start = json.loads((folder / "certificate.json").read_text())["start"]
     train_or_resume(config)
     first, second = offline(tmp_path)
     assert history(first, second) == metric_rows(folder)
     assert [row["step"] for row in metric_rows(folder)] == list(range(7))
     assert [record["exit_code"] for record in records("exit", first, second)] == [1, 0]
-    assert (folder / "certificate.json").read_bytes() == certificate  # of the start
+    assert json.loads((folder / "certificate.json").read_text())["start"] == start
     train_or_resume(config.model_copy(update={"fresh": True}))
     ids = [record["run_id"] for record in records("run", *offline(tmp_path))]
     assert ids[0] == ids[1] != ids[2]

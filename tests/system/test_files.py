@@ -15,12 +15,15 @@ GOOD = {
     "status.json": {"state": "finished", "step": 3, "saved": 3, "reason": None, "best": None, "final": 2.0},
     "environment.json": {"packages": {"torch": "2"}, "code": {"train.py": "0"}, "earlier": [], "git": None},
     "certificate.json": {
-        "causal": True,
-        "independent_rows": True,
-        "reason": None,
-        "context": 8,
-        "train": {"future": 0.0, "rows": 0.0},
-        "eval": {"future": 0.0, "rows": 0.0},
+        "start": {
+            "causal": True,
+            "independent_rows": True,
+            "reason": None,
+            "context": 8,
+            "train": {"future": 0.0, "rows": 0.0},
+            "eval": {"future": 0.0, "rows": 0.0},
+        },
+        "end": None,
     },
     "wandb.json": {"id": "a", "copied": 10},
 }

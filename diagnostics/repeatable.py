@@ -1,0 +1,134 @@
+"""Compute a model's output from the same state every time, and find out what makes it vary all the same.
+
+A test that exchanges tokens can only accuse a model that gives the same output twice for the same tokens.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from model.attention import Attend
+
+CALLS, NUMBERS = "the number of its calls", "random numbers"
+REPEATS = 3  # calls of one copy that show whether a model counts them
+
+
+class UntestableError(Exception):
+    """Nothing can be said of a model; the message says why."""
+
+
+@contextmanager
+def random_states_kept(device: torch.device) -> Iterator[None]:
+    """Context manager: restore the states of torch's, NumPy's and Python's random numbers at the end."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the random numbers of torch, NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+class Repeated:
+    """The logits of ``model``, tokens (B, T) -> (B, T, V). Every call is of a new copy, with the same
+    parameters, buffers, attributes and random numbers; the model itself is not touched.
+
+    Args:
+        training: the mode of the copies; gradients are enabled in training only, as in a run.
+        autocast: computes in the precision of the run.
+        parameters: by name, used in place of the model's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: bool,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        parameters: dict[str, Tensor],
+    ) -> None:
+        self.model, self.training, self.autocast, self.parameters = model, training, autocast, parameters
+
+    def __call__(self, tokens: Tensor, seed: int = 0) -> Tensor:
+        return self.logits(self.copy(), tokens, seed)
+
+    def copy(self) -> nn.Module:
+        """Return a copy of the model in its mode; the parameters, which ``logits`` replaces, are shared."""
+        shared = {id(parameter): parameter for parameter in self.model.parameters()}
+        return copy.deepcopy(self.model, shared).train(self.training)
+
+    def logits(
+        self, model: nn.Module, tokens: Tensor, seed: int = 0, gradients: bool | None = None
+    ) -> Tensor:
+        """Return the logits of a copy, whose buffers and attributes the forward may move.
+
+        Args:
+            gradients: whether they are enabled; by default as in a run.
+        """
+        seed_all(seed)
+        state = {name: parameter.clone() for name, parameter in self.parameters.items()}
+        with self.autocast(), torch.set_grad_enabled(self.training if gradients is None else gradients):
+            logits: Tensor = functional_call(model, state, (tokens,))
+        return logits
+
+    def in_fp64(self) -> "Repeated":
+        """Return the same in fp64, with rounding errors of 1e-16."""
+        parameters = {name: parameter.double() for name, parameter in self.parameters.items()}
+        return Repeated(self.copy().double(), self.training, nullcontext, parameters)
+
+    def variations(self, tokens: Tensor) -> list[str]:
+        """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS. In
+        training, buffers may move from call to call.
+
+        Raises:
+            UntestableError: the output is not finite, or varies although nothing else does.
+        """
+        first = self(tokens)
+        if not first.isfinite().all():
+            raise UntestableError("its logits are not finite")
+        if not torch.equal(self(tokens), first):
+            raise UntestableError("it gives another output each time for the same tokens")
+        model = self.copy()
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        varies = []
+        for _ in range(REPEATS):
+            if not torch.equal(self.logits(model, tokens), first) and CALLS not in varies:
+                varies.append(CALLS)
+            if self.training:
+                model.load_state_dict(buffers, strict=False)
+        plain = self.copy()
+        if remove_dropout(plain):
+            first = self.logits(plain, tokens)
+            plain = self.copy()
+            remove_dropout(plain)
+        if not torch.equal(self.logits(plain, tokens, seed=1), first):
+            varies.append(NUMBERS)
+        return varies
+
+    def after(self, tokens: Tensor, before: Tensor) -> Tensor:
+        """Return the logits for ``tokens`` of a copy that was called with ``before`` first."""
+        model = self.copy()
+        self.logits(model, before)
+        return self.logits(model, tokens)
+
+
+def remove_dropout(model: nn.Module) -> bool:
+    """Set the probability of every dropout module to 0. Returns whether one was above 0."""
+    changed = False
+    for module in model.modules():
+        name = "dropout" if isinstance(module, Attend) else "p"
+        if isinstance(module, Attend | nn.modules.dropout._DropoutNd) and getattr(module, name) > 0:
+            setattr(module, name, 0.0)
+            changed = True
+    return changed

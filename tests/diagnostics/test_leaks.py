@@ -1,0 +1,93 @@
+"""The certificate against modules that leak and odd ones that do not, invented without knowledge of it.
+
+Each is asked as at a run's start, in fp32, on 32 rows of 64 tokens. ``NOT_SEEN`` says why some are not found.
+"""
+
+import pytest
+import torch
+
+from diagnostics.causality import certificate
+from model import GPT
+from tests.conftest import daily
+from tests.helpers import leaks
+
+V, B, T = 11, 32, 64
+NOT_SEEN = {
+    "autocast_only": "asked where a run computes in bf16: test_a_leak_of_one_precision_is_found_in_it",
+    "compiled_only": "asked where a run is compiled: tests/training/test_certify.py",
+    "late_schedule": "asked again at the end of the run: tests/training/test_certify.py",
+    "bf16_only": "no run has parameters in bf16",
+    "overflow_guard": "no token of the batch has so large an embedding",
+    "early_exit": "the batch does not cross its threshold",
+    "max_before_mask": "at the start it is rounding, as fp64 shows",
+    "max_norm": "needs a token that is nowhere else in the batch",
+    "gradient_scale": "not asked: state in the gradient of the micro-batch before",
+    "distributed_only": "asked where there are several ranks",
+    "decoder_only": "sampling is not asked",
+}
+CANNOT_TELL = {"clock", "nan"}
+DEBATABLE = {"rejection_noise"}  # under one seed its logits do depend on all tokens
+
+
+def ask(entry, **options) -> dict:
+    layers = 4 if entry is leaks.LEAKS["deep_hourglass"] else 2
+    arguments = leaks.kwargs(entry)
+    model = GPT(vocab_size=V, block_size=T, n_layer=layers, n_head=2, n_embd=16, **arguments)
+    generator = torch.Generator().manual_seed(0)
+    idx, other = torch.randint(V, (2, B, T), generator=generator)
+    return certificate(model, V, (idx, other), **options)
+
+
+def is_clean(answer: dict) -> bool:
+    return answer["causal"] is True and answer["independent_rows"] is True
+
+
+@pytest.mark.parametrize("name", daily([*leaks.LEAKS], lambda number: number % 4 == 0, "slow"))
+def test_a_leak_is_found_or_said_not_to_be_asked(name):
+    answer = ask(leaks.LEAKS[name])
+    found = answer["causal"] is False or answer["independent_rows"] is False
+    assert found == (name not in NOT_SEEN), answer
+
+
+@pytest.mark.parametrize("name", daily([*leaks.CAUSAL], lambda number: number % 4 == 0, "slow"))
+def test_no_odd_module_that_is_causal_is_accused(name):
+    answer = ask(leaks.CAUSAL[name])
+    if name in CANNOT_TELL:
+        assert (answer["causal"], answer["independent_rows"]) == (None, None)
+        assert answer["reason"]
+    else:
+        assert is_clean(answer) == (name not in DEBATABLE), answer
+
+
+@pytest.mark.parametrize(
+    ("name", "varies"),
+    [
+        ("noisy", ["random numbers in training", "random numbers in evaluation"]),
+        ("python_noise", ["random numbers in training", "random numbers in evaluation"]),
+        ("stochastic_depth", ["random numbers in training"]),
+        (
+            "attribute_counter",
+            ["the number of its calls in training", "the number of its calls in evaluation"],
+        ),
+        ("buffer_counter", ["the number of its calls in evaluation"]),
+        ("plain", []),
+    ],
+)
+def test_what_is_not_repeatable_is_another_finding_than_a_leak(name, varies):
+    answer = ask(leaks.CAUSAL[name])
+    assert answer["varies"] == varies
+    assert is_clean(answer)
+
+
+def test_a_leak_of_one_precision_is_found_in_it():
+    autocast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
+    assert ask(leaks.LEAKS["autocast_only"], autocast=autocast)["causal"] is False
+    assert is_clean(ask(leaks.CAUSAL["plain"], autocast=autocast))
+
+
+def test_rounding_is_told_from_a_leak_of_the_same_size():
+    tiny, rounding = ask(leaks.LEAKS["tiny"]), ask(leaks.CAUSAL["padded_fft"])
+    assert tiny["causal"] is False
+    assert 0 < tiny["train"]["future"] < 1e-5
+    assert is_clean(rounding)
+    assert 0 < rounding["rounding"] < 1e-5

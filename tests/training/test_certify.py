@@ -1,0 +1,59 @@
+"""A run's certificate is asked of the run's own form, and again of what it has become."""
+
+import json
+
+import pytest
+import torch
+
+from model import GPT
+from model.placements import Pre
+from tests.helpers import leaks
+from tests.helpers.runs import train_anew
+from training import build
+
+SHAPE = ("model.block_size=16", "train.steps=40", "train.eval_every=0", "stats.every=0", "fresh=true")
+
+
+@pytest.fixture
+def certificate_of(tiny, monkeypatch):
+    """Train a run whose norm is one of the leaks, and return its certificate."""
+
+    def make(name: str, *overrides: str) -> dict:
+        real = build.bind
+
+        def bind(group, component, packages=None):
+            return leaks.LEAKS[name]["norm"] if group == "norm" else real(group, component, packages)
+
+        monkeypatch.setattr(build, "bind", bind)
+        folder = train_anew(tiny(*SHAPE, *overrides))
+        return json.loads((folder / "certificate.json").read_text())
+
+    return make
+
+
+def test_a_leak_that_begins_while_the_run_trains_is_found_at_its_end(certificate_of):
+    certificate = certificate_of("late_schedule")
+    assert certificate["start"]["causal"] is True
+    assert certificate["end"]["causal"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
+def test_a_leak_of_the_compiled_form_is_found(certificate_of):
+    certificate = certificate_of("compiled_only", "compile=true")
+    for answer in certificate.values():
+        assert answer["causal"] is False
+        assert answer["train"]["future"] == 0 < answer["train"]["future_compiled"]
+
+
+def test_no_weight_and_no_random_number_is_moved(tiny):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    model = GPT(vocab_size=5, block_size=8, n_layer=1, n_head=1, n_embd=8, norm=leaks.Plain, placement=Pre)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    from diagnostics.causality import certificate
+
+    certificate(model, 5)
+    assert torch.equal(torch.rand(2), expected)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

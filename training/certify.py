@@ -1,0 +1,96 @@
+"""A run's causality certificate, asked at its start, and at its end with the trained weights, on its text.
+
+certificate.json has both answers, ``start`` and ``end``; ``end`` is null as long as the run trains.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data import windows
+from data.token_files import Prepared
+from diagnostics import causality
+from model.seeds import seed_for
+from rundir.folder import Run
+from rundir.run_files import read_json
+from training.batches import Batches
+from training.loss import Loss, cross_entropy
+from training.parallel.ranks import Ranks
+from training.parallel.strategies import Strategy
+
+SHARE = (
+    0.03  # of a run's time that certificates take, unless asking every cut and every pair of rows takes more
+)
+FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
+FIXED = 25  # forwards of a certificate besides those that ask cuts in training and in evaluation
+
+
+class Certifier:
+    """Asks about the model as the run uses it: in its batch, precision and, in one process, compiled form.
+
+    Args:
+        loss: of a step; compiled together with the net, or ``cross_entropy``.
+
+    Attributes:
+        metrics: the leaks at the start.
+    """
+
+    def __init__(
+        self, run: Run, tokens: Prepared, strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks
+    ) -> None:
+        self.run, self.tokens, self.strategy, self.loss = run, tokens, strategy, loss
+        self.shape = batches.micro_rows // ranks.count, batches.block_size
+        train = run.config.train
+        forwards = SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum  # of each certificate
+        self.rounds = max(0, round((forwards - FIXED) / 2))
+        self.compiled = loss.objective is not cross_entropy and ranks.count == 1
+        self.ranks = ranks
+
+    def start(self, resumed: bool) -> dict[str, Any]:
+        """Return certificate.json as it is before the end. A resumed run keeps the answer of its start."""
+        earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
+        answer = earlier.get("start") or self.ask("start")
+        self.metrics = causality.leak_metrics(answer)
+        return {"start": answer, "end": None}
+
+    def end(self) -> None:
+        """Ask again, write certificate.json, and print the answer."""
+        answer = self.ask("end")
+        self.run.write(self.run.certificate, read_json(self.run.certificate) | {"end": answer})
+        described = causality.describe(answer, f"the trained {self.run.config.label()}")
+        print(described, flush=True)
+
+    def ask(self, when: str) -> dict[str, Any]:
+        """Return a certificate; ``when`` draws its questions: at the start on random tokens."""
+        seed = seed_for(self.run.config.seed, "certificate", when)
+        with self.strategy.full_model():
+            return causality.certificate(
+                self.strategy.model,
+                self.tokens.tokenizer.vocab_size,
+                self.text(seed) if when == "end" else self.random_tokens(seed),
+                self.rounds,
+                self.loss.compute.autocast,
+                self.compiled_loss if self.compiled else None,
+                seed,
+                initial=when == "start",
+            )
+
+    def text(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Return two batches of the training split, both (B, T) int64."""
+        rows, steps = self.shape
+        x, _ = windows.training_batch(self.tokens.train, steps, 2 * rows, seed)
+        idx, other = torch.from_numpy(x).split(rows)
+        return idx, other
+
+    def random_tokens(self, seed: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return causality.random_tokens(self.tokens.tokenizer.vocab_size, *self.shape, generator)
+
+    def compiled_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of a step, 0-d, and restore the buffers that its forward moves."""
+        buffers = {name: buffer.clone() for name, buffer in self.strategy.trained.named_buffers()}
+        loss = self.loss(self.strategy.net, x, y).detach()
+        for name, buffer in self.strategy.trained.named_buffers():
+            buffer.copy_(buffers[name])
+        return loss
