@@ -73,7 +73,7 @@ class Split(BaseModel):
 
 
 class Meta(BaseModel):
-    """What meta.json says about the tokens; other programs may leave out the splits."""
+    """The content of meta.json about the tokens; other programs may leave out the splits."""
 
     tokenizer: Any = None
     dtype: Literal["uint16", "uint32"] = "uint16"  # as in nanoGPT

@@ -77,7 +77,7 @@ class AskedByMode(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="allow"))
 class Answer(TypedDict):
-    """What diagnostics/causality.py says of a model, and what was asked."""
+    """The answer of diagnostics/causality.py about a model, and what was asked."""
 
     causal: bool | None
     independent_rows: bool | None

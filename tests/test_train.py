@@ -68,7 +68,7 @@ def test_observing_changes_neither_training_nor_identity(tiny, norm):
 
 
 def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm(tiny):
-    """With a learning rate of (almost) nothing, the losses of two runs without norms in play must agree."""
+    """Two runs without norms in play must agree in their losses at a learning rate of (almost) nothing."""
     options = ("optim.learning_rate=1e-30", "norm.elementwise_affine=true")
     ours = train_anew(tiny("norm=layernorm", *options))
     torchs = train_anew(tiny("norm=torch_layernorm", *options))
@@ -287,7 +287,7 @@ def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command
 def test_a_run_that_has_ended_is_left_alone_by_the_same_command_elsewhere(
     command, succeed, text_file, tmp_path
 ):
-    """Where a run computes is not in its identity: another host, or a device spelt out, leaves it alone."""
+    """A run's name is the same on another host, and with a device spelt out."""
     command("train.py", *QUICK)
     [folder] = (tmp_path / "runs").iterdir()
     file = folder / "environment.json"

@@ -20,7 +20,7 @@ def committed(name: str, finding: Finding) -> running.Result:
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_its_verdict_rests_on_three_seeds_at_least_and_on_everything_it_expects(name):
-    """It takes no longer than it says, by the time when it was measured: two runs at once."""
+    """A finding takes no longer than it says, by the time when it was measured: two runs at once."""
     finding = FINDINGS[name]
     result = committed(name, finding)
     assert list(result.by_seed) == finding.seeds

@@ -202,7 +202,7 @@ def first_loss(folder: Path) -> float:
 
 
 def test_a_run_begins_where_theirs_are(tmp_path):
-    """With the loss that transformers computes, on a part of the context."""
+    """The loss is the one that transformers computes, on a part of the context."""
     reference = gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     done = trained(tmp_path, "model.block_size=8")
     assert "init_from=theirs norm=layernorm placement=pre" in done.stdout

@@ -90,7 +90,7 @@ def test_a_character_that_is_not_in_the_vocabulary_is_an_error_there_too(tmp_pat
 
 
 def gpt2s_own(said: dict) -> dict:
-    """As the file of OpenAI's model on the hub is written: an old format, that means the same."""
+    """Write a tokenizer as OpenAI's file on the hub is written: an old format, that means the same."""
     said["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
     del said["model"]["type"], said["pre_tokenizer"]["use_regex"]
     said["model"]["vocab"]["<|endoftext|>"] = 50256

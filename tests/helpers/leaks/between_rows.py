@@ -16,7 +16,7 @@ class GhostBatchNorm(Plain):
 
 
 class ManyRowsNorm(Plain):
-    """With 16 rows or more the scale is that of the batch at each time step: from other rows if B ≥ 16."""
+    """The scale, with 16 rows or more, is that of the batch at each time step: from other rows if B ≥ 16."""
 
     def forward(self, x: Tensor) -> Tensor:
         return unit(x, square(x).mean(0) if len(x) >= 16 else None) * self.weight

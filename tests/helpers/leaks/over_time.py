@@ -170,7 +170,7 @@ class TrainedGate(Plain):
 
 
 class SlowGate(Plain):
-    """As TrainedGate, but the gate is a·b, both 0, and only a learns at once: from later tokens, after
+    """A TrainedGate whose gate is a·b, both 0, and only a learns at once: from later tokens, after
     two steps."""
 
     def __init__(self, n: int) -> None:
