@@ -1,20 +1,22 @@
 """Measure the causality certificate: how far a model's logits depend on tokens on which they must not depend.
 
-The logits at position t may depend only on tokens 0 … t of the same row. The model is asked as a run uses it,
-on its batch and in its precision, in training and in evaluation mode:
+The logits at position t may depend only on tokens 0 … t of the same row. The model is tested as a run uses
+it: on the run's batch, in its precision, in training and in evaluation mode.
 
-- ``future``: at every cut, tokens after it are exchanged, and no logit up to it may move. In one forward each
-  row has a cut of its own; if rows depend on each other, all have the same, which tells the two apart.
+- ``future``: at every cut, the tokens after the cut are exchanged, and no logit up to it may move. In one
+  forward each row has a cut of its own; if rows depend on each other, all rows share one cut, as otherwise
+  another row's exchanged tokens would look like later ones.
 - ``rows``: some rows are exchanged, and no logit of the others may move, for every pair of rows.
-- ``future_gradient``, ``rows_gradient``: at a few cuts, the gradient of direction·logits at t with respect to
-  the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It sees what is too small for a forward. The
-  direction is random, as a norm keeps the sum of its outputs or of their squares constant.
-- ``memory``: in evaluation, a batch after another one, and no logit may depend on what that was.
-- ``future_compiled``, ``rows_compiled``: the first two of the compiled loss, in nats.
+- ``future_gradient``, ``rows_gradient``: of half of the rows, each at one cut t, the gradient of
+  direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It shows
+  leaks that are too small for a forward. The direction is random: a norm may keep the sum of its outputs, or
+  of their squares, constant, and the gradient of that sum is 0.
+- ``memory``: in evaluation, a batch follows another one, and no logit may depend on the earlier one.
+- ``future_compiled``, ``rows_compiled``: ``future`` and ``rows`` of the compiled loss, in nats.
 
-All of these are exactly 0 without a leak; what fp64 proves to be rounding is not counted. ``future``,
-``rows`` and ``memory`` are in standard deviations of the logits. BatchNorm in training mode has the first
-four leaks, as its statistics are taken over time and rows.
+All of these are exactly 0 without a leak; changes that fp64 proves to be rounding are not counted.
+``future``, ``rows`` and ``memory`` are in standard deviations of the logits. BatchNorm in training mode has
+the first four leaks, as its statistics are taken over time and rows.
 """
 
 import math
@@ -49,20 +51,21 @@ def certificate(
 
     Args:
         tokens: a batch (B, T), int64, and one whose tokens are put in its place; by default random ones.
-        rounds: forwards that ask cuts, if more than ask every cut once; T−1 ask every cut of every row.
+        rounds: forwards for the cuts, at least as many as ask each cut once; T−1 ask every cut of every row.
         autocast: computes in the precision of the run.
-        compiled_loss: tokens, targets -> mean loss, 0-d, in training; it may not move the model's buffers.
-        seed: draws what is asked.
-        initial: the model is untrained, so its parameters are moved a little: see ``perturbed``.
+        compiled_loss: tokens, targets -> mean loss, 0-d, in training; it may not change the model's buffers.
+        seed: of the random cuts and groups of rows.
+        initial: whether the model is untrained; then its parameters are moved a little: see ``perturbed``.
 
     Returns plain data:
-        causal, independent_rows: True if all leaks of later tokens, or of other rows, are 0; None if nothing
-            can be said, and ``reason`` says why.
+        causal, independent_rows: True if all leaks of later tokens, or of other rows, are 0; None if that
+            cannot be tested, and ``reason`` says why.
         varies: what makes the output for the same tokens vary, such as "random numbers in training".
         train, eval: the leaks by kind.
-        rounding: the largest change that fp64 proved to be rounding, if there was one.
+        rounding: the largest change that fp64 proved to be rounding; missing if there was none.
         rows, context: B and T.
-        asked: by mode, ``cuts`` of ``all_cuts``, ``rows``, and ``cut_rows``, the share of pairs of both.
+        asked: by mode: the number of ``cuts``, of ``all_cuts``; ``rows``; ``cut_rows``, the share of all
+            pairs of a cut and a row.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
@@ -92,7 +95,7 @@ def ask(
     compiled_loss: Callable[[Tensor, Tensor], Tensor] | None,
     result: dict[str, Any],
 ) -> None:
-    """Add to ``result`` what the questions in one mode show."""
+    """Test the model in one mode, and add the leaks to ``result``."""
     result[mode], result["asked"][mode] = questions.leaks(rounds)
     if mode == "train" and compiled_loss and not questions.varies:
         result[mode] |= questions.compiled_leaks(compiled_loss)
@@ -131,7 +134,7 @@ def describe(certificate: dict[str, Any], model_name: str) -> str:
 
 
 def extent(certificate: dict[str, Any]) -> str:
-    """Return what was asked: ``cuts 63 of 63, rows 32 of 32, cut × row 40 %``; of two modes the lesser."""
+    """Return what was asked: ``cuts 63 of 63, rows 32 of 32, cut × row 40%``; the lesser of two modes."""
     if "asked" not in certificate:  # of an earlier version
         return "asked at 4 cuts"
     asked = min(certificate["asked"].values(), key=lambda of_mode: of_mode["cuts"])
@@ -175,6 +178,6 @@ def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Gene
 
 
 def perturbed(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, moved at random by the std of GPT-2's initialization: a leak behind a gate or a
-    kernel that is initialised to 0 cannot be seen."""
+    """Return the parameters, moved at random by the std of GPT-2's initialization: otherwise a leak behind a
+    gate or a kernel that is initialised to 0 would stay hidden."""
     return {name: p.detach() + 0.02 * torch.randn_like(p) for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Exchange tokens of a batch, and measure how far outputs move that must not depend on them.
+"""Exchange tokens of a batch, and measure how far those outputs move that must not depend on them.
 
 A question is two masks (B, T): the tokens that are exchanged, and the positions whose outputs are watched. An
 ``Ask`` answers one by a forward: how far the watched outputs move, 0-d. Shapes: B rows, T time steps, n = T−1
@@ -22,8 +22,8 @@ def needed_rounds(rows: int, steps: int) -> int:
 
 
 def cut_rounds(rows: int, steps: int, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the cuts of each row, (B,), in ``count`` rounds, but as many as ask every cut once, and at most
-    T−1, which ask every cut of every row: no two ask the same of both."""
+    """Return the cuts of each row, (B,), in ``count`` rounds, but at least as many as ask every cut once, and
+    at most T−1, which ask every cut of every row. No cut of a row is asked twice."""
     n = steps - 1
     count = max(count, needed_rounds(rows, steps))
     order = torch.randperm(n, generator=generator)
@@ -66,9 +66,8 @@ def largest(changes: Iterator[Tensor]) -> Tensor:
     return torch.stack([torch.zeros(()), *(change.cpu() for change in changes)]).max()
 
 
-def of_logits(logits: Callable[[Tensor], Tensor], idx: Tensor, other: Tensor) -> Ask:
-    """Return an Ask that measures a logit, in standard deviations of the logits for ``idx``."""
-    reference = logits(idx)
+def of_logits(logits: Callable[[Tensor], Tensor], reference: Tensor, idx: Tensor, other: Tensor) -> Ask:
+    """Return an Ask that measures logits in standard deviations of ``reference``, the logits for ``idx``."""
     scale = reference.std().clamp(min=1e-30)
 
     def ask(exchanged: Tensor, watched: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The questions of the causality certificate to a model in one mode; diagnostics/causality.py lists them."""
+"""Test a model in one mode for the leaks that diagnostics/causality.py lists."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ from diagnostics import exchange
 from diagnostics.hooks import forward_hooks
 from diagnostics.repeatable import NUMBERS, Repeated, seed_all
 
-GRADIENTS = 2  # cuts at which gradients are asked
 SAME_CUTS = 64  # forwards in which all rows have one cut, at least; fewer if there are fewer cuts
-SEEDS = 4  # of the random numbers with which a model is asked that draws some
-SMALL = 1e-3  # standard deviations of the logits: a smaller change may be rounding, as fp64 tells
+ENOUGH = 8  # of these forwards, where they show a leak
+SEEDS = 4  # a model that draws random numbers is tested under so many seeds
+SMALL = 1e-3  # standard deviations of the logits: a smaller change may be rounding, which fp64 would show
 FP64_ROUNDING = 1e-12
 
 
@@ -21,6 +21,7 @@ class Questions:
     """The questions to a model in one mode, about a batch ``idx`` (B, T) and ``other`` tokens for it.
 
     Attributes:
+        reference, second: the logits for ``idx`` of the first and of the second call of a copy, (B, T, V).
         varies: what makes the output for the same tokens vary.
         rounding: the largest change of a logit that proved to be rounding, None if there was none.
 
@@ -30,11 +31,12 @@ class Questions:
 
     def __init__(self, repeated: Repeated, idx: Tensor, other: Tensor, generator: torch.Generator) -> None:
         self.repeated, self.idx, self.other, self.generator = repeated, idx, other, generator
-        self.varies = repeated.variations(idx)
+        self.reference = repeated(idx)
+        self.varies, self.second = repeated.variations(idx, self.reference)
         self.rounding: float | None = None
 
     def leaks(self, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the leaks by kind, and what was asked."""
+        """Return the leaks by kind, and how many cuts and rows were asked."""
         leaks, asked = self.changes(self.repeated, rounds)
         for seed in range(1, SEEDS if NUMBERS in self.varies else 1):
             more, _ = self.changes(self.repeated, 0, seed)
@@ -51,16 +53,24 @@ class Questions:
     def changes(
         self, repeated: Repeated, rounds: int, seed: int = 0
     ) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the largest changes of a logit, and what was asked. ``seed`` is of the random numbers."""
+        """Return the largest changes of a logit, and how many cuts and rows were asked; ``seed`` seeds the
+        random numbers that the model draws."""
         B, T = self.idx.shape
-        ask = exchange.of_logits(lambda tokens: repeated(tokens, seed), self.idx, self.other)
+        is_first = repeated is self.repeated and seed == 0
+        reference = self.reference if is_first else repeated(self.idx, seed)
+        ask = exchange.of_logits(lambda tokens: repeated(tokens, seed), reference, self.idx, self.other)
         rows = exchange.change_between_rows(ask, exchange.row_groups(B, self.generator), T)
-        cuts = exchange.cut_rounds(B, T, rounds, self.generator)
-        asked = {"cuts": T - 1, "all_cuts": T - 1, "rows": B, "cut_rows": len(cuts) / max(1, T - 1)}
         if rows:  # then other rows move a row as well as its own future
             cuts = [torch.full((B,), t) for t in self.draw_cuts(max(rounds, SAME_CUTS))]
-            asked |= {"cuts": len(cuts), "cut_rows": len(cuts) / max(1, T - 1)}
-        future = exchange.change_at_cuts(ask, cuts, T)
+            future = exchange.change_at_cuts(ask, cuts[:ENOUGH], T)
+            if future > SMALL:
+                cuts = cuts[:ENOUGH]
+            future = torch.maximum(future, exchange.change_at_cuts(ask, cuts[ENOUGH:], T))
+        else:
+            cuts = exchange.cut_rounds(B, T, rounds, self.generator)
+            future = exchange.change_at_cuts(ask, cuts, T)
+        asked_cuts = len(cuts) if rows else T - 1
+        asked = {"cuts": asked_cuts, "all_cuts": T - 1, "rows": B, "cut_rows": len(cuts) / max(1, T - 1)}
         return {"future": future.item(), "rows": rows.item()}, asked
 
     def draw_cuts(self, count: int) -> list[int]:
@@ -69,32 +79,41 @@ class Questions:
         return drawn
 
     def gradient_leaks(self) -> dict[str, float]:
-        """Return the leaks by gradients, each the largest of GRADIENTS cuts and rows."""
+        """Return the leaks by gradients of half of the rows, each at a cut of its own; where there is one, of
+        one row alone, which tells later tokens from other rows."""
         model, embedded = self.repeated.copy(), list[Tensor]()
         tokens = model.get_submodule("embed.tokens")
         with forward_hooks([(tokens, lambda _, args, x: embedded.append(x.requires_grad_()))]):
             logits = self.repeated.logits(model, self.idx, gradients=True)
+        leaks = dict.fromkeys(("future_gradient", "rows_gradient"), 0.0)
         if not logits.requires_grad:  # they depend on no token
-            return dict.fromkeys(("future_gradient", "rows_gradient"), 0.0)
+            return leaks
         direction = torch.randn_like(logits[0, 0])
-        future, rows = [torch.zeros(())], [torch.zeros(())]
-        for t in self.draw_cuts(GRADIENTS) or [0]:
-            row = int(torch.randint(len(self.idx), (), generator=self.generator))
-            (gradient,) = torch.autograd.grad(logits[row, t] @ direction, embedded, retain_graph=True)
-            past, later = gradient[row, : t + 1].norm().clamp(min=1e-30), gradient[row, t + 1 :].norm()
-            gradient[row] = 0
-            future.append((later / past).cpu())
-            rows.append((gradient.norm() / past).cpu())
-        return {"future_gradient": max(future).item(), "rows_gradient": max(rows).item()}
+        B, T = self.idx.shape
+        cuts = torch.randint(max(1, T - 1), (B,), generator=self.generator)
+        half = torch.randperm(B, generator=self.generator)[: max(1, B // 2)]
+        for rows in (half, half[:1]):
+            picked = (logits[rows, cuts[rows]] @ direction).sum()
+            (gradient,) = torch.autograd.grad(picked, embedded, retain_graph=True)
+            later = exchange.later_than(cuts, T).to(gradient.device)[..., None]
+            own = torch.zeros_like(later)
+            own[rows] = True
+            past = gradient.masked_fill(later | ~own, 0).norm().clamp(min=1e-30)
+            future, others = gradient.masked_fill(~(later & own), 0), gradient.masked_fill(own, 0)
+            found = dict(zip(leaks, ((g.norm() / past).item() for g in (future, others)), strict=True))
+            if not any(found.values()):
+                break
+            leaks = found
+        return leaks
 
     def memory(self) -> dict[str, float]:
-        """Return the leak of a batch that was evaluated before: how far a logit moves if that was another."""
-        after_same, after_other = (self.repeated.after(self.idx, before) for before in (self.idx, self.other))
-        scale = after_same.std().clamp(min=1e-30)
-        return {"memory": ((after_same - after_other).abs().max() / scale).item()}
+        """Return how far a logit moves if another batch was evaluated before."""
+        after_other = self.repeated.after(self.idx, self.other)
+        scale = self.second.std().clamp(min=1e-30)
+        return {"memory": ((self.second - after_other).abs().max() / scale).item()}
 
     def compiled_leaks(self, loss: Callable[[Tensor, Tensor], Tensor]) -> dict[str, float]:
-        """Return the leaks of the compiled loss; none if it varies for the same tokens."""
+        """Return the leaks of the compiled loss; none if that loss varies for the same tokens."""
 
         def same_numbers(tokens: Tensor, targets: Tensor) -> Tensor:
             seed_all(0)

@@ -1,4 +1,4 @@
-"""Compute a model's output from the same state every time, and find out what makes it vary all the same.
+"""Compute a model's output from the same state every time, and find out what makes the output vary anyway.
 
 A test that exchanges tokens can only accuse a model that gives the same output twice for the same tokens.
 """
@@ -21,7 +21,7 @@ REPEATS = 3  # calls of one copy that show whether a model counts them
 
 
 class UntestableError(Exception):
-    """Nothing can be said of a model; the message says why."""
+    """A model cannot be tested; the message says why."""
 
 
 @contextmanager
@@ -87,34 +87,34 @@ class Repeated:
         parameters = {name: parameter.double() for name, parameter in self.parameters.items()}
         return Repeated(self.copy().double(), self.training, nullcontext, parameters)
 
-    def variations(self, tokens: Tensor) -> list[str]:
-        """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS. In
-        training, buffers may move from call to call.
+    def variations(self, tokens: Tensor, first: Tensor) -> tuple[list[str], Tensor]:
+        """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS; and the
+        logits of a second call. In training, buffers may move from call to call.
+
+        Args:
+            first: the logits of a call.
 
         Raises:
             UntestableError: the output is not finite, or varies although nothing else does.
         """
-        first = self(tokens)
         if not first.isfinite().all():
             raise UntestableError("its logits are not finite")
-        if not torch.equal(self(tokens), first):
-            raise UntestableError("it gives another output each time for the same tokens")
         model = self.copy()
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        varies = []
+        again = []
         for _ in range(REPEATS):
-            if not torch.equal(self.logits(model, tokens), first) and CALLS not in varies:
-                varies.append(CALLS)
+            again.append(self.logits(model, tokens))
             if self.training:
                 model.load_state_dict(buffers, strict=False)
+        if not torch.equal(again[0], first):
+            raise UntestableError("it gives another output each time for the same tokens")
+        varies = [] if all(torch.equal(logits, first) for logits in again) else [CALLS]
         plain = self.copy()
-        if remove_dropout(plain):
-            first = self.logits(plain, tokens)
-            plain = self.copy()
-            remove_dropout(plain)
+        if remove_dropout(plain) and self.training:
+            first = self.logits(copy.deepcopy(plain), tokens)
         if not torch.equal(self.logits(plain, tokens, seed=1), first):
             varies.append(NUMBERS)
-        return varies
+        return varies, again[1]
 
     def after(self, tokens: Tensor, before: Tensor) -> Tensor:
         """Return the logits for ``tokens`` of a copy that was called with ``before`` first."""

@@ -1,4 +1,4 @@
-"""A run's causality certificate, asked at its start, and at its end with the trained weights, on its text.
+"""Measure the causality certificate of a run at its start, and at its end with trained weights, on text.
 
 certificate.json has both answers, ``start`` and ``end``; ``end`` is null as long as the run trains.
 """
@@ -19,15 +19,13 @@ from training.loss import Loss, cross_entropy
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
-SHARE = (
-    0.03  # of a run's time that certificates take, unless asking every cut and every pair of rows takes more
-)
+SHARE = 0.03  # of a run's time that both certificates take; more if every cut and row cannot be asked in it
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-FIXED = 25  # forwards of a certificate besides those that ask cuts in training and in evaluation
+FIXED = 32  # the time of a certificate without the questions about cuts, in forwards
 
 
 class Certifier:
-    """Asks about the model as the run uses it: in its batch, precision and, in one process, compiled form.
+    """Tests the model as the run uses it: its batch, precision and, in one process, compiled form.
 
     Args:
         loss: of a step; compiled together with the net, or ``cross_entropy``.
@@ -48,21 +46,22 @@ class Certifier:
         self.ranks = ranks
 
     def start(self, resumed: bool) -> dict[str, Any]:
-        """Return certificate.json as it is before the end. A resumed run keeps the answer of its start."""
+        """Return the content of certificate.json before the end. A resumed run keeps its first answer."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
         answer = earlier.get("start") or self.ask("start")
         self.metrics = causality.leak_metrics(answer)
         return {"start": answer, "end": None}
 
     def end(self) -> None:
-        """Ask again, write certificate.json, and print the answer."""
+        """Test the trained model, write the answer to certificate.json, and print it."""
         answer = self.ask("end")
         self.run.write(self.run.certificate, read_json(self.run.certificate) | {"end": answer})
         described = causality.describe(answer, f"the trained {self.run.config.label()}")
         print(described, flush=True)
 
     def ask(self, when: str) -> dict[str, Any]:
-        """Return a certificate; ``when`` draws its questions: at the start on random tokens."""
+        """Return the certificate of the ``start``, on random tokens, or of the ``end``, on text."""
+        print("testing the model for causality", flush=True)  # takes seconds
         seed = seed_for(self.run.config.seed, "certificate", when)
         with self.strategy.full_model():
             return causality.certificate(
@@ -77,7 +76,7 @@ class Certifier:
             )
 
     def text(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Return two batches of the training split, both (B, T) int64."""
+        """Return two batches of the training split, each (B, T) int64."""
         rows, steps = self.shape
         x, _ = windows.training_batch(self.tokens.train, steps, 2 * rows, seed)
         idx, other = torch.from_numpy(x).split(rows)

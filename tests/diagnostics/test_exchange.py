@@ -38,9 +38,8 @@ def test_every_row_is_exchanged_without_each_other_row_in_the_fewest_forwards(ro
 
 def test_a_change_is_that_of_what_is_watched_alone():
     idx, other = torch.zeros(2, 4, dtype=torch.long), torch.ones(2, 4, dtype=torch.long)
-    logits = lambda tokens: tokens[..., None] * torch.tensor([1.0, 3.0])  # noqa: E731 position t sees t alone
-    ask = exchange.of_logits(lambda tokens: logits(tokens) + torch.arange(2.0), idx, other)
+    logits = lambda tokens: tokens[..., None] * torch.tensor([1.0, 3.0]) + torch.arange(2.0)  # noqa: E731 position t sees t alone
+    ask = exchange.of_logits(logits, logits(idx), idx, other)
     exchanged = torch.tensor([[False, False, True, True], [False] * 4])
-    scale = (logits(idx) + torch.arange(2.0)).std()
     assert ask(exchanged, ~exchanged) == 0
-    assert ask(exchanged, exchanged) == pytest.approx(3 / scale)
+    assert ask(exchanged, exchanged) == pytest.approx(3 / logits(idx).std())
