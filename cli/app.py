@@ -53,8 +53,7 @@ def command(
         @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
         def job(composed: DictConfig) -> Any:
             settings = HydraConfig.get()
-            in_sweep = settings.sweep.subdir != "."  # sweep/runner.py sets it; else it is "."
-            with job_record.record_job(Path(settings.runtime.output_dir) if in_sweep else None) as outcome:
+            with job_record.record_job(record_folder(settings)) as outcome:
                 try:
                     outcome["value"] = main(checked(kind, plain(composed, settings)))
                     return outcome["value"]
@@ -181,6 +180,19 @@ def text_override(key: str, value: str) -> str:
     # OmegaConf: ${ opens an interpolation, \${ does not, and backslashes before it are doubled
     value = re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
+
+
+def plan() -> dict[str, Any] | None:
+    """Return the plan of the sweep that started this run (sweep/plan.py); None outside of a sweep."""
+    folder = record_folder(HydraConfig.get()) if HydraConfig.initialized() else None
+    return job_record.read(folder).get("plan") if folder else None
+
+
+def record_folder(settings: Any) -> Path | None:
+    """Return the folder of a job's record in a sweep; None outside of a sweep."""
+    return (
+        Path(settings.runtime.output_dir) if settings.sweep.subdir != "." else None
+    )  # set by sweep/runner.py
 
 
 def arguments() -> list[str]:

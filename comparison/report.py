@@ -10,6 +10,7 @@ from comparison import caveats, commands
 from comparison import groups as grouping
 from comparison.groups import RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
+from comparison.plans import USUAL
 from comparison.rates import Family, Sensitivity, families, sensitivities
 from comparison.verdicts import (
     CONFIDENCE,
@@ -24,7 +25,6 @@ from comparison.verdicts import (
 
 LOSS = "val/full_loss"
 LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
-USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
 
 
 @dataclass

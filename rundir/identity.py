@@ -38,6 +38,12 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
 
 
+def arm_hash(config: RunConfig, precision: str, fingerprint: str) -> str:
+    """Return the hash shared by all runs that differ only in their seed and learning rate."""
+    settings = identity(config, precision, fingerprint)
+    return short_hash(settings | {"seed": None, "optim": settings["optim"] | {"learning_rate": None}})
+
+
 def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
     """Return the name shared by all runs that differ only in their seed."""
     short = short_hash(identity(config, precision, fingerprint) | {"seed": None})

@@ -33,6 +33,17 @@ class Data(TypedDict, total=False):
     train_tokens: int
 
 
+class Plan(TypedDict):
+    """See sweep/plan.py."""
+
+    written: str
+    arms: list[str]
+    arm: str
+    seeds: list[int]
+    ended_before: list[int]
+    baseline: dict[str, str]
+
+
 @with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict, total=False):
     """See rundir/environment.py."""
@@ -52,6 +63,7 @@ class Environment(TypedDict, total=False):
     settled: dict[str, bool | int | float | str]
     data: Data
     overrides: list[str]
+    plan: Plan | None
     earlier: list[dict[str, Any]]
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from cli import job_record
 from cli.schema import RunConfig
+from rundir import identity
 from rundir.folder import ended_folder, read_status
-from rundir.identity import run_folder
+from rundir.run_files import read_json
 
 
 @dataclass
@@ -19,9 +20,18 @@ class Job:
     folder: Path  # the job's record: cli/job_record.py
     config: RunConfig | None = None
     run: Path | None = None  # the run's folder
+    group: str = ""  # shared by all runs that differ only in their seed
+    arm: str = ""  # shared by all runs that differ only in their seed and learning rate
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
     done: bool = False  # the run had ended before this sweep
+
+    def identify(self, config: RunConfig, fingerprint: str) -> None:
+        """Set the run, group and arm of a config. Raises ConfigError."""
+        precision = precision_of(config, fingerprint)
+        self.run = identity.run_folder(config, precision, fingerprint)
+        self.group = identity.group_name(config, precision, fingerprint)
+        self.arm = identity.arm_hash(config, precision, fingerprint)
 
     @property
     def name(self) -> str:
@@ -50,10 +60,17 @@ class Job:
 
 
 def folder_of(config: RunConfig, fingerprint: str) -> Path:
-    """Return the run's folder. Torch is imported only if the precision cannot be read from a run that has
-    ended. Raises ConfigError."""
+    """Return the run's folder. Raises ConfigError."""
+    return identity.run_folder(config, precision_of(config, fingerprint), fingerprint)
+
+
+def precision_of(config: RunConfig, fingerprint: str) -> str:
+    """Return the precision that ``auto`` means. Torch is imported only if it cannot be read from a run that
+    has ended. Raises ConfigError."""
+    if config.precision != "auto":
+        return config.precision
     if not config.fresh and (folder := ended_folder(config, fingerprint)):
-        return folder
+        return str(read_json(folder / "environment.json")["precision"])
     from training import device
 
-    return run_folder(config, device.choose(config.device, config.precision).precision, fingerprint)
+    return device.choose(config.device, config.precision).precision

@@ -25,7 +25,8 @@ from cli.schema import RunConfig
 from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
-from sweep.job import Job, folder_of
+from sweep import plan
+from sweep.job import Job
 from sweep.progress import ProgressWatcher
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
@@ -58,9 +59,15 @@ class Sweep:
         self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
-    def run(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
-        """Run the jobs whose runs had not ended before. Return all jobs."""
+    def run(self, all_overrides: Sequence[tuple[str, ...]], is_compared: bool = True) -> list[Job]:
+        """Run the jobs whose runs had not ended before. Return all jobs. ``is_compared``: not for tuning."""
         jobs = self.plan(all_overrides)
+        plans = plan.plans(jobs) if is_compared else {}
+        for job in jobs:
+            if not job.done and not job.error:
+                wait_for_leftover(job)
+                record = {"launcher": job_record.this_process(), "state": "waiting"}
+                job_record.write(job.folder, record | {"plan": plans.get(job.arm)})
         todo = [job for job in jobs if not job.has_ended()]
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
         counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
@@ -95,9 +102,6 @@ class Sweep:
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
             self.check(job, composed)
-            if not job.done and not job.error:
-                wait_for_leftover(job)
-                job_record.write(job.folder, {"launcher": job_record.this_process(), "state": "waiting"})
             jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")
@@ -109,8 +113,8 @@ class Sweep:
             job.config = checked(RunConfig, composed_job(composed))
             data = self.data(job.config)
             data.check_length(job.config.model.block_size)
-            job.run = folder_of(job.config, data.fingerprint)
-            job.done = has_ended(job.run) and not job.config.fresh
+            job.identify(job.config, data.fingerprint)
+            job.done = job.run is not None and has_ended(job.run) and not job.config.fresh
             job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:
             job.error = messages.error_line(error, [])

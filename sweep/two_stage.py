@@ -45,7 +45,8 @@ def run_stages(
         why = f"{', '.join(sorted(shared))} is also a seed of the second stage, whose runs are compared"
         raise ConfigError(f"seed: {why}; tune on other seeds")
     combinations = list(product(*values.values()))
-    jobs = sweep.run([(*combination, *arm) for arm in arms or [[]] for combination in combinations])
+    first = [(*combination, *arm) for arm in arms or [[]] for combination in combinations]
+    jobs = sweep.run(first, is_compared=not tune)
     if tune and all(job.outcome()[0] in RESULTS for job in jobs):
         print(f"\neach combination at its own best {tune}, on other seeds:")
         jobs += sweep.run(second_stage_overrides(jobs, tune, second_values))

@@ -154,6 +154,7 @@ def environment_of(
         "parameters": sum(p.numel() for p in strategy.model.parameters()),
         "settled": resolved_auto(config),
         "overrides": app.arguments(),
+        "plan": app.plan(),
         "distributed": config.distributed,
         "group": group_name(config, compute.precision, tokens.fingerprint),
     }

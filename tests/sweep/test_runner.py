@@ -296,7 +296,7 @@ def test_the_second_stage_waits_for_the_runs_of_the_first(capsys):
     preset = OverridesParser.create().parse_overrides(["r=1"])
     jobs = [Job(("r=1",), "r=1", Path(), error="too large")]
     with pytest.raises(SystemExit):
-        run_stages(SimpleNamespace(run=lambda overrides: jobs), preset, [], [], "r", [])
+        run_stages(SimpleNamespace(run=lambda overrides, is_compared: jobs), preset, [], [], "r", [])
     line = "r is chosen once all its runs have finished; rerun the same command to resume"
     assert line in capsys.readouterr().out
 
@@ -366,3 +366,23 @@ def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys)
     with job_record.record_job(None):
         print("seen")
     assert capsys.readouterr().out == "seen\n"
+
+
+def test_each_run_carries_the_plan_that_was_written_before_it(command, sweep, tmp_path):
+    def plans() -> dict[str, dict]:
+        files = tmp_path.glob("runs/*/environment.json")
+        return {file.parent.name[:-9]: json.loads(file.read_text())["plan"] for file in files}
+
+    command("train.py", *sweep[1:], "norm=none", "seed=0")
+    command("train.py", *sweep, "norm=none,layernorm", "seed=0,1")
+    before = plans()
+    assert before["none-pre-s0"] is None  # the run began before the sweep
+    first, second = before["none-pre-s1"], before["layernorm-pre-s0"]
+    assert (first["seeds"], first["ended_before"]) == ([0, 1], [0])
+    assert (second["seeds"], second["ended_before"]) == ([0, 1], [])
+    assert {first["arm"], second["arm"]} == {*first["arms"]} == {*second["arms"]}
+    assert first["baseline"] == {"norm": "layernorm", "placement": "pre"}
+    command("train.py", *sweep, "norm=none,layernorm", "seed=0,1,2")
+    after = plans()
+    assert after["none-pre-s2"]["ended_before"] == [0, 1]
+    assert {name: after[name] for name in before} == before

@@ -1,0 +1,56 @@
+"""Read the plans of sweeps back, from the runs that carry them (sweep/plan.py): how many pairs of runs were
+planned before there was a result, and how many arms are compared.
+
+A verdict at a planned number of seeds, and a verdict that looks again whenever a seed is added, are different
+tests (comparison/verdicts.py). A plan counts only if no verdict was possible when it was written.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from comparison.load import Run
+
+USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
+MIN_PAIRS = 3  # fewer have no verdict
+Plan = dict[str, Any]
+
+
+def first_plan(runs: Iterable["Run"]) -> Plan | None:
+    """Return the plan of an arm that was written first, if its runs carry one."""
+    plans = [run.environment["plan"] for run in runs if run.environment.get("plan")]
+    return min(plans, key=lambda plan: str(plan["written"]), default=None)
+
+
+def planned_seeds(arm: Iterable["Run"], baseline: Iterable["Run"]) -> list[int]:
+    """Return the seeds by which these two were to be compared; [] without a plan, or if the plan was written
+    when the compared seeds might already have had a verdict."""
+    plans = [plan for plan in (first_plan(arm), first_plan(baseline)) if plan]
+    valid = [plan for plan in plans if len(plan["ended_before"]) < MIN_PAIRS]
+    return sorted(set.intersection(*({*plan["seeds"]} for plan in valid))) if valid else []
+
+
+def family_size(arms: Sequence[Sequence["Run"]], baselines: Sequence[Sequence["Run"]], shown: int) -> int:
+    """Return the number of comparisons for which the verdicts hold together.
+
+    All arms of all plans count, also those that are not shown. If a baseline is another than the planned one,
+    it may have been chosen after a look, so all pairs of arms count.
+
+    Args:
+        arms: the runs of each arm, baselines included.
+        baselines: the runs of each baseline.
+        shown: the number of comparisons in the table.
+    """
+    plans = [first_plan(runs) for runs in arms]
+    planned = {arm for plan in plans if plan for arm in plan["arms"]}
+    count = len(planned) + sum(plan is None for plan in plans)
+    if any(is_other_baseline(runs) for runs in baselines):
+        return max(shown, count * (count - 1) // 2)
+    return max(shown, count - len(baselines))
+
+
+def is_other_baseline(runs: Sequence["Run"]) -> bool:
+    """Return True if a baseline is not the one that the plan of its runs names."""
+    plan = first_plan(runs)
+    planned: dict[str, str] = plan["baseline"] if plan else {}
+    return any(runs[0].config[key] != value for key, value in planned.items())

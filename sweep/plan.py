@@ -1,0 +1,56 @@
+"""Record, before the first run of a sweep, which arms the sweep compares and by how many seeds.
+
+An arm is what is compared: runs that differ only in seed and learning rate. The number of seeds must not
+depend on results, or a verdict is worth less than it says (comparison/verdicts.py). So each run of a sweep
+carries the sweep's plan, in its environment.json:
+
+    written       when the plan was written, ISO 8601
+    arms          the hash of every arm of the sweep
+    arm, seeds    the hash of the run's arm, and that arm's seeds
+    ended_before  seeds of the arm that had ended before the plan was written, in this sweep or another
+    baseline      norm and placement with which the sweep's other arms are compared, by default
+"""
+
+import datetime
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from comparison.plans import USUAL
+from rundir.folder import has_ended
+from rundir.run_files import read_json
+from sweep.job import Job
+
+
+def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+    """Return the plan of each arm's runs, by arm."""
+    members = defaultdict(list)
+    for job in jobs:
+        if job.config:
+            members[job.arm].append((job, job.config))
+    configs = [config for arm in members.values() for _, config in arm]
+    names = {"norm": {c.norm.name for c in configs}, "placement": {c.placement.name for c in configs}}
+    sweep = {
+        "written": datetime.datetime.now(datetime.UTC).isoformat(),
+        "arms": [*members],
+        "baseline": {key: USUAL[key] for key in names if USUAL[key] in names[key]},
+    }
+    result = {}
+    for arm, arm_members in members.items():
+        seeds = sorted({config.seed for _, config in arm_members})
+        ended = ended_seeds([job for job, _ in arm_members])
+        result[arm] = sweep | {"arm": arm, "seeds": seeds, "ended_before": ended}
+    return result
+
+
+def ended_seeds(jobs: Sequence[Job]) -> list[int]:
+    """Return the seeds of the runs in ``runs_dir`` that have ended and that differ from these jobs only in
+    their seed."""
+    seeds = set()
+    for group, job in {job.group: job for job in jobs}.items():
+        assert job.run
+        prefix = job.run.name.rpartition("-s")[0]
+        for folder in job.run.parent.glob(f"{prefix}-s*"):
+            if read_json(folder / "environment.json").get("group") == group and has_ended(folder):
+                seeds.add(int(folder.name.removeprefix(f"{prefix}-s").partition("-")[0]))
+    return sorted(seeds)
