@@ -27,7 +27,7 @@ from system.terminal import escaped
 
 
 def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that have ended, and a line for each folder passed over and each remark on a run."""
+    """Return the runs that have ended, and a line per folder passed over and per remark on a run."""
     runs: dict[str, Run] = {}
     passed_over = []
     for folder in find_runs(paths):
@@ -102,7 +102,7 @@ def main() -> None:
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
-    add("--mixed", action="store_true", help="also compare runs with other data, lengths or evaluations")
+    add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")

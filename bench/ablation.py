@@ -2,18 +2,18 @@
 
     python -m bench.ablation --peer NANOGPT --data tinyshakespeare.txt
 
-Our sweep is experiment=norm_ablation with one seed, 4 norms in 2 placements. It is timed as it ships, eager,
-and compiled; it trains as many runs at once as there are cores, each with one thread. nanoGPT has no norm to
-choose, so it trains the same model eight times, each time with all cores, at the same size, batch and number
-of steps. Like nanoGPT's CPU recipe it evaluates 20 batches a split, before the first step and at the end.
-Each measurement starts with nothing compiled."""
+Our sweep is experiment=norm_ablation with one seed, 4 norms in 2 placements. It is timed with the default
+settings, eager, and compiled; it trains as many runs at once as there are cores, each with one thread.
+nanoGPT, whose norm is fixed, trains the same model eight times, each time with all cores, at the same size,
+batch and number of steps. As in its CPU recipe, it evaluates 20 batches per split, before the first step and
+at the end. Each measurement starts with nothing compiled."""
 
 import argparse
 from collections.abc import Sequence
 from functools import partial
 
 from bench import harness, nanogpt, ours
-from bench.harness import Bench, Measured, Parts
+from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
 from rundir.run_files import read_json
@@ -23,7 +23,7 @@ def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
     run = ours.train(bench, overrides, compiled=bench.folder())
     for folder in run.folders:
         if (state := read_json(folder / "status.json").get("state")) != "finished":
-            bench.note(f"{bench.part}: {folder.name} is {state}, so our sweep did less work")
+            bench.note(f"{bench.variant}: {folder.name} is {state}, so our sweep did less work")
     return {"seconds": run.child.seconds}
 
 
@@ -36,15 +36,15 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     peer = Peer(bench, bench.peer) if bench.peer else None
     steps = options.steps
     ours.warm_up(bench)
-    last = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
-    flags = [*nanogpt.CPU_RECIPE, *nanogpt.size_of("nano"), *last]
-    parts: Parts = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
-    # hopeless_after=0: no run is given up, so that each run does all its steps.
+    length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
+    flags = [*nanogpt.CPU_RECIPE, *nanogpt.size_of("nano"), *length]
+    variants: Variants = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
+    # hopeless_after=0: no run stops early as diverged, so every run does all its steps.
     common = ["experiment=norm_ablation", "seed=0", "train.hopeless_after=0", f"train.steps={steps}"]
-    for part, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
-        parts[part] = partial(measure_ours, bench, [*common, f"compile={mode}"])
-        bench.compare(part, "nanoGPT", "seconds")
-    bench.alternate(parts)
+    for variant, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
+        variants[variant] = partial(measure_ours, bench, [*common, f"compile={mode}"])
+        bench.compare(variant, "nanoGPT", "seconds")
+    bench.alternate(variants)
 
 
 def main() -> None:

@@ -43,8 +43,7 @@ def run(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Child:
-    """Run a program to its end, with ``environment`` added to our environment. Raises BenchError if it
-    fails."""
+    """Run a program to its end, with ``environment`` added to ours. Raises BenchError if it fails."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -76,7 +75,7 @@ def run(
     if process.returncode:
         last = next((line for _, line in reversed(lines) if line.strip()), "it printed nothing")
         raise BenchError(f"{Path(command[1]).name}: failed with status {process.returncode}: {last.strip()}")
-    # At the fork the kernel counts this process's memory as the child's; without torch here, that is little.
+    # At the fork the kernel counts this process's memory as the child's; without torch, that is little here.
     peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Child(seconds, peak_memory, lines, max(own_memory))
 

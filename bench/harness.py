@@ -1,7 +1,7 @@
 """The harness of all benchmarks: command line, alternating rounds, tables, and the result as a JSON file.
 
 A result holds the machine, versions, date, command lines, the raw values of every round, their medians, and
-ratios: each the median of the rounds' ratios, with its range. It holds no path and no host name.
+ratios of two variants (median and range over rounds). It holds no path and no host name.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from rundir.environment import ROOT, cpuinfo, git_state, processor
 from system.files import write_atomically
 from system.os_compat import cores
 
-Measured = Mapping[str, float]  # metric -> value, of one part in one round
-Parts = dict[str, Callable[[], Measured]]
+Measured = Mapping[str, float]  # metric -> value of one variant in one round
+Variants = dict[str, Callable[[], Measured]]
 TORCH = """
 import json, torch
 gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -53,9 +53,9 @@ class Bench:
         self.out: Path = options.out or RESULTS / f"{name}-{slug(self.machine)}.json"
         self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.raw: dict[str, dict[str, list[float]]] = {}
-        self.pairs: list[tuple[str, str, str]] = []  # part, baseline, metric
-        self.part: str | None = None  # the part that is measured; None while something is prepared
-        self.settings: dict[str, list[str]] = {}  # part -> the command line of its program
+        self.pairs: list[tuple[str, str, str]] = []  # variant, baseline, metric
+        self.variant: str | None = None  # the variant being measured; None while data or models are prepared
+        self.settings: dict[str, list[str]] = {}  # variant -> the command line of its program
         self.notes: list[str] = []
 
     def text(self) -> Path:
@@ -74,51 +74,51 @@ class Bench:
             self.notes.append(text)
 
     def record(self, arguments: Sequence[str]) -> None:
-        """Record the first command line of the part that is measured as its settings."""
-        if self.part:
-            self.settings.setdefault(self.part, list(arguments))
+        """Keep the first command line of the variant being measured as the settings of that variant."""
+        if self.variant:
+            self.settings.setdefault(self.variant, list(arguments))
 
-    def compare(self, part: str, baseline: str, *metrics: str) -> None:
-        """Report the ratio part / baseline of each metric that both parts have."""
-        self.pairs += [(part, baseline, metric) for metric in metrics]
+    def compare(self, variant: str, baseline: str, *metrics: str) -> None:
+        """Report the ratio variant / baseline of each metric that both variants have."""
+        self.pairs += [(variant, baseline, metric) for metric in metrics]
 
-    def alternate(self, parts: Mapping[str, Callable[[], Measured]]) -> None:
-        """Measure the parts in turn, A B A B, so that other load on the machine slows all of them.
+    def alternate(self, variants: Mapping[str, Callable[[], Measured]]) -> None:
+        """Measure the variants in turn, A B A B, so that other load on the machine slows all of them.
 
-        Each round ends by writing the file. Raises BenchError with the name of the part that failed.
+        Each round ends by writing the file. Raises BenchError with the name of the variant that failed.
         """
         for number in range(1, self.rounds + 1):
             measured: dict[str, Measured] = {}
-            for part, measure in parts.items():
-                print(f"{self.name}: round {number} of {self.rounds}: {part}", file=sys.stderr, flush=True)
-                self.part = part
+            for variant, measure in variants.items():
+                print(f"{self.name}: round {number} of {self.rounds}: {variant}", file=sys.stderr, flush=True)
+                self.variant = variant
                 try:
-                    measured[part] = measure()
+                    measured[variant] = measure()
                 except BenchError as error:
-                    raise BenchError(f"{part}: {error}") from None
-            for part, values in measured.items():  # only complete rounds, so that each ratio has both parts
+                    raise BenchError(f"{variant}: {error}") from None
+            for variant, values in measured.items():  # only complete rounds: a ratio needs both variants
                 for metric, value in values.items():
-                    self.raw.setdefault(part, {}).setdefault(metric, []).append(float(value))
+                    self.raw.setdefault(variant, {}).setdefault(metric, []).append(float(value))
             self.save(complete=False)
-        self.part = None
+        self.variant = None
 
     def ratios(self) -> list[dict[str, Any]]:
-        """Return the ratios of the pairs: in each round, value / baseline's value."""
+        """Return, per pair, the median and range of value / baseline over rounds."""
         ratios = []
-        for part, baseline, metric in self.pairs:
-            values, bases = (self.raw.get(name, {}).get(metric, []) for name in (part, baseline))
-            if each := [value / base for value, base in zip(values, bases, strict=False)]:
-                spread = {"median": median(each), "min": min(each), "max": max(each), "rounds": len(each)}
-                ratios.append({"of": part, "to": baseline, "metric": metric} | spread)
+        for variant, baseline, metric in self.pairs:
+            values, bases = (self.raw.get(name, {}).get(metric, []) for name in (variant, baseline))
+            if quotients := [value / base for value, base in zip(values, bases, strict=False)]:
+                spread = {"median": median(quotients), "min": min(quotients), "max": max(quotients)}
+                ratio = {"of": variant, "to": baseline, "metric": metric} | spread
+                ratios.append(ratio | {"rounds": len(quotients)})
         return ratios
 
     def result(self, complete: bool) -> dict[str, Any]:
         keys = ("what", "date", "machine", "versions", "rounds", "settings", "notes", "raw")
-        medians = {part: {key: median(row[key]) for key in row} for part, row in self.raw.items()}
-        facts = {"format": 1, "bench": self.name, "complete": complete}
-        return (
-            facts | {key: getattr(self, key) for key in keys} | {"medians": medians, "ratios": self.ratios()}
-        )
+        medians = {variant: {key: median(row[key]) for key in row} for variant, row in self.raw.items()}
+        facts: dict[str, Any] = {"format": 1, "bench": self.name, "complete": complete}
+        facts |= {key: getattr(self, key) for key in keys}
+        return facts | {"medians": medians, "ratios": self.ratios()}
 
     def save(self, complete: bool) -> None:
         """Write the JSON file. Raises BenchError if it cannot be written."""
@@ -130,12 +130,13 @@ class Bench:
 
 @cache
 def torch_info() -> dict[str, Any]:
-    """Return torch's version, threads and GPU, from a child process: see the last line of ``child.run``."""
+    """Return torch's version, threads and GPU, from a child process: importing torch here would make the peak
+    memory that ``child.run`` measures too large."""
     return dict(json.loads(run([sys.executable, "-c", TORCH], ROOT).lines[-1][1]))
 
 
 def machine() -> dict[str, Any]:
-    """Return a description of this machine; family and model identify a processor named only AMD EPYC."""
+    """Return a description of this machine; family and model tell apart processors all named AMD EPYC."""
     return {
         "processor": processor(),
         "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # x86 only
@@ -175,5 +176,5 @@ def main(parser: argparse.ArgumentParser, measure: Callable[[Bench, argparse.Nam
     except BenchError as error:
         parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:
-        sys.exit("interrupted; the result's file has the rounds that were complete")
+        sys.exit("interrupted; the result file has the complete rounds")
     print("\n".join([*section(bench.name, bench.result(complete=True)), str(bench.out)]))

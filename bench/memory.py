@@ -4,7 +4,7 @@
 
 A run of nanoGPT's CPU recipe, with evaluations and checkpoints, is compared with a run of a tenth of its
 steps; a short run on a large made-up corpus is compared with the same run on a corpus of 2 MB. `own` is the
-largest anonymous memory (RssAnon; Linux only); `peak` adds pages of the corpus, which the system can drop."""
+largest anonymous memory (RssAnon; Linux only); `peak` includes the corpus's pages, which can be dropped."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         corpora[f"a corpus of {gigabytes:g} GB"] = short, write_made_up_corpus(bench.folder(), gigabytes)
     for small, large in (runs, corpora):
         bench.compare(large, small, "peak_memory_bytes", "own_memory_bytes")
-    bench.alternate({part: partial(measure_run, bench, *run) for part, run in (runs | corpora).items()})
+    bench.alternate({variant: partial(measure_run, bench, *run) for variant, run in (runs | corpora).items()})
 
 
 def main() -> None:

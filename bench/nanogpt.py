@@ -20,11 +20,11 @@ LINKED = ("train.py", "sample.py", "model.py", "configurator.py", "config")
 
 
 def size_of(name: str) -> list[str]:
-    """Return the flags of a size."""
+    """Return the command-line flags that set a size of SIZES."""
     return [f"--{key}={value}" for key, value in zip(KEYS, SIZES[name], strict=True)]
 
 
-# The flags that nanoGPT's README adds for a CPU. nanoGPT's train.py makes max_iters + 1 updates.
+# The flags that nanoGPT's README recommends on a CPU. nanoGPT's train.py makes max_iters + 1 updates.
 CPU_RECIPE = ["--eval_iters=20", "--log_interval=1", *size_of("cpu")]
 EVAL_BATCHES = 200  # batches of 64 windows: these give the whole split's loss to within about 0.003 nats
 # Patterns of lines that nanoGPT's programs print.
@@ -54,7 +54,7 @@ class Peer:
         child.run([sys.executable, str(data / "prepare.py")], self.folder)
 
     def train(self, flags: Sequence[str], compiled: Path | None = None) -> Child:
-        """Run nanoGPT's train.py and record the command line as the settings of the part that is measured.
+        """Run nanoGPT's train.py and record the command line as the settings of the variant being measured.
 
         ``compiled`` is the folder of torch's compiled code. Raises BenchError if train.py fails.
         """
@@ -68,11 +68,12 @@ class Peer:
 
         The loss is nanoGPT's estimate from EVAL_BATCHES batches of 64 windows, made by a second, untimed run.
         """
-        last = [*CPU_RECIPE, f"--max_iters={steps}", "--always_save_checkpoint=True"]
+        base = [*CPU_RECIPE, f"--max_iters={steps}", "--always_save_checkpoint=True"]
+        # nanoGPT saves only when it evaluates, and the last step must be saved.
         interval = f"--eval_interval={steps if steps % 250 else 250}"
-        run = self.train([*last, f"--lr_decay_iters={steps}", interval], compiled)
-        again = ["--init_from=resume", f"--eval_interval={steps}", f"--eval_iters={EVAL_BATCHES}"]
-        return run, self.train([*last, *again, "--batch_size=64"]).numbers(VAL_LOSS)[0]
+        run = self.train([*base, f"--lr_decay_iters={steps}", interval], compiled)
+        resume = ["--init_from=resume", f"--eval_interval={steps}", f"--eval_iters={EVAL_BATCHES}"]
+        return run, self.train([*base, *resume, "--batch_size=64"]).numbers(VAL_LOSS)[0]
 
     def sample(self, flags: Sequence[str]) -> Child:
         """Run nanoGPT's sample.py, uncompiled as by default. Raises BenchError if sample.py fails."""

@@ -4,8 +4,8 @@
 
 The norms are timed in turn in this process, eager and compiled, by torch.utils.benchmark. A step is forward,
 backward, clipping and AdamW's update of the default run with placement=pre, in precision auto. Alone, a norm
-is called on (B, T, C) of the default run (nano) and of nanoGPT's GPU recipe (baby). Times are divided by
-those of no norm, and of torch's norm of that kind. --peer and --data are not used."""
+is called on (B, T, C) of the default run (nano) and of nanoGPT's GPU recipe (baby). Ratios are to norm=none
+(steps only) and to torch's norm of the same kind. --peer and --data are not used."""
 
 import argparse
 from collections.abc import Callable
@@ -15,14 +15,14 @@ import torch
 from torch.utils.benchmark import Timer
 
 from bench import harness
-from bench.harness import Bench, Measured, Parts
+from bench.harness import Bench, Measured, Variants
 from bench.ours import size_of
 from cli import app
 from cli.schema import RunConfig
 from training import build, device
 from training.loss import cross_entropy
 
-BLOCK = 0.2  # seconds for which a norm is timed before the next norm
+BLOCK = 0.2  # seconds for which a call is timed before the next one
 VOCAB_SIZE = 65
 NORMS = sorted(file.stem for file in (app.CONF / "norm").glob("*.yaml"))
 Call = Callable[[], object]
@@ -33,7 +33,7 @@ def compose_config(norm: str, size: str) -> RunConfig:
 
 
 def make_step(norm: str, compute: device.Compute, compiled: bool) -> Call:
-    """Return a training step on random tokens, at a rate so small that the weights stay initial."""
+    """Return a training step on random tokens, at a rate so small that the weights barely change."""
     config = compose_config(norm, "nano")
     attend = compute.attend(config.model.dropout)
     model = build.build_model(config, VOCAB_SIZE, attend=attend).to(compute.device)
@@ -54,7 +54,7 @@ def make_step(norm: str, compute: device.Compute, compiled: bool) -> Call:
 
 
 def make_norm_call(norm: str, size: str, compute: device.Compute, compiled: bool) -> Call:
-    """Return a norm's forward and backward: input in the precision of ``compute``, parameters in fp32."""
+    """Return a norm's forward and backward, the input in the precision of ``compute``, parameters in fp32."""
     config = compose_config(norm, size)
     module = build.bind("norm", config.norm)(config.model.n_embd).to(compute.device)
     shape = (config.train.batch_size, config.model.block_size, config.model.n_embd)
@@ -83,21 +83,21 @@ def measure_calls(calls: dict[str, Call]) -> Measured:
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     auto = device.choose("auto", "auto")
     device.set_switches(auto, threads=None)
-    limits = torch._dynamo.config  # many models of one class are compiled, each for other shapes
+    limits = torch._dynamo.config  # one class is compiled for many models, each with its own shapes
     limits.recompile_limit = limits.accumulated_recompile_limit = 1024
     for mode, compiled in {"eager": False, "compiled": True}.items():
-        parts: Parts = {}
+        variants: Variants = {}
         for norm in ["none", *(norm for norm in options.norm or NORMS if norm != "none")]:
             calls = {"step_us": make_step(norm, auto, compiled)}
             for size in ("nano", "baby"):
                 for precision in ("fp32", "bf16"):
                     compute = device.choose("auto", precision)
                     calls[f"{size}_{precision}_us"] = make_norm_call(norm, size, compute, compiled)
-            parts[f"{mode}: {norm}"] = partial(measure_calls, calls)
+            variants[f"{mode}: {norm}"] = partial(measure_calls, calls)
             if norm != "none":
                 bench.compare(f"{mode}: {norm}", f"{mode}: none", "step_us")
             bench.compare(f"{mode}: {norm}", f"{mode}: torch_{norm}", *calls)
-        bench.alternate(parts)
+        bench.alternate(variants)
 
 
 def main() -> None:

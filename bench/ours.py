@@ -1,4 +1,4 @@
-"""Run our programs as a user runs them; and the sizes at which ours and nanoGPT's are measured."""
+"""Run our programs as a user does, and list the sizes at which ours and nanoGPT's are measured."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ SIZES: dict[str, tuple[float, ...]] = {  # at every size the vocabulary is tinys
 
 
 def size_of(name: str) -> list[str]:
-    """Return the overrides of a size."""
+    """Return the overrides that set a size of SIZES."""
     pairs = zip(KEYS, SIZES[name], strict=True)
     return [f"{'train' if key == 'batch_size' else 'model'}.{key}={value}" for key, value in pairs]
 
@@ -48,7 +48,7 @@ class Run:
     def first_step(self) -> float:
         """Return the seconds from the start of the process to the end of step 0."""
         rows, written = self.rows(), (self.folders[0] / "metrics.jsonl").stat().st_mtime
-        return written - self.start - (rows[-1]["seconds"] - rows[0]["seconds"])  # written: by the last row
+        return written - self.start - (rows[-1]["seconds"] - rows[0]["seconds"])  # written: with the last row
 
     def final_loss(self) -> float:
         """Return val/full_loss in nats per token; infinity for a run that diverged."""
@@ -64,23 +64,23 @@ def train(
     runs_dir: Path | None = None,
     compiled: Path | None = None,
 ) -> Run:
-    """Run ``python train.py`` and record its command line as the settings of the part that is measured.
+    """Run ``python train.py`` and record its command line as the settings of the variant being measured.
 
     By default the data is tinyshakespeare, ``runs_dir`` is new, and all runs of a benchmark share a folder of
     compiled code. train.py skips a run that has finished in ``runs_dir``. Raises BenchError if it fails.
     """
     runs_dir = runs_dir or bench.folder()
     data = data or ["data=tinyshakespeare", f"data.path={bench.text()}"]
-    places = [f"runs_dir={runs_dir}", f"data.cache={bench.work / 'cache'}", "wandb.mode=disabled"]
-    command = [sys.executable, str(ROOT / "train.py"), *data, *places, *overrides]
+    locations = [f"runs_dir={runs_dir}", f"data.cache={bench.work / 'cache'}", "wandb.mode=disabled"]
+    command = [sys.executable, str(ROOT / "train.py"), *data, *locations, *overrides]
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or bench.work / "compiled")}
     start = time.time()
     finished = child.run(command, bench.work, cache)
     folders = sorted(file.parent for file in runs_dir.glob("[!.]*/status.json"))
     bench.record([data[0], "data.path=PATH", "wandb.mode=disabled", *overrides])
-    if bench.part:
+    if bench.variant:
         environment = read_json(folders[0] / "environment.json")
-        bench.note(f"{bench.part}: precision {environment['precision']}, compile {environment['compile']}")
+        bench.note(f"{bench.variant}: precision {environment['precision']}, compile {environment['compile']}")
     return Run(finished, start, folders)
 
 
@@ -90,16 +90,16 @@ def warm_up(bench: Bench) -> None:
 
 
 def drop_warm_up(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values without the first ten, or a third of few: caches and allocators warm up first."""
+    """Return the values without the first ten, or a third if they are few: caches and allocators warm up."""
     return values[min(10, (len(values) + 2) // 3) :]
 
 
 def tokens_per_s(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """Return the median rate after the warm-up, and the mean rate with the seconds of statistics."""
+    """Return the median rate after the warm-up, and the mean rate including the time of statistics."""
     timed = [row for row in rows if "train/tokens_per_s" in row]
     if len(timed) < 2:
         raise BenchError("too few steps to time; give more --steps")
     kept = drop_warm_up(timed)
-    before, last = timed[-len(kept) - 1], kept[-1]
-    with_statistics = (last["tokens"] - before["tokens"]) / (last["seconds"] - before["seconds"])
+    start, end = timed[-len(kept) - 1], kept[-1]
+    with_statistics = (end["tokens"] - start["tokens"]) / (end["seconds"] - start["seconds"])
     return median(row["train/tokens_per_s"] for row in kept), with_statistics

@@ -38,7 +38,7 @@ def unit(metric: str) -> tuple[str, float]:
 
 
 def digits(value: float) -> str:
-    """Format with four significant digits, or with all digits before the point."""
+    """Return a number with four significant digits, or with all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -46,7 +46,7 @@ def cell(values: Sequence[float | str], divisor: float) -> str:
     """Return the median with its range, or an empty string without values."""
     if not values:
         return ""
-    numbers = [float(value) / divisor for value in values]  # non-finite ones may be strings
+    numbers = [float(value) / divisor for value in values]  # JSON has non-finite numbers as strings
     low, middle, high = (digits(f(numbers)) for f in (min, median, max))
     return middle if len(values) == 1 else f"{middle} ({low}-{high})"
 
@@ -60,28 +60,28 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def medians(raw: Mapping[str, Mapping[str, Sequence[float | str]]]) -> list[str]:
-    """Return a table with a row for each part and a column for each metric."""
+    """Return a table with a row for each variant and a column for each metric."""
     metrics = {metric: unit(metric) for values in raw.values() for metric in values}
     rows = [
-        [part, *(cell(values.get(metric, []), divisor) for metric, (_, divisor) in metrics.items())]
-        for part, values in raw.items()
+        [variant, *(cell(values.get(metric, []), divisor) for metric, (_, divisor) in metrics.items())]
+        for variant, values in raw.items()
     ]
     return table(["median (min-max)", *(title for title, _ in metrics.values())], rows)
 
 
 def ratios(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table with a row for each ratio of two parts."""
+    """Return a table with a row for each ratio of two variants."""
     rows = []
     for ratio in results:
         middle, low, high = (digits(float(ratio[key])) for key in ("median", "min", "max"))
         spread = f"{low}-{high}" if ratio["rounds"] > 1 else ""
-        parts = f"{ratio['of']} / {ratio['to']}"
-        rows.append([parts, unit(ratio["metric"])[0], f"**{middle}**", spread, str(ratio["rounds"])])
+        pair = f"{ratio['of']} / {ratio['to']}"
+        rows.append([pair, unit(ratio["metric"])[0], f"**{middle}**", spread, str(ratio["rounds"])])
     return table(["ratio", "of", "median", "min-max", "rounds"], rows) if rows else []
 
 
 def origin(result: Mapping[str, Any]) -> str:
-    """Return the machine, versions and date of a result in one line."""
+    """Return one line with the machine, versions and date of a result."""
     machine, versions = result["machine"], result["versions"]
     ours, peer = versions["ours"] or {}, versions["peer"]
     processor = " ".join(filter(None, [machine["processor"], *machine["family_model"]]))
@@ -96,14 +96,14 @@ def origin(result: Mapping[str, Any]) -> str:
 def section(name: str, result: Mapping[str, Any]) -> list[str]:
     """Return the lines of one result."""
     title = [f"## {name}", "", result["what"] + ("" if result["complete"] else " **Interrupted.**")]
-    found = result.get("found", {})  # results of older commits: values that are not a number of a round
+    extra = result.get("found", {})  # older results also have values that were not measured in rounds
     return [
         *(*title, "", origin(result), ""),
         *ratios(result["ratios"]),
         *medians(result["raw"]),
         *[f"- {note}" for note in result["notes"]],
-        *[f"- {key}: {json.dumps(value)}" for key, value in found.items() if not isinstance(value, list)],
-        *[f"- {part}: `{' '.join(arguments)}`" for part, arguments in result["settings"].items()],
+        *[f"- {key}: {json.dumps(value)}" for key, value in extra.items() if not isinstance(value, list)],
+        *[f"- {variant}: `{' '.join(arguments)}`" for variant, arguments in result["settings"].items()],
         "",
     ]
 

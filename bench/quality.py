@@ -4,8 +4,8 @@
     python -m bench.quality --peer NANOGPT --data tinyshakespeare.txt --preset nanogpt_cpu
 
 nanoGPT trains its CPU recipe; our train.py a preset of conf/experiment, with another seed each round.
-`reached` is 1 if our loss on the whole validation split is at most the loss that nanoGPT's recipe ends at;
-only then does our time count. nanoGPT's own time always counts. nanoGPT estimates its loss from its last
+`reached` is 1 if our loss on the whole validation split is at most 1.90, the loss at which nanoGPT's recipe
+ends; only then does our time count. nanoGPT's time always counts. nanoGPT estimates its loss from its last
 checkpoint, in an untimed second run, and evaluates and saves every 250 steps. Both programs start with
 nothing compiled. Our preset was chosen on this text and this split; nanoGPT's recipe was not. A curve is the
 mean training loss of each eighth of a run."""
@@ -17,7 +17,7 @@ from itertools import pairwise
 from statistics import mean
 
 from bench import harness, nanogpt, ours
-from bench.harness import Bench, Measured, Parts
+from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
 
@@ -25,7 +25,7 @@ TARGET = 1.90  # nats per character; nanoGPT's recipe ends at 1.894 and 1.904 on
 
 
 def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
-    seed = len(bench.raw.get(str(bench.part), {}).get("seconds", []))  # the number of finished rounds
+    seed = len(bench.raw.get(str(bench.variant), {}).get("seconds", []))  # the number of finished rounds
     run = ours.train(bench, [*overrides, f"seed={seed}"], compiled=bench.folder())
     losses = [float(row["train/loss"]) for row in run.rows() if "train/loss" in row]
     return as_metrics(run.child.seconds, run.final_loss(), losses)
@@ -45,14 +45,14 @@ def as_metrics(seconds: float, loss: float, losses: Sequence[float]) -> Measured
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     peer = Peer(bench, bench.peer) if bench.peer else None
-    part = f"ours, {options.preset}"
+    variant = f"ours, {options.preset}"
     ours.warm_up(bench)
     overrides = [f"experiment={options.preset}", *options.override]
-    parts: Parts = {"nanoGPT": partial(measure_peer, bench, peer, options.peer_steps)} if peer else {}
-    parts[part] = partial(measure_ours, bench, overrides)
+    variants: Variants = {"nanoGPT": partial(measure_peer, bench, peer, options.peer_steps)} if peer else {}
+    variants[variant] = partial(measure_ours, bench, overrides)
     bench.note(f"the target is {TARGET} nats per character; our seeds are 0, 1, …; nanoGPT's seed is fixed")
-    bench.compare(part, "nanoGPT", "seconds")
-    bench.alternate(parts)
+    bench.compare(variant, "nanoGPT", "seconds")
+    bench.alternate(variants)
 
 
 def main() -> None:

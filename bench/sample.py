@@ -4,8 +4,8 @@
 
 Both programs draw at temperature 1, with all tokens allowed. Rates exclude start-up. Ours is the rate that
 the program prints, which includes the warm-up of the first tokens. nanoGPT draws several texts; its rate is
-the length of a text divided by the median time between two texts' ends. Beyond the context, nanoGPT sees as
-many of the last tokens as fit, our model between half as many and as many."""
+the length of a text divided by the median time between two texts' ends. When a text is longer than the
+context, nanoGPT sees the last tokens that fill the context, our model between half and all of these."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from bench import child, harness, nanogpt, ours
-from bench.harness import Bench, Measured, Parts
+from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from rundir.environment import ROOT
 
@@ -29,7 +29,8 @@ def measure_ours(bench: Bench, run: Path, lengths: list[int]) -> Measured:
         program = child.run([*command, *common], bench.work)
         rate = program.numbers(r"tokens, ([\d,]+) tokens/s$")[-1]
         values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": program.seconds}
-        bench.note(f"{bench.part} computes in {program.find(', step [0-9,]+, [a-z]+, ([a-z0-9]+)$')[0][1]}")
+        precision = program.find(", step [0-9,]+, [a-z]+, ([a-z0-9]+)$")[0][1]
+        bench.note(f"{bench.variant} computes in {precision}")
     return values
 
 
@@ -42,7 +43,7 @@ def measure_peer(peer: Peer, lengths: list[int]) -> Measured:
         flags = [*common, f"--max_new_tokens={n}"]
         single, several = (peer.sample([*flags, f"--num_samples={count}"]) for count in (1, texts))
         ends = [seconds for seconds, _ in several.find(nanogpt.END_OF_TEXT)]
-        rate = n / median(end - before for before, end in pairwise(ends))
+        rate = n / median(end - previous for previous, end in pairwise(ends))
         values |= {f"{n}_tokens_per_s": rate, f"whole_{n}_s": single.seconds}
     return values
 
@@ -52,18 +53,18 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     lengths = options.length or [64, 256, 1000]
     ours.warm_up(bench)
     for size in options.size or ("cpu", "baby"):
-        baseline, part = f"{size}: nanoGPT", f"{size}: ours"
-        parts: Parts = {}
+        baseline, variant = f"{size}: nanoGPT", f"{size}: ours"
+        variants: Variants = {}
         if peer:
             quick = ["--max_iters=1", "--eval_interval=1", "--eval_iters=1", "--batch_size=1"]
             peer.train([*nanogpt.size_of(size), *quick, "--always_save_checkpoint=True"])
-            parts[baseline] = partial(measure_peer, peer, lengths)
+            variants[baseline] = partial(measure_peer, peer, lengths)
         quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
         run = ours.train(bench, [*ours.size_of(size), *quick, "precision=fp32"])
-        parts[part] = partial(measure_ours, bench, run.folders[0], lengths)
+        variants[variant] = partial(measure_ours, bench, run.folders[0], lengths)
         for n in lengths:
-            bench.compare(part, baseline, f"{n}_tokens_per_s", f"whole_{n}_s")
-        bench.alternate(parts)
+            bench.compare(variant, baseline, f"{n}_tokens_per_s", f"whole_{n}_s")
+        bench.alternate(variants)
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
 
 Our train.py trains nanoGPT's recipe (experiment=nanogpt_cpu) at each size, with our default statistics, in
 precision auto and fp32, compiled or not. nanoGPT runs its own train.py: eagerly, as its README recommends for
-a CPU, and compiled. Rates are medians over steps, without the first steps. Our rates exclude the seconds of
-statistics; `with statistics` includes them. Memory is the host's. Only the first round compiles."""
+a CPU, and compiled. Rates are medians over steps, without the first steps. Our rates exclude the time of
+statistics; `with statistics` includes it. Memory is main memory. Only the first round compiles."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from functools import partial
 from statistics import median
 
 from bench import harness, nanogpt, ours
-from bench.harness import Bench, Measured, Parts
+from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
 
 STEPS = {"nano": 300, "cpu": 400, "mid": 120, "baby": 9, "gpt2": 60}  # for a steady median within minutes
 
 
-def measure_ours(bench: Bench, size: str, steps: int, variant: Sequence[str]) -> Measured:
-    log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs each step, and waits for a GPU
+def measure_ours(bench: Bench, size: str, steps: int, overrides: Sequence[str]) -> Measured:
+    log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs each step, which waits for a GPU
     logged = [*ours.QUIET, f"train.steps={steps}", f"train.log_every={log_every}", "train.eval_windows=64"]
-    run = ours.train(bench, ["experiment=nanogpt_cpu", *ours.size_of(size), *variant, *logged])
+    run = ours.train(bench, ["experiment=nanogpt_cpu", *ours.size_of(size), *overrides, *logged])
     rate, with_statistics = ours.tokens_per_s(run.rows())
     return {
         "tokens_per_s": rate,
@@ -50,18 +50,18 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     ours.warm_up(bench)
     for size in options.size or ["cpu", "mid", "baby"]:
         steps = options.steps or STEPS[size]
-        parts: Parts = {}
+        variants: Variants = {}
         for suffix, compiled in (("", False), (", compiled", True)):
             if peer:
-                parts[f"{size}: nanoGPT{suffix}"] = partial(measure_peer, peer, size, steps, compiled)
+                variants[f"{size}: nanoGPT{suffix}"] = partial(measure_peer, peer, size, steps, compiled)
             for precision in ("auto", "fp32"):
-                part = f"{size}: ours, {precision}{suffix}"
-                variant = [f"precision={precision}", f"compile={str(compiled).lower()}"]
-                parts[part] = partial(measure_ours, bench, size, steps, variant)
-        for part in parts:
-            if "nanoGPT" not in part:
-                bench.compare(part, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
-        bench.alternate(parts)
+                variant = f"{size}: ours, {precision}{suffix}"
+                overrides = [f"precision={precision}", f"compile={str(compiled).lower()}"]
+                variants[variant] = partial(measure_ours, bench, size, steps, overrides)
+        for variant in variants:
+            if "nanoGPT" not in variant:
+                bench.compare(variant, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
+        bench.alternate(variants)
 
 
 def main() -> None:

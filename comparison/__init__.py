@@ -1,1 +1,1 @@
-"""Compare runs: run folders → statistics → figures and reports. Imports no torch, to start at once."""
+"""Compare runs: run folders → statistics → figures and reports. Starts at once, as it imports no torch."""

@@ -52,7 +52,7 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def couplings(runs: Sequence[Run]) -> list[str]:
-    """Return one sentence on the settings that norm and placement decide, such as the final norm, or []."""
+    """Return a list of one sentence on the settings that norm and placement decide; [] if there are none."""
     keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
     varied_keys = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
     decided_settings = [run.environment.get("settled", {}) for run in runs]

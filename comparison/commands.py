@@ -12,13 +12,13 @@ MAX_SEEDS = 20  # the most seeds that a command proposes
 def rerun(run: Run) -> str:
     """Return the command that trains this run and no other."""
     arguments = run.environment.get("overrides") or []
-    mode = ["hydra.mode=RUN"] if is_preset(arguments) else []
+    mode = ["hydra.mode=RUN"] if has_preset(arguments) else []
     return shlex.join(["python", "train.py", *arguments, *mode])
 
 
 def more_seeds(groups: Sequence[Group], seed_range: tuple[int, int] | None) -> str:
-    """Return the command that trains the groups on the same seeds: as many as the low end of
-    ``seed_range``, but 3 to MAX_SEEDS; "" if there is no such command or no seed is missing."""
+    """Return the command that trains the missing seeds, so that all groups have the same, in number the low
+    end of ``seed_range`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single command."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
     count = min(max(seed_range[0] if seed_range else 0, 3), MAX_SEEDS)
     next_seed = max(seeds, default=-1) + 1
@@ -30,12 +30,12 @@ def more_seeds(groups: Sequence[Group], seed_range: tuple[int, int] | None) -> s
         if not overrides or len({run.group for run in group.runs}) > 1:
             return ""
         arguments = [word for word in overrides if word.partition("=")[0] not in ("seed", "fresh")]
-        arguments += ["hydra.sweeper.tune=null"] if is_preset(arguments) else []
+        arguments += ["hydra.sweeper.tune=null"] if has_preset(arguments) else []
         if missing:
             commands.append(shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"]))
     return " && ".join(commands)
 
 
-def is_preset(arguments: Sequence[str]) -> bool:
+def has_preset(arguments: Sequence[str]) -> bool:
     """Return True if the arguments name a preset, which may itself be a sweep."""
     return any(argument.startswith("experiment=") for argument in arguments)

@@ -15,7 +15,7 @@ from comparison.verdicts import CONFIDENCE
 
 POINTS = 200  # the most points in a curve
 COLUMNS = 64  # the most columns in a map
-CELLS = 400_000  # the most cells in all maps of a page; compressed, they take about a megabyte
+CELLS = 400_000  # the most cells in all maps of a page: about a megabyte, compressed
 CURVES = (
     "val/loss",
     "train/loss",
@@ -53,8 +53,8 @@ def curves(groups: Groups, metric: str) -> Rows:
 
 
 def maps(groups: Groups) -> dict[str, Rows]:
-    """Return every statistic that was logged block by block, such as act.rms/*.mlp: rows with group, step,
-    block, and the mean over the seeds that have a value. A block has two digits, as in "03"."""
+    """Return the rows of each statistic that was logged block by block, such as act.rms/*.mlp. A row has
+    group, step, block (two digits, such as "03"), and the mean over the seeds that have a value."""
     runs = [run for group in groups.values() for run in group.runs]
     names: dict[str, dict[str, str]] = defaultdict(dict)  # act.rms/*.mlp -> block -> act.rms/03.mlp
     for metric in sorted({name for run in runs for name in run.metrics}):

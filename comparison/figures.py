@@ -15,9 +15,9 @@ from comparison.report import Report
 
 Spec = dict[str, Any]
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
-# Tableau's ten, which most colour-blind people can tell apart; further groups repeat them, dashed.
+# Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
-MANY = 24  # groups; with more, curves are drawn without points, and no maps are saved
+MANY = 24  # the most groups for which curves have points and maps are saved
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
 STYLE: Spec = {
@@ -38,7 +38,7 @@ def color_of(index: int) -> str:
 
 
 def number(field: str, title: str, **options: Any) -> Spec:
-    """Return a numeric channel, its axis not forced to include 0."""
+    """Return a numeric channel whose axis need not include 0."""
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}} | options
 
 
@@ -47,13 +47,13 @@ def category(name: str, **options: Any) -> Spec:
 
 
 def tooltip(*fields: str, **formats: str) -> Spec:
-    """Return a tooltip with ``fields``, and with ``formats``, which maps further fields to their formats."""
+    """Return a tooltip that shows ``fields``, and the fields of ``formats`` (field -> format)."""
     formatted = [{"field": field, "format": form} for field, form in formats.items()]
     return {"tooltip": [{"field": field} for field in fields] + formatted}
 
 
 def by_group(titles: Sequence[str]) -> Spec:
-    """Return the channels that give each group the same colour and dash in every figure."""
+    """Return an encoding in which a group has one colour and dash in all figures."""
     domain, numbers = list(titles), range(len(titles))
     colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
     dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
@@ -64,7 +64,7 @@ def by_group(titles: Sequence[str]) -> Spec:
 
 
 def curve(titles: Sequence[str], metric: str) -> Spec:
-    """Return a figure with a line per group and its interval. Rows: those of comparison.curves.curves."""
+    """Return a figure with a line and an interval per group. Rows: see comparison.curves.curves."""
     group, y = by_group(titles), number("mean", metric)
     line = LINE | {"point": {"size": 9} if len(titles) <= MANY else False}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
@@ -126,8 +126,8 @@ class Figure:
 
 def titles(report: Report) -> list[str]:
     """Return the titles of all groups in a report's figures."""
-    compared = [row.title for row in report.rows]
-    return list(dict.fromkeys([*compared, *(title(each.family.keys) for each in report.sensitivities)]))
+    families = [row.family for row in report.rows] + [entry.family for entry in report.sensitivities]
+    return list(dict.fromkeys(title(family.keys) for family in families))
 
 
 def all_figures(report: Report) -> Iterator[Figure]:
@@ -137,9 +137,9 @@ def all_figures(report: Report) -> Iterator[Figure]:
         if rows := curves(groups, metric):
             yield Figure("curves", metric, curve(names, metric), rows)
     rows = [
-        {"group": title(each.family.keys), "rate": rate, "loss": rounded(loss)}
-        for each in report.sensitivities
-        for rate, loss in zip(each.rates, each.losses, strict=True)
+        {"group": title(entry.family.keys), "rate": rate, "loss": rounded(loss)}
+        for entry in report.sensitivities
+        for rate, loss in zip(entry.rates, entry.losses, strict=True)
     ]
     if rows:
         yield Figure("rates", report.metric, rates(names, report.metric), rows)
@@ -149,7 +149,7 @@ def all_figures(report: Report) -> Iterator[Figure]:
 
 
 def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
-    """Return the specs of a figure's files by file name: a loss has one per axis if ``every_axis``."""
+    """Return file name -> spec of a figure; a loss has a file per axis if ``every_axis``."""
     with_rows = figure.spec | {"data": {"values": figure.rows}}
     if figure.kind != "curves":
         return {"learning-rates" if figure.kind == "rates" else f"map-{figure.name}": with_rows}

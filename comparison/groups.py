@@ -42,7 +42,7 @@ class Group:
 
 
 def title(keys: Mapping[str, Any]) -> str:
-    """Return ``layernorm pre n_layer=4``: norm and placement without their keys, as in a run's name."""
+    """Return a title such as ``layernorm pre n_layer=4``: norm and placement are without their keys."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
     short_names = {key: key.split(".")[-1] for key in keys if key not in ("norm", "placement")}
     used = [*short_names.values()]
@@ -86,8 +86,8 @@ def component(key: str) -> str | None:
 
 
 def follows(key: str, others: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Return True if another key determines this one: ``norm`` determines model.qk_norm if that is "same",
-    and model.bias determines an option of a norm such as norm.bias."""
+    """Return True if another key determines ``key``: ``norm`` determines model.qk_norm=same, and model.bias
+    may determine an option of a norm such as norm.bias."""
     owner = key if key in COMPONENTS else component(key)
     if owner and owner.startswith("model."):
         values = [(run.config.get(owner), run.config.get(key)) for run in runs]
@@ -171,8 +171,8 @@ def select(runs: Sequence[Run], condition: str) -> list[Run]:
     values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
     if runs and not values:
         similar = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
-        advice = f"; did you mean {similar[0]}?" if similar else ""
-        raise ComparisonError(f"--where: no run has the key {key}{advice}")
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        raise ComparisonError(f"--where: no run has the key {key}{hint}")
     selected = [run for run in runs if any(has_values(run.config, {key: p}) for p in patterns.split(","))]
     if runs and not selected:
         raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
@@ -207,7 +207,7 @@ def check_comparable(runs: Sequence[Run], metric: str) -> None:
         for run in runs:
             by_value[value_of(run)].append(run)
         if len(by_value) > 1:
-            values = join(f"{value} ({len(some)} of {len(runs)} runs)" for value, some in by_value.items())
+            values = join(f"{value} ({len(part)} of {len(runs)} runs)" for value, part in by_value.items())
             raise ComparisonError(
                 f"these runs cannot be compared, as they differ in {name}: {values}; "
                 f"{advice(list(by_value.values()))}, or compare them anyway with --mixed"
@@ -221,7 +221,7 @@ def trained_tokens(run: Run) -> int:
 
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """Return how to select the largest part: by a condition that no other run fulfils, else by folders."""
+    """Tell how to select the largest part: by a condition that no other run fulfils, or else by folders."""
     largest, *others = sorted(parts, key=len, reverse=True)
     for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):
         values = {run.config.get(key) for run in largest}

@@ -92,7 +92,7 @@ class Run:
 
     @property
     def causality(self) -> str:
-        """ "causal", "LEAKS", or what was not asked."""
+        """ "causal", "LEAKS", or how far this was tested."""
         return run_files.causality(self.certificate)
 
     def last(self, metric: str) -> float:
@@ -107,8 +107,8 @@ class Run:
 
 
 def find_runs(paths: Iterable[str]) -> list[Path]:
-    """Return the run folders that paths or globs name: runs, or folders that contain runs. A folder without
-    runs is returned too, so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
+    """Return the run folders in the folders that paths or globs name. A folder without runs is returned too,
+    so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
     folders: list[Path] = []
     for path in paths:
         matches = sorted(glob.glob(path)) or [path]
@@ -119,7 +119,7 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
 
 
 def runs_below(folder: Path, depth: int = 3) -> list[Path]:
-    """Return the runs in a folder; the folder itself if it is a run or contains none."""
+    """Return the run folders in a folder; the folder itself if it is a run or contains no run."""
     try:
         file_names = ("metrics.jsonl", "status.json", "config.yaml")
         if depth == 0 or any((folder / name).exists() for name in file_names):
@@ -216,7 +216,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a flat dict, keys joined by dots. The value of norm is its ``_name_``, and so for placement."""
+    """Return a flat dict with keys joined by dots; a norm or placement has its ``_name_`` as value."""
     keys: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "_name_":

@@ -1,5 +1,5 @@
 "use strict";
-// Puts the packed numbers into the packed drawing library, as the switches say. Nothing comes from a network.
+// Unpacks the drawing library and the numbers in this page, and draws what the switches select. Fetches nothing.
 
 async function unpacked(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));

@@ -56,15 +56,15 @@ def page(report: Report) -> str:
 
 
 def certificates(report: Report) -> list[Cells]:
-    """Return the rows of the table of leaks, each the largest of all runs of a group, at start and end."""
+    """Return the table of leaks: a row per group, with the largest leaks of its runs at start and end."""
     rows = []
     for row in report.rows:
         runs = row.group.runs
-        given = [answer for run in runs for answer in answers(run.certificate)]
+        all_answers = [answer for run in runs for answer in answers(run.certificate)]
         cell = {"": row.title}
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
-                leaks = [answer.get(mode, {}).get(kind, math.nan) for answer in given]
+                leaks = [answer.get(mode, {}).get(kind, math.nan) for answer in all_answers]
                 cell[f"{words}, {mode}"] = number(max(leaks, default=math.nan), ".2g")
         cell["verdict"] = ", ".join(dict.fromkeys(run.causality for run in runs))
         rows.append(cell)
@@ -79,7 +79,7 @@ def shared_settings(report: Report) -> list[str]:
 
 
 def machines(report: Report) -> list[str]:
-    """Return the versions and machines of the runs, each once."""
+    """Return a line for each different combination of versions and machine."""
     lines = []
     for environment in (run.environment for run in report.runs):
         packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
@@ -91,7 +91,7 @@ def machines(report: Report) -> list[str]:
 
 
 def payload(report: Report) -> dict[str, Any]:
-    """Return the data that the page's script draws: figures, with a list for each field of their rows."""
+    """Return the data that the page's script draws: figures, each with its rows as a list per field."""
     titles, kinds = figures.titles(report), defaultdict(list)
     for figure in figures.all_figures(report):
         columns = {field: [row[field] for row in figure.rows] for field in figure.rows[0]}

@@ -61,10 +61,10 @@ def best_rate(rates: Mapping[float, Group]) -> float | None:
 
 @dataclass
 class Sensitivity:
-    """The mean loss of a family over all rates − its loss at the best rate."""
+    """The mean loss of a family over all rates, minus the loss at the best rate."""
 
     family: Family
-    rates: list[float]  # the rates that every family has
+    rates: list[float]  # rates common to all families
     losses: list[float]  # the mean loss at each rate
     value: Interval
 
@@ -89,7 +89,7 @@ def sensitivity(losses: Mapping[float, Mapping[int, float]], initial: float) -> 
 
 def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
     """Return every family's sensitivity over the rates that all families have; the metric must be a loss.
-    [] if they share fewer than three, or if a family has no run that was evaluated before its first step."""
+    [] if these are fewer than three rates, or if a family has no run that was evaluated at step 0."""
     common = sorted(set.intersection(*(set(family.rates) for family in families))) if families else []
     if len(common) < 3:
         return []

@@ -75,8 +75,9 @@ def build_report(
     """Compare runs that have ended, by the last value of a metric.
 
     Args:
-        baseline: values of keys; a group is compared with the group that has these values and is else alike.
-        over, mixed: keys to average over; whether runs may differ in data, length or evaluation.
+        baseline: values of keys; a group's baseline has these values and is otherwise the same as the group.
+        over: keys to average over.
+        mixed: allow runs to differ in data, length or evaluation.
 
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
@@ -90,7 +91,7 @@ def build_report(
         grouping.check_comparable(compared, metric)
     groups = grouping.group_runs(compared, metric)
     if over and all(len(family.rates) == 1 for family in families(groups)):
-        for group in groups:  # a group's chosen rate does not keep it from being averaged
+        for group in groups:  # so that groups with different chosen rates can be averaged
             group.keys.pop(RATE, None)
     for key in over:
         if key == RATE:
@@ -105,9 +106,9 @@ def build_report(
     summary = [caveats.regime(compared), caveats.rates(arms, bool(tuning)), *caveats.couplings(compared)]
     if tuning:
         summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
-    row_warnings = (line for row in rows for line in warnings(row, tuning_families))
-    slopes = sensitivities(tuning_families or (arms if metric == LOSS else []))
-    return Report(metric, rows, compared, summary, [*caveats.differences(compared), *row_warnings], slopes)
+    row_lines = (line for row in rows for line in warnings(row, tuning_families))
+    rate_costs = sensitivities(tuning_families or (arms if metric == LOSS else []))
+    return Report(metric, rows, compared, summary, [*caveats.differences(compared), *row_lines], rate_costs)
 
 
 def tuning_runs(runs: Sequence[Run]) -> list[Run]:
@@ -124,14 +125,14 @@ def likeness(run: Run) -> str:
 
 
 def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
-    """Compare each row with its baseline. The verdicts are corrected for their number (Holm)."""
+    """Compare each row with its baseline. The verdicts are corrected for multiple comparisons (Holm)."""
     wanted = baseline_values(rows, baseline, runs)
     for row in rows:
         keys = row.family.keys
         if all(keys.get(key) == value for key, value in wanted.items()):
             row.verdict = "baseline"
             continue
-        row.verdict = "no baseline has its other settings"
+        row.verdict = "no baseline with the same other settings"
         row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     p_values = [p_of_pair(row.family, baseline) for row, baseline in pairs]
@@ -142,7 +143,7 @@ def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: S
         row.verdict = verdict(row.group, other.best_group, differences, p, metric)
         if row.group.losses and other.best_group.losses and not p <= 1 - CONFIDENCE:
             if not math.isnan(p):
-                rates = max(len(row.family.rates), len(other.rates))  # Bonferroni: the choice of the rates
+                rates = max(len(row.family.rates), len(other.rates))  # one was chosen of these: Bonferroni
                 row.seed_range = seeds_needed(differences, comparisons * rates)
             row.command = commands.more_seeds([row.group, other.best_group], row.seed_range)
 
@@ -196,7 +197,7 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
 
 
 def warnings(row: Row, tuning_families: Sequence[Family]) -> list[str]:
-    """Return what a reader must know before believing a row; ``tuning_families`` chose the rates."""
+    """Return warnings about a row. ``tuning_families``: the families by which best rates were chosen."""
     lines = []
     tuning = [f for f in tuning_families if likeness(f.best_group.runs[0]) == likeness(row.group.runs[0])]
     if any(family.is_at_edge(row.family.best) for family in [row.family, *tuning]):

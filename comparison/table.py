@@ -1,4 +1,4 @@
-"""Write the table, with the same cells in the terminal, in Markdown, in CSV and on the page."""
+"""Make the table, whose cells are the same in the terminal, in Markdown, in CSV and on the page."""
 
 import csv
 import math
@@ -84,7 +84,7 @@ def notes(report: Report) -> list[str]:
         )
     if any(row.seed_range for row in report.rows):
         lines.append(
-            "This holds for one look. Adding seeds until a verdict appears finds false ones more often: "
+            "This holds if you look once. Adding seeds until a verdict appears finds false ones more often: "
             "choose the number of seeds beforehand, or use new seeds only (--where seed=…)."
         )
     lines.append("gap: validation minus training loss. tokens/s: median. memory: the largest of any run.")
@@ -122,10 +122,10 @@ def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
 
 def sensitivity(report: Report) -> list[Cells]:
     return [
-        {"": title(each.family.keys)}
-        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(each.rates, each.losses, strict=True)}
-        | {"LR sensitivity": with_interval(each.value, ".3f")}
-        for each in report.sensitivities
+        {"": title(entry.family.keys)}
+        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(entry.rates, entry.losses, strict=True)}
+        | {"LR sensitivity": with_interval(entry.value, ".3f")}
+        for entry in report.sensitivities
     ]
 
 

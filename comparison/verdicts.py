@@ -5,7 +5,7 @@ seed: the differences have less noise than the losses.
 
     interval            Student 1908: mean ± t·s/√n
     holm                Holm 1979: the chance that any verdict of a report is false is at most 5 %
-    p_of_best           a p-value if the compared runs also chose both sides' learning rates
+    p_of_best           a p-value at best rates that were chosen on the compared runs
     seeds_needed        the sample size of a paired t-test with a power of 80 %
 """
 
@@ -49,7 +49,7 @@ def interval(numbers: Sequence[float], confidence: float = CONFIDENCE) -> Interv
 
 
 def paired(group: Losses, baseline: Losses) -> list[float]:
-    """Return group − baseline for each seed that both have."""
+    """Return group − baseline for each seed that is in both."""
     return [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
 
 
@@ -73,7 +73,7 @@ def p_value(differences: Sequence[float]) -> float:
 def p_of_best(
     group: Mapping[float, Losses], baseline: Mapping[float, Losses], best: float, baseline_best: float
 ) -> float:
-    """Return the two-sided p-value of no difference at best rates that the compared runs themselves chose.
+    """Return the two-sided p-value of no difference at best rates that were chosen on the compared runs.
 
     The group is better if, at the rate chosen for it, it is better than the baseline at every rate. Choosing
     one of k rates costs a factor of k (Bonferroni). The baseline's truly best rate is among those compared,
@@ -95,7 +95,7 @@ def p_of_best(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number; NaN stays NaN and does not count."""
+    """Return the p-values, adjusted for how many there are; NaN stays NaN and does not count."""
     ordered = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     adjusted = [math.nan] * len(p_values)
     largest = 0.0
@@ -106,8 +106,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def power(effect: float, n: NDArray[np.int64], alpha: float) -> NDArray[np.float64]:
-    """Return how often a two-sided paired t-test with n pairs finds an effect, in its direction (NaN where
-    scipy cannot tell it from 1). ``effect`` is the mean difference in standard deviations, above 0."""
+    """Return how often a two-sided paired t-test with n pairs finds an effect with the right sign; NaN where
+    scipy cannot tell that from 1. ``effect`` is the mean difference in standard deviations, above 0."""
     result: NDArray[np.float64] = 1 - nctdtr(n - 1, effect * np.sqrt(n), stdtrit(n - 1, 1 - alpha / 2))
     return result
 

@@ -2,7 +2,7 @@
 
 index.html              the page
 table.md, table.csv     the table
-runs.csv                a line per run: settings that differ, how it ended, what it cost
+runs.csv                a line per run: settings that differ, state at the end, time and memory
 metrics.csv             a line per number: run, step, tokens, seconds, metric, value
 figures/*.svg           each figure, for a paper
 """
@@ -24,7 +24,7 @@ REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv"
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
-    """Write all files into ``out``, and yield a line about each file once it is written. Raises
+    """Write all files into ``out``, and yield a line for the user after each step. Raises
     ComparisonError if the folder has other files, and OSError."""
     names = [file.name for file in out.iterdir()] if out.is_dir() else []
     if other_files := [name for name in names if name not in REPORT_FILES]:

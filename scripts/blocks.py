@@ -7,8 +7,8 @@
 
 The table has, for each block, on windows of the run's validation split, in fp32: the loss without the block
 minus the loss with all blocks; how far the block turns the stream (the angular distance, from 0 to 1); and
-the variance of the stream after the block. The line below the table tells whether the
-model is causal. The figure shows the outputs of each norm, before gain and bias, against its inputs."""
+the variance of the stream after the block. The line below the table tells whether the model is causal. The
+figure shows the outputs of each norm, before gain and bias, against its inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CACHE = "data/cache"  # folder of prepared tokens
 TOKENS = 4096  # default number of tokens taken from the validation split
-POINTS = 400  # number of points in the figure of a map
+POINTS = 400  # number of points in a panel of the figure
 COST, DISTANCE, VARIANCE = "loss without it − with it", "angular distance", "variance after it"
 Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its outputs
 
@@ -50,8 +50,8 @@ class Measurements:
 
 
 def load(name: str) -> Checkpoint:
-    """Load a checkpoint, a run's newest checkpoint, or pretrained weights. Raises as
-    training.load_model.load."""
+    """Load a checkpoint, a run's newest checkpoint, or pretrained weights. Raises what
+    training.load_model.load raises."""
     path = Path(name)
     kind = "checkpoint" if path.is_file() else "run"
     kind = "init_from" if name in HUB or (path / "config.json").exists() else kind
@@ -60,7 +60,7 @@ def load(name: str) -> Checkpoint:
 
 
 def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
-    """Return the tokens of the text on which a checkpoint was trained; of any text for pretrained weights.
+    """Return the tokens of the text on which a checkpoint was trained, or of any text for pretrained weights.
     The checkpoint may be untrusted: it chooses neither the file that is read nor the folder of the cache.
     Raises ConfigError and DataError."""
     meta = loaded.meta
@@ -125,8 +125,7 @@ def measure_model(
 
 
 def maps_figure(maps: Maps) -> Spec:
-    """Return a figure with a panel for each norm, which shows about POINTS of the norm's numbers, evenly
-    spread."""
+    """Return a figure with a panel per norm: about POINTS evenly spread outputs against their inputs."""
     rows = [
         {"norm": site, "x": x_value, "y": y_value}
         for site, pair in maps.items()
@@ -156,7 +155,7 @@ def main() -> None:
         metavar="N",
         help=f"number of validation windows; default: as many as have {TOKENS:,} tokens",
     )
-    add("--data", metavar="PATH", help="the text of the training, unless that is data=shakespeare")
+    add("--data", metavar="PATH", help="the text that the run was trained on, unless it is data=shakespeare")
     add("--trust", metavar="PACKAGE", help="run the code of this package if the checkpoint names it")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:

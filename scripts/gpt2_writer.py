@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 
 def obstacles(config: RunConfig) -> list[str]:
-    """Return the settings, as on the command line, that GPT-2's layout cannot express; empty if there are
-    none."""
+    """Return the settings that GPT-2's layout cannot express, as KEY=VALUE."""
     model, final = config.model, config.model.final_norm
     keys = {
         f"norm={config.norm.name}": config.norm.target not in LAYER_NORMS,
@@ -48,8 +47,7 @@ def gpt2_config(config: RunConfig, vocab_size: int, end_of_text: int | None) -> 
 
 
 def gpt2_tensors(tensors: Mapping[str, "Tensor"], config: GPT2) -> dict[str, "Tensor"]:
-    """Return our model's tensors in Hugging Face's layout. A bias that our model lacks becomes 0, a gain that
-    it lacks 1."""
+    """Return our model's tensors in Hugging Face's layout. A missing bias becomes 0, a missing gain 1."""
     import torch  # here, as export reports a wrong key before torch is imported
 
     renamed = {}

@@ -51,7 +51,7 @@ def titles(folders: Sequence[Path]) -> list[str]:
 
 
 def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
-    """Return a figure with a row of panels for each pattern, and in it a panel for each run."""
+    """Return a figure with a row of panels for each pattern and a column for each run."""
     names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
     resolve = {"scale": {"y": "shared", "x": "shared"}}
@@ -61,8 +61,8 @@ def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
 
 
 def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
-    """Return the panel of one pattern of one run. The y axis, which the first panel of a row determines, is
-    logarithmic if the values span more than a factor of ten."""
+    """Return the panel of one pattern of one run. The y axis is logarithmic if the values span more than a
+    factor of ten; the axis of a row is that of its first panel."""
     metrics = sorted(matching(run, pattern))
     kind, _, site = pattern.partition("/")
     rows: list[dict[str, Any]] = [
@@ -71,18 +71,18 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
         for step, value in run[metric]
     ]
     values = [row["value"] for row in rows]
-    log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+    is_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     powers = [0, *(10**i for i in range(9))]
     x = number("step", "step", scale={"type": "symlog"}, axis={"values": powers, "format": "~s"})
     y = number(
         "value",
         kind if set("*?[") & set(site) else pattern,
-        scale={"type": "log" if log else "linear", "zero": False},
-        axis={"format": ".0e" if log else "~g", "minExtent": 40, "tickCount": 4},
+        scale={"type": "log" if is_log else "linear", "zero": False},
+        axis={"format": ".0e" if is_log else "~g", "minExtent": 40, "tickCount": 4},
     )
     color: Spec = {"value": "currentColor"}
     if any(block(metric) in blocks for metric in metrics):
-        scale = {"domain": blocks, "scheme": {"name": "viridis", "extent": [0, 0.9]}}  # not the palest
+        scale = {"domain": blocks, "scheme": {"name": "viridis", "extent": [0, 0.9]}}  # without pale yellow
         color = {"field": "block", "type": "ordinal", "scale": scale}
     return {
         "title": {"text": title, "fontSize": 9, "fontWeight": "normal", "color": "currentColor"},

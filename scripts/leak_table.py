@@ -5,7 +5,7 @@
 
 The other arguments are those of train.py. The table has, for each norm, the largest change of a logit over
 all placements, in standard deviations of the logits, when later tokens change and when other rows of the
-batch change. 0 means that the changes and the gradients are exactly 0."""
+batch change. 0 means that no logit changes and that the gradients are exactly 0."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ def largest_leak(certificates: list[dict[str, Any]], mode: str, kind: str) -> st
     """Return the largest leak as text; "unknown" if a model raised an error or its logits were not finite."""
     if any(certificate["causal"] is None for certificate in certificates):
         return "unknown"
-    leak = max(each[mode][kind] or each[mode][f"{kind}_gradient"] for each in certificates)
+    leak = max(c[mode][kind] or c[mode][f"{kind}_gradient"] for c in certificates)
     return f"**{leak:.1g}**" if leak else "0"
 
 

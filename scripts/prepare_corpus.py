@@ -4,11 +4,11 @@
     python train.py data=prepared data.path=prepared/web
 
 The program reads .txt, .jsonl (each line a document), both also compressed (.gz, .zst), and .parquet (each
-row a document), in batches that several processes tokenize. Every n-th batch is for validation, n = 1 /
+row a document), in batches that several processes tokenize. Every n-th batch is for validation, where n = 1 /
 --val-fraction. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such token.
 
-After any interruption the same command resumes, with the same tokens: FOLDER.part has train.bin, val.bin, and
-progress.json, which says how much of the two is final; FOLDER.part becomes FOLDER once it is complete."""
+After any interruption the same command resumes and writes the same tokens: FOLDER.part has train.bin, val.bin
+and progress.json, which says how much of the two is final; FOLDER.part becomes FOLDER once it is complete."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def prepare(settings: Settings) -> None:
             "format": 4,
         }
     )
-    # batches are so small that several are for validation
+    # so small that the validation split has several batches
     size = min(BATCH, sum(file.stat().st_size for file in files) // (4 * val_every))
 
     def batches() -> Iterator[Batch]:
@@ -145,8 +145,7 @@ def begin(part: Path, made_from: str) -> dict[str, Any]:
 
 
 def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> tokenizers.Tokenizer:
-    """Return GPT-2's tokenizer, one of all characters in the text, or bpe trained on the beginning of the
-    text."""
+    """Return GPT-2's tokenizer, one of the text's characters, or bpe trained on the text's beginning."""
     texts = (text for batch in batches for text in batch.texts())
     if kind == "char":
         characters = {"\n"}

@@ -1,1 +1,1 @@
-"""Run a sweep, several runs by one command: planning, tuning in two stages, progress, Slurm."""
+"""Run a sweep (several runs, started by one command): planning, tuning in two stages, progress, Slurm."""

@@ -1,4 +1,4 @@
-"""The state of one run of a sweep, read by the launching process."""
+"""One run of a sweep, as the launching process sees it."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Job:
     """One run of a sweep."""
 
     overrides: tuple[str, ...]
-    label: str  # the overrides that the other jobs do not share
+    label: str  # the overrides that not all jobs share
     folder: Path  # the job's record: cli/job_record.py
     config: RunConfig | None = None
     run: Path | None = None  # the run's folder

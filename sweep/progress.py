@@ -19,15 +19,15 @@ from sweep.job import Job
 from system.terminal import duration
 
 RESULTS = ("finished", "diverged")  # states that do not count as failures
-INTERVAL = 0.3  # seconds between looks at the jobs
+INTERVAL = 0.3  # seconds between two readings of the jobs' folders
 
 
 class ProgressWatcher:
     """A thread that reads the folders of jobs and prints their progress, inside ``with``.
 
     Args:
-        jobs: all jobs of the sweep. Jobs that cannot run are printed at once; runs that had ended before are
-            not printed.
+        jobs: all jobs of the sweep. Jobs that cannot run are printed at once; runs that had ended before this
+            sweep are not printed.
         todo: the jobs that are launched in this sweep.
     """
 

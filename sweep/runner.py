@@ -4,7 +4,7 @@
     python train.py experiment=norm_ablation
 
 Hydra composes the jobs and launches them, in this process or in several; this process plans, watches and
-summarises the jobs in the same way for every launcher. Finished runs are skipped, unfinished runs resume. A
+summarises the jobs in the same way for every launcher. Finished runs are skipped; unfinished runs resume. A
 job with invalid settings, damaged data or a killed process does not stop the others."""
 
 import os
@@ -60,7 +60,7 @@ class Sweep:
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]], is_compared: bool = True) -> list[Job]:
-        """Run the jobs whose runs had not ended before. Return all jobs. ``is_compared``: not for tuning."""
+        """Run the jobs whose runs have not ended yet. Return all jobs. ``is_compared``: not for tuning."""
         jobs = self.plan(all_overrides)
         plans = plan.plans(jobs) if is_compared else {}
         for job in jobs:
@@ -132,7 +132,7 @@ class Sweep:
             return ""
         try:
             pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
-        except Exception:  # a norm may raise anything; its job reports the error
+        except Exception:  # a norm may raise any exception; the job will report it
             return ""
         left = sum(job.work * (1 - job.fraction_done()) for job in todo)
         return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
@@ -145,7 +145,7 @@ class Sweep:
             try:
                 self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
                 return
-            except BrokenExecutor:  # a process was killed, and the launcher ended the others of its pool
+            except BrokenExecutor:  # a process was killed, and the launcher ended the rest of the pool
                 suspects = [job for job in todo if job_record.read(job.folder)["state"] == "running"]
                 todo = [job for job in todo if job_record.read(job.folder)["state"] == "waiting"]
                 if not suspects:
@@ -189,7 +189,7 @@ class Sweep:
 
 
 def wait_for_leftover(job: Job) -> None:
-    """Wait until a worker of an earlier start of this sweep, whose launching process was killed, has saved.
+    """Wait until a worker has saved that is left from an earlier, killed launch of this sweep.
 
     Raises:
         ConfigError: another process is running the same sweep.

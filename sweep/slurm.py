@@ -1,8 +1,8 @@
 """Run a sweep as jobs of a Slurm cluster: hydra/launcher=slurm.
 
 submitit writes, submits and requeues the jobs. But submitit waits for jobs by sacct, which takes forever if
-the cluster keeps no accounting and a job was killed. So the end of a job is read from its record here
-(cli/job_record.py), or from squeue if the job did not record its end.
+the cluster keeps no accounting and a job was killed. This module therefore reads the end of a job from the
+job's record (cli/job_record.py), or from squeue if the job did not record its end.
 """
 
 import io
@@ -24,7 +24,7 @@ from cli import job_record
 from system import signals
 from system.errors import ConfigError
 
-RECORD_INTERVAL = 1.0  # seconds between looks at the records
+RECORD_INTERVAL = 1.0  # seconds between two readings of the records
 SQUEUE_INTERVAL = 10.0  # seconds between calls of squeue
 PATIENCE = 60  # seconds that cancelled jobs may take to save
 END_STATES = frozenset(
@@ -42,7 +42,7 @@ def check() -> None:
 
 
 class Job:
-    """The callable of a job. submitit resubmits the job after SIGUSR2, Slurm's warning of the time limit."""
+    """The function that a job runs. submitit resubmits the job after SIGUSR2, Slurm's time-limit warning."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -70,7 +70,7 @@ def run_jobs(
     arguments: Sequence[tuple[Any, ...]],
     folders: Sequence[Path],
 ) -> None:
-    """Run ``call(*arguments)`` in a job for each folder of a record, and wait until all jobs end. Jobs of an
+    """Run ``call(*arguments)`` in one job per record folder, and wait until all jobs end. Jobs of an
     earlier process that are still in the queue are not submitted again. An interrupt cancels all jobs.
 
     Args:
@@ -99,7 +99,7 @@ def run_jobs(
 def submit(
     call: Callable[..., Any], settings: Mapping[str, Any], pairs: Sequence[tuple[tuple[Any, ...], Path]]
 ) -> dict[str, Path]:
-    """Submit an array of jobs. Return the folder of each job's record by Slurm's ID of the job."""
+    """Submit an array of jobs. Return Slurm's job ID -> folder of the job's record."""
     executor = submitit.AutoExecutor(
         settings["submitit_folder"], "slurm", slurm_max_num_timeout=settings["max_num_timeout"]
     )
@@ -120,8 +120,8 @@ def submit(
 
 
 def wait(jobs: Mapping[str, Path], folder: Path) -> None:
-    """Wait until each record says that the job has ended; write so for jobs that Slurm ended or lost."""
-    left, gone, last_squeue = dict(jobs), set[str](), time.monotonic()
+    """Wait until each record says that the job has ended; write it for jobs that Slurm ended or lost."""
+    left, gone_before, last_squeue = dict(jobs), set[str](), time.monotonic()
     while left := unfinished(left):
         time.sleep(RECORD_INTERVAL)
         if time.monotonic() - last_squeue < SQUEUE_INTERVAL:
@@ -130,11 +130,11 @@ def wait(jobs: Mapping[str, Path], folder: Path) -> None:
         with suppress(ConfigError):  # Slurm may not answer for a while
             queue = states()
             ended = {job for job in left if has_ended(queue, job)}
-            for job in ended & gone:  # gone twice: on a shared disk, a job's last write may arrive late
+            for job in ended & gone_before:  # seen twice, as a shared disk may show a job's last write late
                 output = JobPaths(folder, job).stderr
                 error = f"its Slurm job {job} has ended: {queue.get(job, 'GONE')}; see {output}"
                 job_record.write(left[job], job_record.read(left[job]) | {"state": "ended", "error": error})
-            gone = ended
+            gone_before = ended
 
 
 def unfinished(jobs: Mapping[str, Path]) -> dict[str, Path]:

@@ -57,8 +57,8 @@ def run_stages(
 
 
 def second_stage_overrides(jobs: list[Job], tune: str, final: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """Return the overrides of the second stage, without the combinations of which a seed did not finish at
-    each value of ``tune``."""
+    """Return the overrides of the second stage. A combination is left out if, at every value of ``tune``, a
+    seed of it did not finish."""
     losses: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for job in jobs:
         combination = tuple(o for o in job.overrides if app.key_of(o) not in (tune, *final))

@@ -1,5 +1,4 @@
-"""compare.py as its user meets it: from real runs to a table, refusals of one line, and two runs side by
-side."""
+"""compare.py as a user sees it: a table of real runs, refusals in one line, and two runs side by side."""
 
 import re
 import signal
@@ -17,7 +16,7 @@ from tests.helpers.run_folders import made
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A folder with real runs: two norms, three seeds, one more that diverged; and what is not a run."""
+    """A folder with real runs of two norms and three seeds, a diverged run, and a folder that is no run."""
     folder = tmp_path_factory.mktemp("swept")
     (folder / "text.txt").write_text("Now is the winter of our discontent made glorious summer. " * 60)
     base = ("-m", *TINY, "data=text", "data.path=text.txt", "stats.every=1")
@@ -44,7 +43,7 @@ def test_real_runs_become_a_table_and_a_page(swept):
     table = {line.split()[0]: line for line in done.stdout.splitlines() if line.split()}
     assert "baseline" in table["layernorm"]
     assert "LEAKS" in table["batchnorm"]
-    assert "no baseline has its other settings" in table["none"]
+    assert "no baseline with the same other settings" in table["none"]
     assert "1 of 1" in table["none"]
     assert "report/index.html: open it in a browser" in done.stdout
     assert (swept / "report" / "index.html").stat().st_size < 2e6

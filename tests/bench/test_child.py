@@ -26,7 +26,7 @@ def test_output_has_the_time_of_each_line(tmp_path):
 
 
 def test_peak_memory_includes_the_children_that_it_waited_for(tmp_path):
-    ours = run([sys.executable, "-c", "pass"], tmp_path).peak_memory  # that of this process, at the fork
+    ours = run([sys.executable, "-c", "pass"], tmp_path).peak_memory  # the memory of this process at the fork
     big = f"x = bytearray({ours + 10**8}); x[::4096] = b'1' * len(x[::4096])"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {big!r}])"
     assert run([sys.executable, "-c", parent], tmp_path).peak_memory > ours + 10**8

@@ -1,4 +1,4 @@
-"""Parts are measured in turn, and a result holds all that a number needs."""
+"""Variants are measured in turn, and a result holds all that is needed to interpret its numbers."""
 
 import json
 
@@ -7,10 +7,10 @@ import pytest
 from bench.child import BenchError
 
 
-def test_parts_take_turns_and_whole_rounds_outlive_a_failure(bench):
+def test_variants_take_turns_and_whole_rounds_outlive_a_failure(bench):
     made, order = bench(rounds=2), []
 
-    def part(name):
+    def variant(name):
         def take():
             order.append(name)
             if len(order) == 4:
@@ -20,7 +20,7 @@ def test_parts_take_turns_and_whole_rounds_outlive_a_failure(bench):
         return take
 
     with pytest.raises(BenchError, match="B: it broke"):
-        made.alternate({"A": part("A"), "B": part("B")})
+        made.alternate({"A": variant("A"), "B": variant("B")})
     assert order == ["A", "B", "A", "B"]
     result = json.loads(made.out.read_text())
     assert result["raw"] == {"A": {"seconds": [1.0]}, "B": {"seconds": [2.0]}}

@@ -17,7 +17,7 @@ MEDIANS = """\
 
 @pytest.fixture
 def results(bench, tmp_path):
-    """A folder with one result, of two parts and two rounds."""
+    """A folder with one result, of two variants and two rounds."""
     made, values = bench(rounds=2), iter([100.0, 300.0])
     made.alternate(
         {

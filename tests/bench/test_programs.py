@@ -25,7 +25,7 @@ step 2: train loss 3.9, val loss 3.95
 
 
 def started(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return its exit status, in this process."""
+    """Run a benchmark in this process and return its exit status."""
     monkeypatch.setattr("sys.argv", [f"bench.{name}", *arguments])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"bench.{name}").main()
@@ -109,7 +109,7 @@ def test_a_curve_is_the_mean_over_each_eighth():
 
 def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
     made, data = bench(), ["data=text", f"data.path={text_file}"]
-    made.part = "ours"
+    made.variant = "ours"
     run, again = (ours.train(made, [*TINY, "train.steps=3"], data=data, runs_dir=tmp_path) for _ in range(2))
     assert all(rate > 0 for rate in ours.tokens_per_s(run.rows()))
     assert 0 < run.first_step() < run.child.seconds
@@ -153,5 +153,5 @@ def test_a_small_one_side_by_side(name, monkeypatch, tmp_path):
     importlib.import_module(f"bench.{name}").main()
     result = json.loads(out.read_text())
     assert result["complete"]
-    assert {part.split(": ")[-1].split(",")[0] for part in result["raw"]} == {"nanoGPT", "ours"}
+    assert {variant.split(": ")[-1].split(",")[0] for variant in result["raw"]} == {"nanoGPT", "ours"}
     assert not any(place in out.read_text() for place in places)

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are a group; every other difference is a key."""
+"""Runs that differ only in their seed are a group; every other difference is a key."""
 
 import pytest
 

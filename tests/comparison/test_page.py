@@ -1,4 +1,4 @@
-"""The page in a real browser: drawn without errors, its switches work, and it fetches nothing."""
+"""In a real browser the page is drawn without errors, has switches that work, and fetches nothing."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def opened(browser, report, tmp_path):
 
 
 def lines(browser, figure: str) -> int:
-    """How many lines a figure has."""
+    """Return the number of lines in a figure."""
     return len(browser.find_elements(By.CSS_SELECTOR, f"#{figure} g.mark-line path"))
 
 
@@ -136,7 +136,7 @@ def test_text_can_be_read_in_light_and_dark_and_nothing_is_wider_than_a_phone(op
 
 
 def luminance(color: str) -> float:
-    """Relative, of WCAG 2."""
+    """Return the relative luminance as WCAG 2 defines it."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

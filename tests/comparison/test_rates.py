@@ -1,4 +1,4 @@
-"""Each group at its own best learning rate, and what a wrong one costs."""
+"""Each group is compared at its own best learning rate; the cost of a wrong rate is measured."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The published runs can be compared: settings and metrics, no weights, nothing about who made them."""
+"""The published runs can be compared; they have no weights and nothing about who made them."""
 
 import json
 

@@ -26,7 +26,7 @@ def verdicts(report: Report) -> dict[str, str]:
 
 
 def with_speeds(folder, speeds, seeds=PAIR):
-    """Runs of each command line with this train/tokens_per_s."""
+    """Return the runs of each command line, with this train/tokens_per_s."""
     return [
         run
         for arguments, speed in speeds.items()
@@ -35,7 +35,7 @@ def with_speeds(folder, speeds, seeds=PAIR):
 
 
 def test_verdicts_are_of_differences_paired_by_seed(tmp_path):
-    """Unpaired, 2.30 ± 0.13 against 2.00 ± 0.12 would be distinguished less surely."""
+    """Without pairing, 2.30 ± 0.13 and 2.00 ± 0.12 would be distinguished less surely."""
     report = report_of(tmp_path, THREE)
     assert verdicts(report) == {
         "layernorm": "baseline",
@@ -144,7 +144,7 @@ def test_rates_are_confounded_or_each_its_own_best(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "edges"), [("3e-3", 0), ("1e-2", 2)])
 def test_verdicts_are_of_the_second_stage_alone_and_the_edge_of_the_first_is_warned_of(tmp_path, rate, edges):
-    """In the first stage none seems better by far; on new seeds it is not. Other runs are compared, too."""
+    """In the first stage norm=none seems far better; on new seeds it is not. Other runs are compared, too."""
     first = {
         f"norm={n} optim.learning_rate={r} train.steps=10": [loss, loss + 0.01]
         for n, loss in (("none", 1.0), ("layernorm", 2.0))

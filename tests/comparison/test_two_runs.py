@@ -1,4 +1,4 @@
-"""Two runs part at the first place of the forward pass, in the order in which it is computed."""
+"""The first difference of two runs is the first in the order in which the forward pass is computed."""
 
 import random
 

@@ -28,8 +28,8 @@ TOLERANCE = 0.015
 
 
 def runs(rng: np.random.Generator, groups: int, seeds: int, noise: float = 0.01) -> np.ndarray:
-    """Losses (groups, seeds) without any difference between groups: each seed has its own level, which
-    pairing takes out, and each run its noise."""
+    """Return losses (groups, seeds) without any difference between groups: each seed has its own level,
+    which pairing removes, and each run has noise."""
     return 2 + 0.05 * rng.standard_normal(seeds) + noise * rng.standard_normal((groups, seeds))
 
 
@@ -60,7 +60,7 @@ def test_at_most_5_percent_of_reports_have_a_false_verdict(comparisons):
         false += min(holm(p_values)) <= 0.05
         naive += min(p_values) <= 0.05
     assert false / REPETITIONS <= 0.05 + TOLERANCE
-    if comparisons >= 7:  # without Holm it would not hold: the test can fail
+    if comparisons >= 7:  # without Holm's correction there are too many: the test can fail
         assert naive / REPETITIONS > 0.1
 
 
@@ -75,7 +75,7 @@ def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
     for _ in range(REPETITIONS):
         losses = runs(rng, 8 * 7, 5).reshape(8, 7, 5)
         if not flat:
-            losses[0, 1:] += 0.5  # only one rate will do for the baseline
+            losses[0, 1:] += 0.5  # only one rate is good for the baseline
         best = losses.mean(axis=2).argmin(axis=1)
         table = [{rate: by_seed(losses[norm, rate]) for rate in rates} for norm in range(8)]
         p_values = [p_of_best(table[norm], table[0], best[norm], best[0]) for norm in range(1, 8)]

@@ -99,7 +99,7 @@ if __name__ == "__main__":
 
 
 def started(cwd: Path, *arguments: str) -> subprocess.Popen:
-    """The program, which makes every batch final."""
+    """Start the program so that every batch is final at once."""
     (cwd / "program.py").write_text(PROGRAM)
     command = [sys.executable, "program.py", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -1,4 +1,4 @@
-"""python -m scripts.blocks measures any run's checkpoint, a file, or a GPT-2 of others."""
+"""python -m scripts.blocks measures a run, a checkpoint file, or a GPT-2 that others trained."""
 
 import re
 from pathlib import Path
@@ -57,8 +57,7 @@ def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, mon
 
 @pytest.mark.slow
 def test_it_looks_at_a_gpt2_of_others(started, tmp_path):
-    """On any text of its tokenizer, by default 4,096 tokens of it: leaving out a block costs what it does in
-    transformers, where the block is taken out of the list."""
+    """Any text will do. Leaving out a block costs the same as removing it in transformers."""
     chars = "".join(sorted(set(LETTERS)))
     reference = gpt2_models.saved(tmp_path / "theirs", chars=chars)
     done = started("theirs", "--windows", 4)

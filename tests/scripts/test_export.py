@@ -1,4 +1,4 @@
-"""Exports that others load: transformers the folder, sample.py the weights; the card says what it is."""
+"""transformers loads an exported folder, sample.py loads exported weights, and a card describes both."""
 
 import json
 import re
@@ -20,7 +20,7 @@ EXPORT = "scripts/export.py"
 
 
 def trained(folder: Path, *more: str) -> Path:
-    """The folder of a run of a second."""
+    """Train for a second and return the run's folder."""
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
     common = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)
     given = {one.split("=")[0] for one in more}

@@ -31,7 +31,7 @@ PARALLEL = "hydra/launcher=joblib"
 
 @pytest.fixture
 def sweep(text_file):
-    """Arguments of a sweep of runs of a second."""
+    """Return the arguments of a sweep whose runs take a second each."""
     return ("-m", *TINY, "data=text", f"data.path={text_file}")
 
 
@@ -98,7 +98,7 @@ def test_an_impossible_sweep_is_refused_as_a_whole(command, sweep, tmp_path, val
 
 @pytest.mark.faults
 def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, text_file, record_property):
-    """An invalid value, divergence, too little memory and damaged data, among 12."""
+    """Of 12 jobs, four are bad: an invalid value, divergence, too little memory, damaged data."""
     experiments = tmp_path / "mine" / "experiment"
     experiments.mkdir(parents=True)
     other = tmp_path / "other.txt"
@@ -150,7 +150,7 @@ SLOW = ("train.steps=400", "train.checkpoint_every=10", "train.log_every=10")
 
 
 def started(tmp_path: Path, *arguments: str) -> Program:
-    """A parallel sweep of which at least one run has saved a checkpoint."""
+    """Start a parallel sweep and return it once a run has saved a checkpoint."""
     process = Program("train.py", *arguments, PARALLEL, "hydra.launcher.n_jobs=2", cwd=tmp_path)
     process.until(lambda: saved(tmp_path))
     return process
@@ -239,7 +239,7 @@ hydra:
 
 @pytest.fixture
 def two_stages(sweep, tmp_path):
-    """Arguments of a sweep that is tuned first."""
+    """Return the arguments of a sweep in two stages."""
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "small.yaml").write_text(TWO_STAGES)
     rest = (override for override in sweep[1:] if "steps" not in override)

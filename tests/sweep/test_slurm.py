@@ -1,4 +1,4 @@
-"""Sweeps on Slurm: a real one, which the tests start on this machine."""
+"""Sweeps on a real Slurm, which the tests start on this machine."""
 
 import json
 import os
@@ -131,7 +131,7 @@ def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm,
     succeed("train.py", *sweep, "runs_dir=local", cwd=tmp_path)
     folder = tmp_path / "cluster"
     cluster = Program("train.py", *sweep, *CLUSTER, "runs_dir=cluster", cwd=tmp_path)
-    for number, warning in enumerate([signal.SIGUSR2, signal.SIGTERM]):  # of a job's time, of pre-emption
+    for number, warning in enumerate([signal.SIGUSR2, signal.SIGTERM]):  # time limit, pre-emption
         until(lambda number=number: saved(folder, f"layernorm-pre-s{number}"))
         worker(job_of(folder, number)).send_signal(warning)
     output, errors = cluster.communicate(timeout=180)
