@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(config: ModelSource) -> Path:
-    """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
+    """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError if there is none."""
     if config.checkpoint is not None:
         return Path(config.checkpoint)
     folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
@@ -71,7 +71,7 @@ def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) ->
 
 
 def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
-    """Check that a checkpoint holds at least as many numbers as its config asks memory for.
+    """Check that a checkpoint holds at least as many numbers as the model of its config would.
 
     Raises CheckpointError, or what the classes of its norms raise.
     """
