@@ -96,8 +96,8 @@ def draw(
     cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less overflows
     total = cumulative[:, -1:]
     if top_p is not None:
-        last = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
-        total = cumulative.gather(-1, last)
+        last_kept = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
+        total = cumulative.gather(-1, last_kept)
     index = torch.searchsorted(cumulative[:, :-1].contiguous(), uniform * total, right=True)
     return (index if tokens is None else tokens.gather(-1, index))[:, 0]
 

@@ -49,8 +49,8 @@ def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     is_auto = config.precision == "auto"
     for precision in ("bf16", "fp32") if is_auto else (config.precision,):
         folder = run_folder(config, precision, fingerprint)
-        before = read_json(folder / "environment.json")
-        is_same = before.get("machine") == machine() and before.get("asked") == asked_for(config)
+        recorded = read_json(folder / "environment.json")
+        is_same = recorded.get("machine") == machine() and recorded.get("asked") == asked_for(config)
         if has_ended(folder) and (is_same or not is_auto):
             return folder
     return None
@@ -144,10 +144,10 @@ class Run:
     ) -> None:
         """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
         the run's best evaluation so far. Raises ConfigError if the folder cannot be written."""
-        before, status = read_json(self.folder / "environment.json"), read_status(self.folder)
-        earlier = before.pop("earlier", []) if step else []  # environments of the run's earlier processes
-        if step and (changes := differences(before, environment)):
-            earlier.append(before)
+        previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
+        earlier = previous.pop("earlier", []) if step else []  # environments of the run's earlier processes
+        if step and (changes := differences(previous, environment)):
+            earlier.append(previous)
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")

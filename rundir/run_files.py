@@ -77,7 +77,7 @@ class AskedByMode(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="allow"))
 class Answer(TypedDict):
-    """The answer of diagnostics/causality.py about a model, and what was asked."""
+    """The answer of diagnostics/causality.py about a model; ``asked`` is how much was tested."""
 
     causal: bool | None
     independent_rows: bool | None

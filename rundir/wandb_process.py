@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-POLL = 0.5  # seconds between looks at metrics.jsonl
+POLL = 0.5  # seconds between reads of metrics.jsonl
 UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
 FLUSH = 2.0  # seconds between wandb's writes; if wandb is killed, the rows since the last are lost
 SETTINGS = {
@@ -127,7 +127,7 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
         name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # keeps the hash at the end
         artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb makes
-        # copies in ~/.local/share/wandb (where that of an offline run stays for good) and in ~/.cache/wandb.
+        # copies in ~/.local/share/wandb (for an offline run never removed) and in ~/.cache/wandb.
         artifact.add_file(str(file), policy="immutable", skip_cache=True)
         logged = run.log_artifact(artifact, aliases=["final"])
         if not run.offline:
@@ -139,10 +139,10 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
 def record_copied(job: dict[str, Any], copied: int) -> None:
     """Record how many bytes of metrics.jsonl wandb has; a resumed run is copied from this offset on."""
     file = Path(job["folder"]) / "wandb.json"
-    known = json.loads(file.read_text(encoding="utf-8"))
-    if known["id"] == job["init"]["id"]:  # otherwise the run was killed and started over meanwhile
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    if stored["id"] == job["init"]["id"]:  # otherwise the run was killed and started over meanwhile
         temporary = file.with_name(".wandb.json.tmp")
-        temporary.write_text(json.dumps(known | {"copied": copied}), encoding="utf-8")
+        temporary.write_text(json.dumps(stored | {"copied": copied}), encoding="utf-8")
         temporary.replace(file)
 
 
@@ -159,7 +159,7 @@ def begin(job: dict[str, Any]) -> Any:
         say("disabled by its own settings")
         return None
     pattern = f"wandb/run-*-{job['init']['id']}"  # of the folders that online starts make
-    before, why_offline = set(Path(job["init"]["dir"]).glob(pattern)), ""
+    folders_before, why_offline = set(Path(job["init"]["dir"]).glob(pattern)), ""
     if job["mode"] != "offline":
         try:
             if wandb.login(prompt=False, verify=False):
@@ -172,7 +172,7 @@ def begin(job: dict[str, Any]) -> Any:
         except Exception as error:
             why_offline = f" (no connection: {type(error).__name__}: {error})"
             wandb.teardown()
-            for attempt in set(Path(job["init"]["dir"]).glob(pattern)) - before:
+            for attempt in set(Path(job["init"]["dir"]).glob(pattern)) - folders_before:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)

@@ -105,23 +105,23 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
     """Return the input of wandb_process.py; ``init`` has the arguments of wandb.init. The run's wandb.json
     stores the id of the wandb run and how many bytes of metrics.jsonl were copied."""
     # a new id for each start from step 0: wandb's server accepts each step of an id only once
-    known: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
-    known |= read_json(folder / "wandb.json") if step else {}
-    write_atomically(folder / "wandb.json", json.dumps(known))
+    stored: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
+    stored |= read_json(folder / "wandb.json") if step else {}
+    write_atomically(folder / "wandb.json", json.dumps(stored))
     settings = config.wandb
     certificate = read_json(folder / "certificate.json")
-    last = path_of(folder / "checkpoints", config.train.steps)
+    last_checkpoint = path_of(folder / "checkpoints", config.train.steps)
     return {
         "pid": os.getpid(),
         "signals": [*map(int, SIGNALS)],
         "connect_seconds": CONNECT_SECONDS,
         "finish_seconds": FINISH_SECONDS,
         "folder": str(folder.resolve()),
-        "checkpoint": str(last.absolute()) if settings.artifact else None,
+        "checkpoint": str(last_checkpoint.absolute()) if settings.artifact else None,
         "leaks": leaks(folder),
-        "offset": min(known["copied"], (folder / "metrics.jsonl").stat().st_size),
+        "offset": min(stored["copied"], (folder / "metrics.jsonl").stat().st_size),
         "init": {
-            "id": known["id"],
+            "id": stored["id"],
             "resume": "allow",
             "name": folder.name,
             "project": settings.project,

@@ -156,7 +156,7 @@ def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
     check_refused(command("sample.py", f"checkpoint={file}"), f"error: {file}: damaged")
 
 
-def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
+def test_a_config_of_a_huge_model_is_rejected_before_memory_is_allocated(command, trained):
     loaded = checkpoint_file.load(checkpoint_file.path_of(trained / "checkpoints", 20))
     giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
     meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
@@ -166,7 +166,7 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
-def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
+def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_path, number):
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)

@@ -71,8 +71,8 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
     """Import the class of a norm or placement. Raises ConfigError as ``bind`` does."""
     module_name, _, class_name = path.rpartition(".")
     package = path.partition(".")[0]
-    known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
-    if packages is not None and not known:
+    is_known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
+    if packages is not None and not is_known:
         raise ConfigError(
             f"{group}: the checkpoint names {path}, which is not part of this project; if you trust it, "
             f"add trust={package}"

@@ -59,6 +59,6 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
     """Return whether a forward replaces buffers by new tensors, instead of changing them in place."""
-    before = [*model.buffers()]
+    buffers_before = [*model.buffers()]
     rehearse(model, loss)
-    return any(old is not new for old, new in zip(before, model.buffers(), strict=True))
+    return any(old is not new for old, new in zip(buffers_before, model.buffers(), strict=True))

@@ -80,13 +80,13 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
     from training.build import instances
     from training.state import model_tensors
 
-    sizes, held = checkpoint.meta.config.model, sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    sizes, n_stored = checkpoint.meta.config.model, sum(t.numel() for t in checkpoint.tensors.values())
 
     def check(part: str, count: int) -> None:
-        if count > held:
+        if count > n_stored:
             raise CheckpointError(
                 f"{checkpoint.path}: its config describes a {part} of {count:,} parameters, but it holds "
-                f"{held:,} numbers; use another checkpoint"
+                f"{n_stored:,} numbers; use another checkpoint"
             )
 
     positions = sizes.block_size if sizes.positions == "learned" else 0

@@ -1,4 +1,4 @@
-"""Report a lack of memory or disk space as one line that says what the run needs."""
+"""Report a lack of memory or disk space in one line."""
 
 import re
 import shutil

@@ -163,7 +163,7 @@ def environment_of(
 def announce(
     run: Run, environment_json: dict[str, Any], strategy: Strategy, certificate: dict[str, Any], start: int
 ) -> None:
-    """Print what is about to be trained, and whether it is causal."""
+    """Print the size and the settings of the model, and whether it is causal."""
     config = run.config
     parameters, ranks, threads = (environment_json[key] for key in ("parameters", "ranks", "threads"))
     resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""

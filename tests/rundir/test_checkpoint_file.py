@@ -83,7 +83,7 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path):
     assert not [*tmp_path.glob(".*")]
 
 
-def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
+def test_a_failed_save_leaves_the_older_checkpoints_and_no_partial_file(tmp_path):
     write(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # bytes per file: acts like a full disk
@@ -98,7 +98,7 @@ def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
     checkpoint_file.load(checkpoint_file.path_of(tmp_path, 1))
 
 
-def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path):
+def test_a_checkpoint_has_the_permissions_that_the_umask_allows(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "plain").write_text("")
     path = write(tmp_path / "checkpoints")

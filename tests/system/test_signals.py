@@ -33,7 +33,7 @@ def lost():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", [another_error_on_its_way, lost])
-def test_a_signal_ends_a_program_whatever_other_code_makes_of_it(how):
+def test_a_signal_ends_a_program_even_if_other_code_swallows_it(how):
     with pytest.raises(Interrupted) as raised, ending():
         how()
     assert raised.value.number == signal.SIGTERM
@@ -71,7 +71,7 @@ def test_a_signal_does_not_hide_that_another_rank_has_ended():
 
 
 def reached_by_a_loop(times: int, pause: float) -> list[int]:
-    """Return how far a loop gets that is sent a signal ``times`` times, ``pause`` seconds apart."""
+    """Return the steps that a loop does if it gets a signal ``times`` times, ``pause`` seconds apart."""
     reached = []
 
     def loop():
@@ -90,7 +90,7 @@ def test_a_signal_waits_for_the_loop_and_counts_once_if_it_is_sent_twice():
     assert reached_by_a_loop(times=3, pause=0.01) == [0, 1, 2]
 
 
-def test_another_signal_after_a_while_does_not_wait(monkeypatch):
+def test_a_second_signal_after_a_while_acts_at_once(monkeypatch):
     monkeypatch.setattr(signals, "PATIENCE", 0.05)
     assert reached_by_a_loop(times=3, pause=0.1) == [0]
 

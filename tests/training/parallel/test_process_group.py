@@ -62,7 +62,7 @@ EVERY_DAY = {0, len(REPLICAS)}
 @pytest.mark.parametrize(
     ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
 )
-def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, count, kind):
+def test_several_ranks_train_the_run_of_one_process(arguments, tmp_path, norm, placement, count, kind):
     arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
     for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
         folder.mkdir()
