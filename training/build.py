@@ -112,16 +112,16 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
     placement. Raises ConfigError as ``bind`` does."""
-    model = config.model
+    settings = config.model
     with torch.random.fork_rng(devices=[]):
         parts = dict(instances(config, packages))
     resolved: dict[str, Any] = {}
-    if model.final_norm == "auto":
+    if settings.final_norm == "auto":
         resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
-    if model.embedding_scale == "auto":
+    if settings.embedding_scale == "auto":
         resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
-    if model.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = INITS[model.init].is_depth_scaled(parts["placement"])
+    if settings.depth_scaled_init == "auto":
+        resolved["model.depth_scaled_init"] = INITS[settings.init].is_depth_scaled(parts["placement"])
     for key, component in config.components().items():
         for option in (option for option, value in component.options.items() if value is None):
             value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
@@ -138,17 +138,17 @@ def build_model(
     head: type[Head] = Head,
 ) -> GPT:
     """Return a config's model with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
-    model = config.model
+    settings = config.model
     classes = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
-        is_rotary = model.positions == "rotary"
-        has_embedding_scale = resolved.get("model.embedding_scale", model.embedding_scale)
-        depth_scaled = resolved.get("model.depth_scaled_init", model.depth_scaled_init)
+        is_rotary = settings.positions == "rotary"
+        has_embedding_scale = resolved.get("model.embedding_scale", settings.embedding_scale)
+        depth_scaled = resolved.get("model.depth_scaled_init", settings.depth_scaled_init)
         return GPT(
             vocab_size=vocab_size,
-            **model.model_dump(
+            **settings.model_dump(
                 include={"block_size", "n_layer", "n_head", "n_embd", "tie", "dropout", "bias"}
             ),
             norm=classes["norm"],
@@ -166,9 +166,9 @@ def build_model(
                 rotate=Rotary if is_rotary else nn.Identity,
                 attend=attend,
             ),
-            mlp=MLPS[model.activation],
+            mlp=MLPS[settings.activation],
             head=head,
-            init=replace(INITS[model.init].scaled(model.init_scale), depth_scaled=depth_scaled),
+            init=replace(INITS[settings.init].scaled(settings.init_scale), depth_scaled=depth_scaled),
             seed=config.seed,
         )
     except TypeError as error:
