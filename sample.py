@@ -3,10 +3,10 @@
     python sample.py                                          from the newest run's best checkpoint
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another run's last checkpoint
     python sample.py init_from=gpt2                           from GPT-2, or a folder in its layout
-    python sample.py num_samples=3 temperature=0.5            three texts; 0: always the likeliest token
+    python sample.py num_samples=3 temperature=0.5            three texts; temperature 0 takes the likeliest
 
-No other file is needed: the checkpoint holds the tokenizer and the config. Samples are drawn side by side;
-the first sample is printed while it is drawn."""
+No other file is needed: the checkpoint holds the tokenizer and the config. All samples are drawn
+together, as one batch; the first sample is printed while it is drawn."""
 
 import codecs
 import sys
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Torch is imported in functions, so that a wrong key, path or prompt is reported at once.
 
 REFRESH = 0.05  # seconds between prints
-SMALL = 3_000_000  # parameters; on a CPU, smaller models are no faster in bf16 (two cores, AVX512-BF16)
+SMALL = 3_000_000  # parameters; on a CPU, smaller models gain nothing from bf16 (measured with AVX512-BF16)
 
 
 def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple[str, NDArray[Any]]":
@@ -93,13 +93,13 @@ def draw(
     scores, tokens = logits.double(), None
     if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
         scores, tokens = scores.topk(min(top_k or scores.shape[-1], scores.shape[-1]))
-    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less would overflow
+    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less overflows
     total = cumulative[:, -1:]
     if top_p is not None:
-        last = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
-        total = cumulative.gather(-1, last)
-    rank = torch.searchsorted(cumulative[:, :-1].contiguous(), uniform * total, right=True)
-    return (rank if tokens is None else tokens.gather(-1, rank))[:, 0]
+        last_kept = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
+        total = cumulative.gather(-1, last_kept)
+    index = torch.searchsorted(cumulative[:, :-1].contiguous(), uniform * total, right=True)
+    return (index if tokens is None else tokens.gather(-1, index))[:, 0]
 
 
 def sample(
@@ -133,15 +133,15 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end inside a character
     as_text = partial(terminal.escaped, keep="\n\t") if sys.stdout.isatty() else str
     print(as_text(prompt), end="", flush=True)
-    new, printed = "", time.perf_counter()
+    unprinted, last_print = "", time.perf_counter()
     try:
         for token in tokens:
-            new += characters.decode(tokenizer.decode([token]))
-            if time.perf_counter() - printed > REFRESH:
-                print(as_text(new), end="", flush=True)
-                new, printed = "", time.perf_counter()
+            unprinted += characters.decode(tokenizer.decode([token]))
+            if time.perf_counter() - last_print > REFRESH:
+                print(as_text(unprinted), end="", flush=True)
+                unprinted, last_print = "", time.perf_counter()
     finally:  # also after an interruption
-        print(as_text(new + characters.decode(b"", final=True)), flush=True)
+        print(as_text(unprinted + characters.decode(b"", final=True)), flush=True)
 
 
 @app.command("sample", SampleConfig)

@@ -7,10 +7,10 @@
     torchrun --nproc_per_node=2 train.py               one run by several processes (training/parallel/)
     python train.py --help                             every choice and default
 
-The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends the run. A
-non-finite loss or gradient is never used for an update and ends the run as diverged; so does a loss that
-stays no better than guessing by frequency. The defaults are in conf/config.yaml (steps, batch, evaluation),
-conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
+The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends the run. A run
+ends as diverged at a non-finite loss or gradient, which is never used for an update, or if its loss stays no
+better than guessing tokens by their frequency. The defaults are in conf/config.yaml (steps, batch,
+evaluation), conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
 
 ``main`` opens the run's folder, runs/NAME (config, metrics, status, checkpoints); ``train`` is the loop.
 Read training/setup.py next: it builds what the loop uses.
@@ -30,8 +30,8 @@ from training.parallel.ranks import Ranks
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
-    """Train from the step that the run is at to its last step; write checkpoints, metrics and status."""
-    import torch  # takes a second; imported here, so that neither a typo nor an ended run waits for it
+    """Train the run from its current step to its last one; write checkpoints, metrics and status."""
+    import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
 
     from training.setup import set_up
     from training.timing import due_at
@@ -41,55 +41,55 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     with set_up(run, tokens, ranks) as s:  # builds everything and tries it on one batch
         strategy, net, optimizer, device = s.strategy, s.strategy.net, s.optimizer, s.compute.device
 
-        for step in range(s.start, steps + 1):  # one pass more than updates, to evaluate and save
+        for step in range(s.start, steps + 1):  # the last pass only evaluates and saves
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
             row: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
-                row |= s.certifier.metrics  # how far logits depend on later tokens and on other rows
+                row |= s.certifier.metrics  # leaks from later tokens and other rows, before training
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # raises if any was skipped
-            with s.checkpoints.ending_on_signal(step):  # after Ctrl-C: save, then end
+                s.divergence.check_updates(step, optimizer.skipped)  # raises Diverged after a skip
+            with s.checkpoints.ending_on_signal(step):  # checks for Ctrl-C: saves, then ends
                 if due.evaluation:
-                    row |= s.evaluate(step)  # val/loss on fixed windows; at the last step also on all
+                    row |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
             is_best = s.log.update_best(step, row)
             if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
             # one update
             if step < steps:
-                if due.statistics:  # from one more forward and backward, without side effects
+                if due.statistics:  # an extra forward and backward, for measurement only
                     batch = s.batches.first_micro_batch(step)
                     row |= s.statistics.of_activations(batch, due.histograms)
                 loss = torch.zeros((), device=device)
-                for batch in s.batches.micro_batches(step):  # of each micro-batch, this rank's rows
+                for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     torch.manual_seed(batch.dropout_seed)
                     strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
-                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy, in autocast
+                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy, under autocast
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
-                with s.statistics.of_update(row, due.statistics):  # if due: how far it moves the weights
+                with s.statistics.of_update(row, due.statistics):  # if due, measures the update
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
                     optimizer.update(learning_rate, loss, grad_norm)  # step() if all is finite; zero_grad()
-                if due.log or optimizer.known_to_skip():  # a GPU's skipped update shows at the next log
+                if due.log or optimizer.known_to_skip():  # on a GPU, skips are known at the next log
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # write the row
             row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: set_up records and ends it
+            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: the run ends
 
-        s.certifier.end()  # is the trained model causal, too? asked on text
+        s.certifier.end()  # tests the trained model for causality, on training text
 
 
-@app.command("config", RunConfig, outlives_readers=True)  # runs on if stdout closes (| head)
+@app.command("config", RunConfig, survives_closed_stdout=True)  # such as by | head
 def main(config: RunConfig) -> float:
     """Train a run unless it has already ended. Return its val/full_loss, which a sweep minimises."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
-        with open_run(config, tokens, ranks) as run:  # its folder's name identifies the result
+        with open_run(config, tokens, ranks) as run:  # the folder's name identifies the result
             if not run.had_ended:
                 train(run, tokens, ranks)
         return report(run.folder, had_ended=run.had_ended)

@@ -40,11 +40,11 @@ Config = TypeVar("Config", bound=Checked)
 
 
 def command(
-    config_name: str, kind: type[Config], outlives_readers: bool = False
+    config_name: str, kind: type[Config], survives_closed_stdout: bool = False
 ) -> Callable[[Callable[[Config], Any]], Callable[[], None]]:
     """Decorate ``main(config)``: compose conf/<config_name>.yaml with the command line, validate the config.
 
-    The program exits when stdout is closed (`| head`); with ``outlives_readers`` it keeps running.
+    The program exits when stdout is closed (`| head`), unless ``survives_closed_stdout`` is true.
     """
 
     def decorate(main: Callable[[Config], Any]) -> Callable[[], None]:
@@ -58,7 +58,7 @@ def command(
                     outcome["value"] = main(checked(kind, plain(composed, settings)))
                     return outcome["value"]
                 except signals.Interrupted as signal:
-                    if signal.__cause__:  # an error while the program ended
+                    if signal.__cause__:  # an error that came with the signal
                         messages.print_error(str(signal.__cause__))
                     raise
                 except Exception as error:
@@ -70,8 +70,8 @@ def command(
         @launch.exit_together()
         def program() -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
-            if outlives_readers:
-                terminal.outlive_readers()
+            if survives_closed_stdout:
+                terminal.survive_closed_stdout()
             launch.silence_other_ranks()
             sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
             try:
@@ -112,7 +112,7 @@ def search_path(config_dir: str | None) -> list[str]:
     """Return --config-dir as an override. Raises OSError if the folder does not exist."""
     if config_dir is None:
         return []
-    os.stat(config_dir)  # Hydra would only warn
+    os.stat(config_dir)  # raises if the folder is missing, of which Hydra would only warn
     return [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
 
 
@@ -192,7 +192,7 @@ def record_folder(settings: Any) -> Path | None:
     """Return the folder of a job's record in a sweep; None outside of a sweep."""
     return (
         Path(settings.runtime.output_dir) if settings.sweep.subdir != "." else None
-    )  # set by sweep/runner.py
+    )  # "." unless sweep/runner.py sets it
 
 
 def arguments() -> list[str]:

@@ -1,5 +1,5 @@
-"""Convert the config that Hydra composed to plain data: each norm and placement has its name, its class and
-the options from the YAML file of that name."""
+"""Convert the config that Hydra composed to plain data: each norm and placement has a name, a class and
+options, from the YAML file of that name."""
 
 import copy
 from collections.abc import Mapping, Sequence

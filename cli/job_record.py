@@ -1,5 +1,5 @@
-"""Keep the record of a sweep's job, which the launching process reads: a folder with two files, or three on a
-cluster.
+"""Keep the record of a sweep's job for the process that launched the job: a folder with two files, or three
+on a cluster.
 
     job.json    launcher and process (an ID and a start time each), state (waiting, running or ended), error
     log.txt     the output of the job

@@ -1,4 +1,4 @@
-"""Run programs whose command line is not Hydra's: their docstring is the help, and an error is one line."""
+"""Run programs that do not use Hydra: each prints its docstring as help, and an error as one line."""
 
 import argparse
 import os

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT: Literal[7] = 7
-BLANK = "0" * 64  # in place of the SHA-256 while it is computed
+BLANK = "0" * 64  # placeholder while the SHA-256 is computed
 CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
 KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
@@ -45,7 +45,7 @@ class Meta(Checked):
     tokenizer: dict[str, Any]  # its spec: data/tokenizers.py
     fingerprint: str  # of the training tokens
     run: str  # the run's name: rundir/identity.py
-    optimizer: dict[str, Any]  # the structure of the optimizers' state: training/state.py
+    optimizer: dict[str, Any]  # which tensors are the optimizers' state: training/state.py
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def saved_steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint in the folder, ascending; files of other names are ignored."""
     matches = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
     steps = sorted(int(match[1]) for match in matches if match)
-    return [step for step in steps if path_of(folder, step).is_file()]  # no folders or extra leading zeros
+    return [step for step in steps if path_of(folder, step).is_file()]  # no folder, no extra leading zeros
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
@@ -99,7 +99,7 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
             file.write(computed.encode())
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors makes it readable by the owner only
+        temporary.chmod(folder.stat().st_mode & 0o666)  # safetensors lets only the owner read it
         temporary.replace(path)
         os_compat.sync_folder(folder)
     except (OSError, SafetensorError, ValueError) as error:

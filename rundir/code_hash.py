@@ -1,4 +1,4 @@
-"""Extract the source code of a class. It is part of a run's identity, so that an edited norm is a new run.
+"""Extract the source code of a class, a part of a run's identity: a run with an edited norm is a new run.
 
 The code is parsed, not imported, so torch is not needed.
 """
@@ -16,7 +16,7 @@ INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "p
 @cache
 def source(target: str) -> str:
     """Return the code of ``package.module.Class`` and of everything it uses, without comments and docstrings.
-    The result is cached, as the process keeps the code that it imported though the file be edited later.
+    The result is cached: the process keeps the code that it imported, even if the file is edited later.
 
     Names are followed in the same file, in the same package, and in files outside of installed packages. A
     class of torch gives "", as environment.json records torch's version.
@@ -28,7 +28,7 @@ def source(target: str) -> str:
 
 
 def follow(module: str, name: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
-    """Add the definition of ``name`` and of everything that it uses."""
+    """Add the definition of ``name``, and of everything that it uses, to ``definitions``."""
     file = source_file(module, package)
     if file is None or (module, name) in definitions:
         return
@@ -36,11 +36,11 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
         definitions[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
     except (OSError, SyntaxError, ValueError):
         return  # importing this file will raise the error
-    for other in used:
-        follow(module, other, package, definitions)
+    for used_name in used:
+        follow(module, used_name, package, definitions)
     for node in imports:
         origin = node.module or ""
-        if node.level:
+        if node.level:  # relative: from . or ..
             parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
             origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
         original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
@@ -48,8 +48,8 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
 
 
 def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
-    """Return the code that defines ``name`` in a module, the imports of ``name``, and the names that the code
-    uses."""
+    """Return the code that defines ``name`` in a module, the import statements that bind ``name``, and the
+    names that the code uses."""
     nodes = [node for node in statements(text) if name in bound(node)]
     code = "\n".join(map(ast.unparse, nodes))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]

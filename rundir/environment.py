@@ -22,7 +22,7 @@ PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
     """Return the content of environment.json: versions, commit, processor, command, the data, the weights of
-    ``init_from``, and ``computed``: the values to which ``auto`` was resolved."""
+    ``init_from``, and ``computed``, which has the values to which ``auto`` was resolved."""
     return {
         "machine": machine(),
         "asked": asked_for(config),

@@ -10,7 +10,7 @@
         .lock               held by the process that trains the run
 
 The hash, from rundir/identity.py, covers what changes the result and nothing else, so that the same command
-finds its run again. Torch is not imported here: a finished run is skipped at once.
+finds the same folder. Torch is not imported here: a finished run is skipped at once.
 """
 
 import json
@@ -44,13 +44,13 @@ def has_ended(folder: Path) -> bool:
 def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     """Return the folder of this run if it has ended and torch is not needed to find it, else None.
 
-    Resolving ``precision=auto`` would import torch, so it is read from an earlier run on this machine.
+    Resolving ``precision=auto`` would import torch; an ended run on this machine shows its value.
     """
     is_auto = config.precision == "auto"
     for precision in ("bf16", "fp32") if is_auto else (config.precision,):
         folder = run_folder(config, precision, fingerprint)
-        before = read_json(folder / "environment.json")
-        is_same = before.get("machine") == machine() and before.get("asked") == asked_for(config)
+        recorded = read_json(folder / "environment.json")
+        is_same = recorded.get("machine") == machine() and recorded.get("asked") == asked_for(config)
         if has_ended(folder) and (is_same or not is_auto):
             return folder
     return None
@@ -91,11 +91,11 @@ class AlreadyEndedError(Exception):
 
 
 class Run:
-    """A run's folder. From ``claim`` to the end of ``with`` only this process may write it; ``with`` claims
-    an existing folder at once, so that a second process is refused before it builds a model.
+    """A run's folder. From ``claim`` to the end of ``with``, only this process may write to it; ``with``
+    claims an existing folder at once, so that a second process is refused before it builds a model.
 
     Args:
-        writes: False on all ranks but rank 0: they only read the folder.
+        writes: False on all ranks but rank 0, which only read the folder.
         had_ended: the run had ended before; the same command has nothing left to do.
     """
 
@@ -143,15 +143,15 @@ class Run:
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
         """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
-        its best evaluation so far. Raises ConfigError if the folder cannot be written."""
-        before, status = read_json(self.folder / "environment.json"), read_status(self.folder)
-        earlier = before.pop("earlier", []) if step else []  # environments of the run's earlier processes
-        if step and (changes := differences(before, environment)):
-            earlier.append(before)
+        the run's best evaluation so far. Raises ConfigError if the folder cannot be written."""
+        previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
+        earlier = previous.pop("earlier", []) if step else []  # environments of the run's earlier processes
+        if step and (changes := differences(previous, environment)):
+            earlier.append(previous)
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
-        self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks: all save
+        self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks, as all save
         if not self.writes:
             return
         try:
@@ -204,8 +204,8 @@ class Run:
                 file=sys.stderr,
             )
             raise
-        except SystemExit:  # submitit ends a job that the cluster takes back
-            self.write_status(state="interrupted", reason="taken back by the cluster")
+        except SystemExit:  # submitit ends a job that the cluster preempts
+            self.write_status(state="interrupted", reason="preempted by the cluster")
             raise
         except BaseException as error:
             with suppress(OSError):  # a full disk must not hide the first error

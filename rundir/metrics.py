@@ -33,12 +33,12 @@ class Metrics:
         os.fsync(self.stream.fileno())
 
     def __exit__(self, *_: object) -> None:
-        with name_in_errors(self.file):  # closing flushes, which a full disk refuses
+        with name_in_errors(self.file):  # closing flushes, which fails on a full disk
             self.stream.close()
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the rows of metrics.jsonl from ``step`` on: a run that resumes there will log them again.
+    """Remove the rows of metrics.jsonl from ``step`` on: a run that resumes at ``step`` logs them again.
     Returns the other rows."""
     rows = []
     try:
@@ -61,7 +61,7 @@ def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def best_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step and val/loss of the evaluation after step 0 with the lowest val/loss; None without any."""
+    """Return step and val/loss of the evaluation after step 0 with the lowest val/loss, or None."""
     evaluated = [row for row in rows if row["step"] > 0 and math.isfinite(row.get("val/loss", math.inf))]
     lowest = min(evaluated, key=lambda row: row["val/loss"], default=None)
     return {key: lowest[key] for key in ("step", "val/loss")} if lowest else None

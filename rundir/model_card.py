@@ -13,7 +13,7 @@ from rundir.checkpoint_file import Checkpoint, Meta
 from rundir.run_files import answers, read_json
 from system.terminal import escaped
 
-# The settings that the card lists: no folders, and nothing that only changes what is logged.
+# The settings that the card lists, without folders and settings that only change what is logged.
 OF_MODEL = {"model", "norm", "placement"}
 SETTINGS = OF_MODEL | {"seed", "precision", "optim", "schedule", "train"}
 OF_DATA = {"corpus", "tokenizer", "val_fraction"}
@@ -49,8 +49,8 @@ def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
 
 
 def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
-    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of ``run_files``,
-    with a certificate."""
+    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of ``run_files``
+    and must contain a certificate."""
     config = meta.config
     is_trained = not config.init_from or meta.step > 0
     settings = config.model_dump(by_alias=True, include=SETTINGS if is_trained else OF_MODEL)

@@ -21,7 +21,7 @@ def report(folder: Path, had_ended: bool = False) -> float:
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
         return math.inf
-    leak = "; it LEAKS: not all of its losses are those of a language model" if leaks(folder) else ""
+    leak = "; it LEAKS: some of its losses are not those of a causal model" if leaks(folder) else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{leak}{note}")
     if not had_ended:
         print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")

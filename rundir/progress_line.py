@@ -23,7 +23,7 @@ FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_
 
 
 class ProgressLine:
-    """A live line on a terminal; plain lines elsewhere, ever less often the longer the run takes."""
+    """A live line on a terminal; plain lines elsewhere, less and less often as the run goes on."""
 
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run

@@ -89,7 +89,7 @@ class AskedByMode(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="allow"))
 class Answer(TypedDict):
-    """The answer of diagnostics/causality.py about a model, and what was asked."""
+    """The answer of diagnostics/causality.py about a model; ``asked`` is how much was tested."""
 
     causal: bool | None
     independent_rows: bool | None
@@ -126,7 +126,7 @@ def check_status(status: Status) -> Status:
 
 
 def with_start(content: Any) -> Any:
-    """Return a certificate; an earlier version asked at the start alone and wrote the answer itself."""
+    """Return a certificate; files of an earlier version hold the start's answer alone, not nested."""
     return {"start": content, "end": None} if isinstance(content, dict) and "causal" in content else content
 
 
@@ -144,7 +144,7 @@ Row = TypedDict(
 ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 
 
-# Keys of train.* that only watch the run: they change neither its result nor its identity.
+# Keys of train.* that change neither the result of a run nor its identity, only how it is watched.
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
 DECISIVE = ("val/loss", "val/full_loss")  # a run in which one of these is non-finite has diverged
 
@@ -161,17 +161,17 @@ def read_valid(file: Path) -> dict[str, Any]:
 
 
 def answers(certificate: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a run's certificate says of its start and of its end, if it was asked."""
+    """Return the answers of a run's certificate: at the start and, if it has one, at the end."""
     return [answer for answer in (certificate.get("start"), certificate.get("end")) if answer]
 
 
 def leaks(certificate: Mapping[str, Any]) -> bool:
     """Return True if a certificate says that logits depend on later tokens or on other rows."""
-    return any(False in (each["causal"], each["independent_rows"]) for each in answers(certificate))
+    return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers(certificate))
 
 
 def causality(certificate: Mapping[str, Any]) -> str:
-    """Return what is known of a run that has ended: "causal", "LEAKS", or what was not asked."""
+    """Return what is known of an ended run: "causal", "LEAKS", or what is missing in its certificate."""
     if leaks(certificate):
         return "LEAKS"
     if not certificate:

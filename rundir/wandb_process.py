@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-POLL = 0.5  # seconds between looks at metrics.jsonl
+POLL = 0.5  # seconds between reads of metrics.jsonl
 UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
-FLUSH = 2.0  # seconds between wandb's writes; if wandb is killed, this much is lost
+FLUSH = 2.0  # seconds between wandb's writes; if wandb is killed, the rows since the last are lost
 SETTINGS = {
     "silent": True,
     "console": "off",  # this process prints nothing worth keeping
@@ -39,8 +39,8 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Read the job from stdin, and copy rows until the run has ended."""
-    sys.stdout = os.fdopen(os.dup(1), "w")  # not inherited by wandb's processes: it closes with this one
+    """Read the job from stdin; copy rows to wandb until the run has ended."""
+    sys.stdout = os.fdopen(os.dup(1), "w")  # wandb's processes do not inherit it: it closes with this process
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
     for number in job["signals"]:
@@ -50,7 +50,7 @@ def main() -> None:
     ended = threading.Event()
     threading.Thread(target=wait_for_end, args=(job, ended), daemon=True).start()
     try:
-        copy(job, ended)
+        copy_rows(job, ended)
     except BaseException as error:
         say(f"{type(error).__name__}: {error}; training continues without wandb, metrics.jsonl has every row")
         os._exit(1)  # wandb's clean-up at exit could hang
@@ -61,12 +61,12 @@ def status_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def final_checkpoint(job: dict[str, Any]) -> Path | None:
-    """Return the checkpoint to upload: the last one of a finished run, or None if it is not wanted."""
+    """Return the checkpoint to upload: the last one of a finished run, or None if no upload is wanted."""
     return Path(job["checkpoint"]) if job["checkpoint"] and status_of(job)["state"] == "finished" else None
 
 
 def finish_seconds(job: dict[str, Any]) -> int:
-    """Return how long wandb may take after the end of the run."""
+    """Return how many seconds wandb may take after the end of the run."""
     file = final_checkpoint(job)
     size = file.stat().st_size if file and file.is_file() else 0
     return int(job["finish_seconds"]) + math.ceil(size / UPLOAD_RATE)
@@ -85,7 +85,7 @@ def wait_for_end(job: dict[str, Any], ended: threading.Event) -> None:
     os._exit(1)
 
 
-def copy(job: dict[str, Any], ended: threading.Event) -> None:
+def copy_rows(job: dict[str, Any], ended: threading.Event) -> None:
     run = begin(job)
     if run is None:
         return
@@ -95,12 +95,12 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
     run.define_metric("val/*", step_metric="tokens")
     with Path(job["folder"], "metrics.jsonl").open("rb") as file:
         file.seek(job["offset"])
-        mark_time, mark = time.monotonic(), job["offset"]
+        mark_time, mark = time.monotonic(), job["offset"]  # mark: an offset in the file
         last_pass = False
         while not last_pass:
             last_pass = ended.wait(POLL)  # rows written before the end are copied below
-            if time.monotonic() - mark_time > 2 * FLUSH:  # wandb has flushed what was copied before the mark
-                remember(job, mark)
+            if time.monotonic() - mark_time > 2 * FLUSH:  # wandb has flushed the rows before the mark
+                record_copied(job, mark)
                 mark_time, mark = time.monotonic(), file.tell()
             unread = file.read()
             complete = unread[: unread.rfind(b"\n") + 1]  # the last line may be incomplete
@@ -116,7 +116,7 @@ def copy(job: dict[str, Any], ended: threading.Event) -> None:
             losses = {"val/full_loss": status["final"], "best": status["best"]}
             upload(run, checkpoint, {"step": status["step"], "leaks": job["leaks"]} | losses)
         run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
-        remember(job, file.tell())
+        record_copied(job, file.tell())
 
 
 def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
         name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # keeps the hash at the end
         artifact = wandb.Artifact(name, type="model", metadata=metadata)
         # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb makes
-        # copies in ~/.local/share/wandb (where that of an offline run stays for good) and in ~/.cache/wandb.
+        # copies in ~/.local/share/wandb (for an offline run never removed) and in ~/.cache/wandb.
         artifact.add_file(str(file), policy="immutable", skip_cache=True)
         logged = run.log_artifact(artifact, aliases=["final"])
         if not run.offline:
@@ -136,19 +136,19 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
         say(f"{file}: not uploaded ({type(error).__name__}: {error})")
 
 
-def remember(job: dict[str, Any], copied: int) -> None:
+def record_copied(job: dict[str, Any], copied: int) -> None:
     """Record how many bytes of metrics.jsonl wandb has; a resumed run is copied from this offset on."""
     file = Path(job["folder"]) / "wandb.json"
-    known = json.loads(file.read_text(encoding="utf-8"))
-    if known["id"] == job["init"]["id"]:  # else the run was killed and started over meanwhile
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    if stored["id"] == job["init"]["id"]:  # otherwise the run was killed and started over meanwhile
         temporary = file.with_name(".wandb.json.tmp")
-        temporary.write_text(json.dumps(known | {"copied": copied}), encoding="utf-8")
+        temporary.write_text(json.dumps(stored | {"copied": copied}), encoding="utf-8")
         temporary.replace(file)
 
 
 def begin(job: dict[str, Any]) -> Any:
-    """Start and return a wandb run: online if that is wanted and possible, else offline. None if wandb's
-    settings disable wandb."""
+    """Start and return a wandb run: online if that is wanted and possible, else offline. Returns None if
+    wandb's settings disable wandb."""
     import wandb
 
     wanted = SETTINGS | {"init_timeout": job["connect_seconds"], "x_stats_pid": job["pid"]}
@@ -158,8 +158,8 @@ def begin(job: dict[str, Any]) -> Any:
     if job["mode"] == "auto" and configured == "disabled":
         say("disabled by its own settings")
         return None
-    pattern = f"wandb/run-*-{job['init']['id']}"  # of folders: each online start makes one
-    before, why_offline = set(Path(job["init"]["dir"]).glob(pattern)), ""
+    pattern = f"wandb/run-*-{job['init']['id']}"  # of the folders that online starts make
+    folders_before, why_offline = set(Path(job["init"]["dir"]).glob(pattern)), ""
     if job["mode"] != "offline":
         try:
             if wandb.login(prompt=False, verify=False):
@@ -172,7 +172,7 @@ def begin(job: dict[str, Any]) -> Any:
         except Exception as error:
             why_offline = f" (no connection: {type(error).__name__}: {error})"
             wandb.teardown()
-            for attempt in set(Path(job["init"]["dir"]).glob(pattern)) - before:
+            for attempt in set(Path(job["init"]["dir"]).glob(pattern)) - folders_before:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)

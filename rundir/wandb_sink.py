@@ -22,8 +22,8 @@ from system.errors import ConfigError
 from system.files import write_atomically
 from system.os_compat import SIGNALS
 
-CONNECT_SECONDS = 8  # limit on the answer of wandb's server
-FINISH_SECONDS = 15  # limit on wandb after the end of a run, without the upload of a checkpoint
+CONNECT_SECONDS = 8  # limit on the wait for wandb's server
+FINISH_SECONDS = 15  # limit on the wait for wandb after a run, besides the upload of a checkpoint
 WITHOUT = "training continues without wandb, metrics.jsonl has every row"
 MODES = ("auto", "online", "offline", "disabled")
 
@@ -50,8 +50,8 @@ def wandb_mode(config: RunConfig) -> str:
 
 @contextmanager
 def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step: int) -> Iterator[None]:
-    """Context manager: a process copies the rows of metrics.jsonl to wandb as they are written; at the end,
-    wait a limited time for the process. ``step`` 0 starts a new wandb run."""
+    """Context manager: start a process that copies the rows of metrics.jsonl to wandb as they are written; at
+    the end, wait a limited time for this process. ``step`` 0 starts a new wandb run."""
     if mode == "disabled":
         yield
         return
@@ -70,7 +70,7 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         print(f"wandb: {error}; {WITHOUT}", flush=True)
         yield
         return
-    relay = threading.Thread(target=print_lines, args=(child,), daemon=True)  # above a live progress line
+    relay = threading.Thread(target=print_lines, args=(child,), daemon=True)  # prints above the progress line
     relay.start()
     assert child.stdin
     try:
@@ -105,23 +105,23 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
     """Return the input of wandb_process.py; ``init`` has the arguments of wandb.init. The run's wandb.json
     stores the id of the wandb run and how many bytes of metrics.jsonl were copied."""
     # a new id for each start from step 0: wandb's server accepts each step of an id only once
-    known: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
-    known |= read_json(folder / "wandb.json") if step else {}
-    write_atomically(folder / "wandb.json", json.dumps(known))
+    stored: dict[str, Any] = {"id": f"{folder.name}-{secrets.token_hex(3)}", "copied": 0}
+    stored |= read_json(folder / "wandb.json") if step else {}
+    write_atomically(folder / "wandb.json", json.dumps(stored))
     settings = config.wandb
     certificate = read_json(folder / "certificate.json")
-    last = path_of(folder / "checkpoints", config.train.steps)
+    last_checkpoint = path_of(folder / "checkpoints", config.train.steps)
     return {
         "pid": os.getpid(),
         "signals": [*map(int, SIGNALS)],
         "connect_seconds": CONNECT_SECONDS,
         "finish_seconds": FINISH_SECONDS,
         "folder": str(folder.resolve()),
-        "checkpoint": str(last.absolute()) if settings.artifact else None,
+        "checkpoint": str(last_checkpoint.absolute()) if settings.artifact else None,
         "leaks": leaks(folder),
-        "offset": min(known["copied"], (folder / "metrics.jsonl").stat().st_size),
+        "offset": min(stored["copied"], (folder / "metrics.jsonl").stat().st_size),
         "init": {
-            "id": known["id"],
+            "id": stored["id"],
             "resume": "allow",
             "name": folder.name,
             "project": settings.project,

@@ -62,8 +62,8 @@ def end(number: int, frame: Any = None) -> None:
 
 
 def check() -> None:
-    """Raise Interrupted again if ``end`` has raised it: other code may have replaced it by another error, or
-    Python may have ignored it, as it ignores errors in __del__."""
+    """Raise Interrupted if ``end`` has raised it before: other code may have replaced it by another error, or
+    Python may have ignored it, as Python ignores errors in __del__."""
     if received:
         raise Interrupted(received[0])
 
@@ -84,8 +84,8 @@ def ending() -> Iterator[None]:
 
 
 class Pending:
-    """A signal that was received and waits for ``check``. ``agreed`` maps the signal of this process, or 0,
-    to the signal on which all ranks act, or 0."""
+    """The signal, if one was received, on which ``check`` acts. ``agreed`` maps the signal of this process to
+    the signal on which all ranks act; 0 stands for no signal."""
 
     number: int | None = None
     since = 0.0

@@ -1,4 +1,4 @@
-"""Print safely: escape control characters, and continue when the reader of a stream has gone."""
+"""Print safely: escape control characters, and keep running when the reader of a stream has closed it."""
 
 import io
 import os
@@ -24,7 +24,7 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 class SurvivingWriter(io.FileIO):
-    """A file descriptor that discards output once its reader, such as head, has gone."""
+    """A file descriptor that discards output once its reader, such as head, has closed it."""
 
     def write(self, content: Any) -> int:
         try:
@@ -34,8 +34,8 @@ class SurvivingWriter(io.FileIO):
             return super().write(content)
 
 
-def outlive_readers() -> None:
-    """Let the program continue when nobody reads its output any more. Has no effect on Windows, whose console
+def survive_closed_stdout() -> None:
+    """Keep the program running when stdout or stderr is closed. Has no effect on Windows, whose console
     streams are of another class."""
     if os.name == "nt":
         return

@@ -26,11 +26,11 @@ STARTED = time.monotonic()
 ROOT = programs.ROOT
 NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
 PLACEMENTS = sorted(file.stem for file in (CONF / "placement").glob("*.yaml"))
-# Where all pairs would take too long: every norm before a branch, and layernorm in every placement.
+# For tests in which all pairs would take too long: every norm in pre, and layernorm in every placement.
 AROUND = sorted({*((norm, "pre") for norm in NORMS), *(("layernorm", p) for p in PLACEMENTS)})
 WORDS = "Now is the winter of our discontent\nmade glorious summer by this sun of York;\n".split(" ")
-LETTERS = " ".join(random.Random(0).choices(WORDS, k=900))  # no period: splits and windows differ
-TINY = (  # a run of a second
+LETTERS = " ".join(random.Random(0).choices(WORDS, k=900))  # not periodic, so that splits and windows differ
+TINY = (  # a run that takes a second
     "model.n_layer=2",
     "model.n_head=2",
     "model.n_embd=16",
@@ -44,7 +44,7 @@ TINY = (  # a run of a second
     "precision=fp32",
     "device=cpu",
 )
-TRAIN = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)  # in a folder with a text.txt
+TRAIN = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)  # needs text.txt in the current folder
 
 
 def daily(
@@ -52,8 +52,8 @@ def daily(
     is_daily: Callable[[int], bool] = lambda number: number == 0,
     others: str | Callable[[int], str] = "faults",
 ) -> list[Any]:
-    """Return cases for pytest.mark.parametrize: make test tries those whose number ``is_daily``, by default
-    the first. The others have a mark, by which another target tries them: slow, faults or long."""
+    """Return cases for pytest.mark.parametrize: make test runs those whose number ``is_daily``, by default
+    the first. The others get a mark, by which another target runs them: slow, faults or long."""
     params = []
     for number, case in enumerate(cases):
         mark = others(number) if callable(others) else others
@@ -63,7 +63,7 @@ def daily(
 
 
 def some_slow(number: int) -> str:
-    """Return the mark of a case that is not tried every day: slow of one in six, faults of the others."""
+    """Return the mark of a case that make test does not run: slow for one in six, faults for the others."""
     return "slow" if number % 6 == 0 else "faults"
 
 
@@ -85,9 +85,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         Path(file).write_text(page + "\n", encoding="utf-8")
 
 
-@functools.cache  # a config is frozen, and Hydra takes its time
+@functools.cache  # composing is slow, and a config is frozen
 def configured(*overrides: str) -> RunConfig:
-    """The checked config of a command line."""
+    """Return the validated config of a command line."""
     return choices("config", RunConfig, list(overrides))[""]
 
 
@@ -100,7 +100,7 @@ def text_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
-    """The config of a run of a second, in an empty folder."""
+    """Return a function from overrides to the config of a run that takes a second, in an empty folder."""
 
     def make(*overrides: str) -> RunConfig:
         return configured(
@@ -124,11 +124,11 @@ def no_program_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run one of the project's programs as a user does, in an empty folder."""
+    """Return a function that runs a program of the project as a user does, in an empty folder."""
     return functools.partial(programs.run, cwd=tmp_path)
 
 
 @pytest.fixture
 def succeed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run one of the project's programs, which must end well, in an empty folder."""
+    """Return a function that runs a program of the project, which must exit with 0, in an empty folder."""
     return functools.partial(programs.succeed, cwd=tmp_path)

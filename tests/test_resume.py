@@ -1,4 +1,4 @@
-"""A run that was stopped, in whatever way and however often, ends with the bits of an uninterrupted one.
+"""A run that was stopped, however and however often, ends with the bits of an uninterrupted run.
 (At random moments: tests/faults/test_kill.py and test_signals.py.)"""
 
 import json
@@ -41,7 +41,7 @@ CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("ada
 
 
 def stop_at(steps: set[int], number: int, monkeypatch) -> None:
-    """Send this process a signal after each of these rows, once."""
+    """Send this process a signal when the row of each of these steps is first written."""
     write, left = Metrics.write, set(steps)
 
     def write_and_stop(self, row):
@@ -57,7 +57,7 @@ SOME_STOPS = [(signal.SIGINT, {3}), (signal.SIGTERM, {0, 5})]
 EVERY_STOP = [(signal.SIGINT, {step}) for step in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own, of torch's code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the compiler about torch's code
 @pytest.mark.parametrize(
     ("norm", "optim", "stops", "more"),
     [
@@ -141,7 +141,7 @@ def test_signal_handlers_are_restored(tiny):
 # damage, two processes, the command -------------------------------------------------------------------
 
 
-DAMAGES = {  # the content of a checkpoint, and that of the one before it -> the damaged content
+DAMAGES = {  # (content of a checkpoint, content of the previous checkpoint) -> damaged content
     "cut in half": lambda newest, older: newest[: len(newest) // 2],
     "a flipped bit": lambda newest, older: newest[:-100] + bytes([newest[-100] ^ 1]) + newest[-99:],
     "another step's": lambda newest, older: older,
@@ -205,7 +205,7 @@ def test_a_resumed_run_keeps_its_earlier_seconds_and_its_best(tiny, monkeypatch)
         + "{torn"
     )
     stop_after(config, monkeypatch, 6)
-    assert read_status(folder)["best"]["step"] == 4  # of before: no evaluation was due since
+    assert read_status(folder)["best"]["step"] == 4  # from before the resume; no evaluation was due since
     assert all(row["seconds"] > 1000 for row in metric_rows(folder))
 
 
@@ -218,7 +218,7 @@ def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):
 
 
 def test_weights_that_are_not_finite_are_not_saved_at_a_signal(tiny, monkeypatch):
-    wild = ("norm=none", "optim.learning_rate=1e60", "train.eval_every=0")  # infinite at once
+    wild = ("norm=none", "optim.learning_rate=1e60", "train.eval_every=0")  # one update overflows
     batches = []
     draw = data_windows.training_batch
 
@@ -284,7 +284,7 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
             line = f"error: runs/{folder.name}: process {first.pid} on "
             check_refused(command("train.py", *long, *options), line, "is training this run")
     with Program("train.py", *long, cwd=tmp_path) as third:
-        assert any("resuming from step" in line for line in third.stdout)  # and reading stops there
+        assert any("resuming from step" in line for line in third.stdout)  # any() stops reading there
         third.terminate()
         assert third.wait() == 128 + signal.SIGTERM
 
@@ -292,7 +292,7 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
 def test_a_folder_that_exists_is_locked_before_anything_is_built(tiny, tmp_path):
     folder, config = tmp_path / "run", tiny()
     with Run(folder, config) as new:
-        assert not folder.exists()  # what is refused later leaves no trace
+        assert not folder.exists()  # a run that is refused later leaves no folder
         new.claim()
         with pytest.raises(ConfigError, match=f"process {os.getpid()} on .* is training this run"):
             Run(folder, config).__enter__()

@@ -1,6 +1,6 @@
-"""A run that an earlier version of this project began is resumed to the bits that it would have had.
-tests/fixtures/begun_at_<commit>/<name of the run>/ holds the interrupted folder, and the metrics and the last
-checkpoint of the same run of that version without an interruption."""
+"""A run that an earlier version of this project began is resumed and ends as it would have ended.
+tests/fixtures/begun_at_<commit>/<name of the run>/ holds the folder of the interrupted run, and the
+metrics and the last checkpoint that the same version wrote without an interruption."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     arguments = json.loads((folder / "environment.json").read_text())["overrides"]
 
     done = succeed("train.py", *arguments)
-    assert [run.name for run in folder.parent.iterdir()] == [fixture.name]  # its name is what it was
+    assert [run.name for run in folder.parent.iterdir()] == [fixture.name]  # the run's name has not changed
     assert f"from step {stopped_at} of 60" in done.stdout
     assert read_status(folder)["state"] == "finished"
 
@@ -37,11 +37,11 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     if json.loads((fixture.parent / "made_on.json").read_text()) == this_machine():
         assert rows == expected_rows
         assert same_tensors(tensors, expected_tensors)
-    for row, expected in zip(rows, expected_rows, strict=True):  # on another processor the losses are close
+    for row, expected in zip(rows, expected_rows, strict=True):  # on another processor, losses are only close
         assert row.keys() == expected.keys()
         for name in row.keys() & {"train/loss", "val/loss", "val/full_loss"}:
             assert row[name] == pytest.approx(expected[name], rel=1e-4)
     assert tensors.keys() == expected_tensors.keys()
-    for name, tensor in tensors.items():  # and Muon amplifies the last bits of weights
+    for name, tensor in tensors.items():  # on another processor, Muon amplifies differences in last bits
         expected_tensor = expected_tensors[name].double()
         assert (tensor - expected_tensor).norm() <= 0.01 * expected_tensor.norm(), name

@@ -62,7 +62,7 @@ def test_frequencies_are_the_softmax_at_a_temperature():
 def trained(tiny, tmp_path):
     config = tiny("train.steps=20", "train.eval_every=5", "norm=batchnorm")
     folder = train_anew(config)
-    for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs none of it
+    for entry in (tmp_path / "cache", tmp_path / "text.txt"):  # sampling needs neither
         entry.rename(tmp_path / f"gone-{entry.name}")
     return folder
 
@@ -72,7 +72,7 @@ def test_the_command_prints_the_prompt_and_max_new_tokens_tokens(command, succee
     line = (
         "error: prompt: character '$' (U+0024) at position 7 is not in the vocabulary of 25 characters; use"
     )
-    check_refused(done, line)  # and is no interpolation
+    check_refused(done, line)  # the text is not interpolated
     done = succeed("sample.py", f"run={trained}", "prompt=Now is", "max_new_tokens=7", "num_samples=2")
     first, second = done.stdout.split("---------------\n")
     assert [len(text) for text in (first, second)] == [len("Now is") + 7 + 1] * 2
@@ -82,7 +82,7 @@ def test_the_command_prints_the_prompt_and_max_new_tokens_tokens(command, succee
     assert command("sample.py", "prompt=Now is", "max_new_tokens=7", "seed=1").stdout != first
     assert (
         command("sample.py", "prompt=Now is", "max_new_tokens=7").stdout == first
-    )  # a stream for each sample
+    )  # each sample has a random stream of its own
     done = command("sample.py", "prompt=Now is", "max_new_tokens=0", "num_samples=2")
     assert done.stdout == "Now is\n---------------\nNow is\n"
 
@@ -121,7 +121,7 @@ def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(comm
 
 @pytest.mark.slow
 def test_characters_of_several_tokens_are_printed_whole(command, succeed, tiny, tmp_path):
-    """A byte pair encoding of 256 tokens has one for each byte, so é, 漢 and 🙂 are two to four of them."""
+    """A byte pair encoding of 256 tokens has one per byte, so é, 漢 and 🙂 are two to four tokens each."""
     (tmp_path / "text.txt").write_text("né 漢字 🙂 " * 300, encoding="utf-8")
     options = ("data.tokenizer=bpe", "data.vocab_size=256", "train.steps=150", "optim.learning_rate=1e-2")
     folder = train_anew(tiny(*options, "model.n_embd=32", "model.block_size=16"))
@@ -156,7 +156,7 @@ def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
     check_refused(command("sample.py", f"checkpoint={file}"), f"error: {file}: damaged")
 
 
-def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trained):
+def test_a_config_of_a_huge_model_is_rejected_before_memory_is_allocated(command, trained):
     loaded = checkpoint_file.load(checkpoint_file.path_of(trained / "checkpoints", 20))
     giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
     meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
@@ -166,7 +166,7 @@ def test_a_config_of_a_giant_is_refused_before_memory_is_asked_for(command, trai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
-def test_a_signal_ends_it_with_its_status_and_no_traceback(trained, tmp_path, number):
+def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_path, number):
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)

@@ -68,7 +68,7 @@ def test_observing_changes_neither_training_nor_identity(tiny, norm):
 
 
 def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm(tiny):
-    """Two runs without norms in play must agree in their losses at a learning rate of (almost) nothing."""
+    """At a rate of almost 0, two LayerNorms give the same losses; so do two placements without norms."""
     options = ("optim.learning_rate=1e-30", "norm.elementwise_affine=true")
     ours = train_anew(tiny("norm=layernorm", *options))
     torchs = train_anew(tiny("norm=torch_layernorm", *options))
@@ -81,14 +81,14 @@ def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm
 
 def test_micro_batches_add_up_to_the_batch(tiny):
     at_once, parts = (train_anew(tiny(f"train.grad_accum={n}", "train.batch_size=4")) for n in (1, 4))
-    assert at_once != parts  # BatchNorm differs between them, so they are different runs
+    assert at_once != parts  # two runs, as BatchNorm's statistics depend on grad_accum
     assert train_losses(at_once) == pytest.approx(train_losses(parts), rel=1e-4)
     for name, tensor in final_tensors(at_once).items():
         if not name.startswith("optimizer/"):
             torch.testing.assert_close(tensor, final_tensors(parts)[name], rtol=1e-3, atol=1e-4)
 
 
-def test_clipping_bounds_what_the_optimizer_sees_and_0_leaves_it(tiny):
+def test_the_optimizer_gets_a_clipped_gradient_and_0_clips_nothing(tiny):
     free, tight = (train_anew(tiny(f"train.grad_clip={clip}", "train.steps=1")) for clip in ("0", "1e-6"))
     before_clipping = metric_rows(free)[0]["train/grad_norm"]
     assert before_clipping == metric_rows(tight)[0]["train/grad_norm"] > 1e-3
@@ -102,7 +102,7 @@ def test_clipping_bounds_what_the_optimizer_sees_and_0_leaves_it(tiny):
 
 
 def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
-    """AdamW with decay on matrices, warm-up and cosine, clipping, dropout by step and micro-batch."""
+    """The loop: AdamW with decay of matrices, warm-up, cosine, clipping, dropout by step and micro-batch."""
     config = tiny(
         *(
             "norm=batchnorm",
@@ -144,10 +144,10 @@ def test_bf16_is_close_to_fp32_and_not_the_same(tiny):
     low, high = (train_anew(tiny(f"precision={name}", "train.steps=20")) for name in ("bf16", "fp32"))
     assert train_losses(low) == pytest.approx(train_losses(high), rel=0.02)
     a, b = ([row.get("train/grad_norm", 1.0) for row in metric_rows(folder)] for folder in (low, high))
-    assert a != pytest.approx(b, rel=1e-4)  # bf16 has 8 bits; another order of sums would be 1e-6
+    assert a != pytest.approx(b, rel=1e-4)  # bf16 has 8 bits; another order of sums changes 1e-6
 
 
-def test_the_best_checkpoint_outlives_newer_ones_and_is_saved_where_no_cadence_does(tiny):
+def test_the_best_checkpoint_is_kept_and_is_saved_even_if_no_checkpoint_is_due(tiny):
     wild = (
         "norm=none",
         "optim.learning_rate=0.3",
@@ -223,7 +223,7 @@ def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
     folder = train_anew(config)
     model = restored(config, folder, data.tokenizer.vocab_size)
     total, T = 0.0, config.model.block_size
-    for start in range(0, len(data.val) - 1, T):  # one window at a time, with no help of data/windows.py
+    for start in range(0, len(data.val) - 1, T):  # one window at a time, without data/windows.py
         both = torch.from_numpy(np.array(data.val[start : start + T + 1], dtype=np.int64))
         total += cross_entropy(model(both[None, :-1])[0], both[1:], reduction="sum").item()
     assert read_status(folder)["final"] == pytest.approx(total / (len(data.val) - 1), rel=1e-5)
@@ -265,7 +265,7 @@ def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command
     done = programs.from_scratch("train.py", *QUICK, cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     assert " torch\n" in done.stderr
-    assert " torch._dynamo\n" not in done.stderr  # the compiler, which would be half of its start
+    assert " torch._dynamo\n" not in done.stderr  # the compiler, whose import would take half of the start
     [folder] = (tmp_path / "runs").iterdir()
     assert f"sample from it: python sample.py run=runs/{folder.name}" in done.stdout
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data", "runs", "text.txt"]
@@ -276,7 +276,7 @@ def test_the_command_trains_then_skips_then_starts_over_to_the_same_bits(command
     assert again.returncode == 0
     assert len(again.stdout.splitlines()) == 1
     assert "nothing left to do" in again.stdout
-    assert " torch\n" not in again.stderr  # it is skipped before torch is imported
+    assert " torch\n" not in again.stderr  # the run is skipped before torch is imported
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
     fresh = command("train.py", *QUICK, "fresh=true")

@@ -1,4 +1,4 @@
-"""Draw the batches of a run's training steps and of its evaluations. Each rank draws its share of them."""
+"""Draw the batches of a run's training steps and of its evaluations; each rank draws its share of a batch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class MicroBatch:
 
     Attributes:
         x, y: tokens and the tokens that follow them, (rows, T) int64, on the device.
-        dropout_seed: seeds torch's random numbers before the forward: the dropout masks.
+        dropout_seed: seeds torch's random numbers before the forward, and so the dropout masks.
         is_last: whether the step has no further micro-batch.
     """
 
@@ -31,7 +31,7 @@ class MicroBatch:
 
 
 class Batches:
-    """Draws batches as pure functions of the seed and the step, whatever was drawn before.
+    """Draws batches that depend on the seed and the step only, not on what was drawn before.
 
     Attributes:
         micro_rows: rows of a micro-batch, all ranks together.
@@ -41,23 +41,24 @@ class Batches:
 
     def __init__(self, config: RunConfig, tokens: Prepared, compute: Compute, ranks: Ranks) -> None:
         self.tokens, self.compute, self.ranks = tokens, compute, ranks
-        self.seed, self.train, self.block_size = config.seed, config.train, config.model.block_size
+        self.seed, self.settings, self.block_size = config.seed, config.train, config.model.block_size
         self.micro_rows = config.train.batch_size // config.train.grad_accum
         max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         self.val_targets = len(tokens.val) - 1
+        # 8 times a micro-batch's rows, as a row takes less memory without gradients
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """Yield the batch of a step in ``grad_accum`` micro-batches."""
-        rows, count = self.train.batch_size, self.train.grad_accum
+        rows, n_micro = self.settings.batch_size, self.settings.grad_accum
         seed = seed_for(self.seed, "data", step)
-        for micro in range(count):
+        for micro in range(n_micro):
             share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
             batch = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
-            stream = micro * self.ranks.count + self.ranks.rank
-            dropout_seed = seed_for(self.seed, "dropout", step, stream)
+            share_number = micro * self.ranks.count + self.ranks.rank
+            dropout_seed = seed_for(self.seed, "dropout", step, share_number)
             x, y = map(self.compute.tensor, batch)
-            yield MicroBatch(x, y, dropout_seed, is_last=micro == count - 1)
+            yield MicroBatch(x, y, dropout_seed, is_last=micro == n_micro - 1)
 
     def first_micro_batch(self, step: int) -> MicroBatch:
         """Return the first micro-batch of a step."""
@@ -66,7 +67,7 @@ class Batches:
     def fixed_windows(self, rows: int | None = None) -> Iterator[Batch]:
         """Yield the windows of the validation split that every evaluation uses, ``rows`` at a time."""
         rows = rows or self.evaluation_rows
-        return windows.fixed_windows(self.tokens.val, self.block_size, self.train.eval_windows, rows)
+        return windows.fixed_windows(self.tokens.val, self.block_size, self.settings.eval_windows, rows)
 
     def micro_windows(self) -> Iterator[Batch]:
         """Yield the fixed windows in full micro-batches of all ranks; none if they do not fill one."""

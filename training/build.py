@@ -1,6 +1,6 @@
 """Build the model of a config, which gives a norm or placement as a class, ``_target_``, and its options.
 
-``hydra.utils.instantiate`` is not used: it takes 7.6 ms a call, and a checkpoint must not choose what to run.
+``hydra.utils.instantiate`` is not used: it takes 7.6 ms a call, and would call whatever a checkpoint names.
 """
 
 import importlib
@@ -30,10 +30,10 @@ from system.validate import expectation, invalid_value
 from training.state import initialise_from
 
 FINITE = ConfigDict(allow_inf_nan=False)
-# The range of the arguments of each name, whatever class has them.
+# argument -> its range, in every class
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
-PLACE = ("device", "dtype")  # arguments that the run sets, not a config
-# What a checkpoint may name without being trusted: classes of our packages, and torch's norms.
+RUN_ARGUMENTS = ("device", "dtype")  # set by the run, not by a config
+# The classes that an untrusted checkpoint may name: those of our packages, and torch's norms.
 OWN_PACKAGES = ("model",)
 TORCH_NAMES = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
 TORCH_NORMS = {f"torch.nn.{name}" for name in TORCH_NAMES}
@@ -43,22 +43,22 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
     """Return the class that ``component`` names, bound to its options.
 
     Args:
-        group: the key that the component is the value of.
+        group: the config key whose value is the component.
         packages: the packages whose classes a checkpoint's component may name; None allows all.
 
     Raises:
-        ConfigError: the class is missing or not allowed, or an option is invalid or not its argument.
+        ConfigError: the class is missing or not allowed, or an option is invalid or is no argument of it.
     """
     target = import_class(group, component.target, packages)
     spec = inspect.getfullargspec(target)
-    arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in PLACE]
+    arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in RUN_ARGUMENTS]
     try:
         hints = get_type_hints(target.__init__)
     except NameError:  # a hint's name is imported for type checkers only
         hints = {}
     options = {}
     for key, value in component.options.items():
-        if key in PLACE:
+        if key in RUN_ARGUMENTS:
             raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; omit {key}")
         if key not in arguments:
             names = ", ".join(arguments) or "none"
@@ -68,11 +68,11 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
 
 
 def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any:
-    """Import the class of a norm or placement. Raises ConfigError as ``bind``."""
+    """Import the class of a norm or placement. Raises ConfigError as ``bind`` does."""
     module_name, _, class_name = path.rpartition(".")
     package = path.partition(".")[0]
-    known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
-    if packages is not None and not known:
+    is_known = path in TORCH_NORMS or any(path.startswith(f"{name}.") for name in packages or ())
+    if packages is not None and not is_known:
         raise ConfigError(
             f"{group}: the checkpoint names {path}, which is not part of this project; if you trust it, "
             f"add trust={package}"
@@ -102,7 +102,7 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
 
 
 def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, Any]]:
-    """Yield an instance of each norm and placement of a config by its key. Raises ConfigError as ``bind``."""
+    """Yield each norm and placement of a config by key, instantiated. Raises ConfigError as ``bind`` does."""
     sizes = config.model
     arguments = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
     for key, component in config.components().items():
@@ -112,16 +112,16 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
     placement. Raises ConfigError as ``bind`` does."""
-    options = config.model
+    settings = config.model
     with torch.random.fork_rng(devices=[]):
         parts = dict(instances(config, packages))
     resolved: dict[str, Any] = {}
-    if options.final_norm == "auto":
+    if settings.final_norm == "auto":
         resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
-    if options.embedding_scale == "auto":
+    if settings.embedding_scale == "auto":
         resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
-    if options.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = INITS[options.init].is_depth_scaled(parts["placement"])
+    if settings.depth_scaled_init == "auto":
+        resolved["model.depth_scaled_init"] = INITS[settings.init].is_depth_scaled(parts["placement"])
     for key, component in config.components().items():
         for option in (option for option, value in component.options.items() if value is None):
             value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
@@ -137,18 +137,18 @@ def build_model(
     attend: type[Attend] = Attend,
     head: type[Head] = Head,
 ) -> GPT:
-    """Return the model of a config, with the initial weights of its seed. Raises ConfigError as ``bind``."""
-    options = config.model
+    """Return a config's model with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
+    settings = config.model
     classes = {key: bind(key, component, packages) for key, component in config.components().items()}
     try:
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
-        is_rotary = options.positions == "rotary"
-        has_embedding_scale = resolved.get("model.embedding_scale", options.embedding_scale)
-        depth_scaled = resolved.get("model.depth_scaled_init", options.depth_scaled_init)
+        is_rotary = settings.positions == "rotary"
+        has_embedding_scale = resolved.get("model.embedding_scale", settings.embedding_scale)
+        depth_scaled = resolved.get("model.depth_scaled_init", settings.depth_scaled_init)
         return GPT(
             vocab_size=vocab_size,
-            **options.model_dump(
+            **settings.model_dump(
                 include={"block_size", "n_layer", "n_head", "n_embd", "tie", "dropout", "bias"}
             ),
             norm=classes["norm"],
@@ -166,9 +166,9 @@ def build_model(
                 rotate=Rotary if is_rotary else nn.Identity,
                 attend=attend,
             ),
-            mlp=MLPS[options.activation],
+            mlp=MLPS[settings.activation],
             head=head,
-            init=replace(INITS[options.init].scaled(options.init_scale), depth_scaled=depth_scaled),
+            init=replace(INITS[settings.init].scaled(settings.init_scale), depth_scaled=depth_scaled),
             seed=config.seed,
         )
     except TypeError as error:
@@ -178,7 +178,7 @@ def build_model(
 def initial_model(
     config: RunConfig, vocab_size: int, attend: type[Attend] = Attend, head: type[Head] = Head
 ) -> GPT:
-    """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py."""
+    """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py do."""
     model = build_model(config, vocab_size, attend=attend, head=head)
     if config.init_from:
         initialise_from(model, config.init_from, vocab_size)

@@ -1,9 +1,9 @@
 """Write a run's checkpoints, and resume a run from the newest one.
 
-A signal saves and ends a run (``ending_on_signal``). After kill -9 status.json still says running, and the
-steps since the last checkpoint are lost. Either way the same command resumes: ``resume`` takes the newest
-valid checkpoint, rundir/metrics.py drops the rows after it, and the run ends with the same bits.
-Without a checkpoint, or with fresh=true, the run starts over.
+At a signal, a run saves and ends (``ending_on_signal``). After kill -9, status.json still says running, and
+the steps since the last checkpoint are lost. Either way the same command resumes the run: ``resume`` takes
+the newest valid checkpoint, rundir/metrics.py drops the rows after that checkpoint, and the result has the
+bits of an uninterrupted run. Without a checkpoint, or with fresh=true, the run starts over.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> 
         state.restore_model(strategy.model, checkpoint)
         strategy.load_full_model()
         state.restore_optimizers(strategy.trained, optimizer.optimizers, checkpoint, strategy.shard)
-    except CheckpointError as error:  # the code of the model has changed
+    except CheckpointError as error:  # for example, the model's code has changed
         raise CheckpointError(f"{error}; fresh=true starts the run over") from None
     return checkpoint.meta.step
 
@@ -57,10 +57,10 @@ class Checkpoints:
     tokens: Prepared
     ranks: Ranks
     log: RunLog
-    stop: Pending  # whether a signal came; only ``ending_on_signal`` acts on it
+    stop: Pending  # a signal, if one came; ``ending_on_signal`` saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step, unless it is saved or a number is non-finite, which the next loss reports."""
+        """Save this step unless it is saved or has a non-finite number; the next loss reports the latter."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
@@ -85,7 +85,7 @@ class Checkpoints:
 
     @contextmanager
     def ending_on_signal(self, step: int) -> Iterator[None]:
-        """Act on a signal here, where weights and step agree: save, then raise Interrupted."""
+        """Context manager: at a signal, save the step, as weights and step agree here; raise Interrupted."""
         try:
             self.stop.check()
             yield

@@ -1,4 +1,4 @@
-"""Compile the loss and the net in it by torch.compile; if that fails, the run continues uncompiled."""
+"""Compile the loss together with the net by torch.compile; if that fails, the run continues uncompiled."""
 
 import logging
 from collections.abc import Callable
@@ -21,10 +21,10 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     """Return the loss compiled together with the strategy's net, or ``eager`` if that fails.
 
     Compiling them together saves an fp32 copy of the logits. On a CPU, dropout draws torch's random numbers,
-    as the compiler's own take longer than all the rest of a step. On a GPU, forward and backward become one
-    CUDA graph each where the compiler can make one, as small models wait for kernel launches. There are no
-    graphs with several ranks, which wait for each other, nor if gradients accumulate or a forward replaces
-    buffers: these would lie in memory that the graph's next run overwrites.
+    as drawing the compiler's own takes longer than the rest of a step. On a GPU, forward and backward become
+    one CUDA graph each, if the compiler can make one, as small models wait for kernel launches. No graphs are
+    used with several ranks, which wait for each other, nor if gradients accumulate or a forward replaces
+    buffers: the next run of a graph would overwrite the memory of such gradients and buffers.
 
     Raises:
         ConfigError: compiling fails on one of several ranks, which must all do the same.
@@ -34,21 +34,21 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     def loss_by(objective: Objective) -> Tensor:
         return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)
 
-    graphs = device == "cuda" and ranks.count == 1 and batch.is_last  # alone, without accumulation
+    graphs = device == "cuda" and ranks.count == 1 and batch.is_last  # one process, no gradient accumulation
     graphs = graphs and not replaces_buffers(strategy.trained, partial(loss_by, cross_entropy))
     print("compile: compiling, which takes half a minute the first time, then a few seconds", flush=True)
     torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
-    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # its warnings do not help the user
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # hides warnings that do not help users
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:
         with lost_ranks_explained():
-            for _ in range(3 if graphs else 1):  # the first runs without a graph, the second records it
+            for _ in range(3 if graphs else 1):  # run without a graph, record one, replay it
                 rehearse(strategy.trained, partial(loss_by, compiled))
     except LostRankError:
         raise
-    except Exception as error:  # whatever a compiler may raise
+    except Exception as error:  # a compiler may raise anything
         failure = type(error).__name__
         if ranks.count > 1:
             raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
@@ -59,6 +59,6 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
     """Return whether a forward replaces buffers by new tensors, instead of changing them in place."""
-    before = [*model.buffers()]
+    buffers_before = [*model.buffers()]
     rehearse(model, loss)
-    return any(old is not new for old, new in zip(before, model.buffers(), strict=True))
+    return any(old is not new for old, new in zip(buffers_before, model.buffers(), strict=True))

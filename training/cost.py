@@ -8,9 +8,9 @@ from cli.schema import RunConfig
 
 
 def training_operations(config: RunConfig, vocab_size: int) -> int:
-    """Return roughly the floating-point operations of all steps of a run. For each token, a forward takes two
-    per weight, and attention's products (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); a backward takes
-    twice as many as the forward."""
+    """Return the approximate number of floating-point operations of all steps of a run. Per token, a forward
+    takes two per weight plus those of attention's products (Kaplan et al. 2020, arXiv 2001.08361, section
+    2.1); a backward takes twice as many as the forward."""
     model, train = config.model, config.train
     weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
     forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
@@ -19,12 +19,12 @@ def training_operations(config: RunConfig, vocab_size: int) -> int:
 
 # A run of at least this many operations is worth compiling. On a CPU, compiling takes 20 to 40 seconds and
 # then saves a quarter of each step: it breaks even after about 100 seconds (measured on two cores with bf16),
-# with more cores later. The number for a GPU is a guess, about 2,000 steps of nanoGPT's recipe.
+# and later with more cores. The number for a GPU is a guess, about 2,000 steps of nanoGPT's recipe.
 WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e15}
 
 
 def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
-    """Return whether a run on this type of device is compiled. ``auto`` depends on the length of training
+    """Return whether to compile a run on this type of device. ``auto`` depends on the length of training
     alone, never on timing or on how often the run is evaluated, as compiled and uncompiled runs differ in
     their last digits."""
     if config.compile == "auto":

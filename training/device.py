@@ -48,7 +48,7 @@ class Compute:
         return PaddedHead if self.device.type == "cuda" and vocab_size % 64 else Head
 
     def synchronize(self) -> None:
-        """Wait until the device has done its work; a CPU is never behind."""
+        """Wait until the device has done its work; a CPU always has."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
@@ -87,7 +87,7 @@ def choose(device: str, precision: str) -> Compute:
     if kind not in available:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
     if kind == "cuda":
-        torch.cuda.init()  # torch itself would do this at the first tensor
+        torch.cuda.init()  # otherwise torch does this at the first tensor
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
     if precision == "auto":
@@ -106,10 +106,10 @@ def fast_bf16(kind: str) -> bool:
 
 
 def set_switches(compute: Compute, threads: int | None) -> int:
-    """Set torch's process-wide switches, for every run anew, as the runs of a sweep share a process. Returns
-    the number of threads.
+    """Set torch's process-wide switches; call this for every run, as the runs of a sweep share a process.
+    Returns the number of threads.
 
-    Algorithms are deterministic: otherwise a compiled run does not repeat its own numbers.
+    Algorithms are deterministic: otherwise a compiled run, repeated, gives other numbers.
     (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
     only training/compile.py calls it.)
     """

@@ -40,13 +40,13 @@ class Divergence:
     """Watches a run for divergence.
 
     Args:
-        train: ``hopeless_after`` consecutive evaluations since the warm-up that show nothing learned mean
-            that the run has diverged: always at its end, and earlier only if the loss did not even fall by
-            FALL over them. 0 = never.
+        train: a run has diverged after ``hopeless_after`` consecutive evaluations, since the warm-up, with
+            nothing learned; before the last step only if the loss also fell by less than FALL over these
+            evaluations. 0 = never.
         windows: the batches of an evaluation; their ``unigram_loss`` is the loss with nothing learned.
         warmup: steps of the warm-up.
-        origin: (a step, whether its evaluation is meant) -> words that say where numbers are non-finite.
-        rows: what earlier processes of a resumed run logged.
+        find_non_finite: (step, True for its evaluation) -> text that says where numbers are non-finite.
+        rows: the rows that earlier processes of a resumed run logged.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Divergence:
         train: TrainConfig,
         windows: Iterable[Batch],
         warmup: int,
-        origin: Callable[[int, bool], str],
+        find_non_finite: Callable[[int, bool], str],
         rows: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self.last, self.patience = train.steps, train.hopeless_after
+        self.last_step, self.patience = train.steps, train.hopeless_after
         self.unlearned, self.warmup = unigram_loss(windows), warmup
-        self.origin = origin
+        self.find_non_finite = find_non_finite
         self.losses: list[float] = []  # of every evaluation
         self.without_learning = 0  # consecutive evaluations no better than unigram guessing
         for row in rows:
@@ -70,21 +70,22 @@ class Divergence:
         the device."""
         if count := int(skipped):
             first = (step if updates is None else updates) - count
-            where = self.origin(first, False)
+            where = self.find_non_finite(first, False)
             raise Diverged(step, f"loss or gradient of step {first:,} is not finite, {where}")
 
     def check(self, step: int, row: dict[str, Any], skipped: Tensor) -> None:
         """Raise Diverged if the row logged at ``step`` shows divergence."""
-        if "train/loss" in row:  # it was copied from the device, which has therefore done the step
+        if "train/loss" in row:  # the loss was copied from the device, which has therefore done the step
             self.check_updates(step, skipped, updates=step + 1)
         if reason := self.reason({"step": step} | row):
             raise Diverged(step, reason)
 
     def reason(self, row: dict[str, Any]) -> str | None:
-        """Return why this row shows divergence, or None. Metrics that are not DECISIVE may be non-finite."""
+        """Count the row's evaluation; return why the row shows divergence, or None. Metrics that are not
+        DECISIVE may be non-finite."""
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
-                return f"{key} is {row[key]}, {self.origin(row['step'], True)}"
+                return f"{key} is {row[key]}, {self.find_non_finite(row['step'], True)}"
         if "val/loss" not in row:
             return None
         loss = row["val/loss"]
@@ -94,18 +95,18 @@ class Divergence:
         )
         if not self.patience or self.without_learning < self.patience:
             return None
-        before = self.losses[-self.patience - 1 :][0]
-        if loss < (1 - FALL) * before and row["step"] < self.last:
+        earlier_loss = self.losses[-self.patience - 1 :][0]
+        if loss < (1 - FALL) * earlier_loss and row["step"] < self.last_step:
             return None
         guess = f"{self.unlearned:.4f}, the loss of guessing by frequency"
         return f"val/loss is not below {guess}, in {self.without_learning} evaluations in a row"
 
 
-def non_finite_origin(
+def find_non_finite(
     strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
 ) -> str:
-    """Return where numbers first become non-finite in a step whose update was skipped, or in its evaluation:
-    ``first in <module>``."""
+    """Return where numbers first become non-finite, as ``first in <module>``: in a step whose update was
+    skipped or, if ``evaluation``, in the evaluation at that step."""
 
     def losses() -> Iterator[Callable[[Net], Tensor]]:
         """Yield the loss of each batch as a function of a net."""

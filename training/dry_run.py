@@ -13,7 +13,7 @@ from training.build import initial_model
 from training.device import Compute
 from training.loss import Net
 from training.parallel.ranks import Ranks, lost_ranks_explained
-from training.parallel.strategies import Strategy, place
+from training.parallel.strategies import Strategy, wrap
 
 
 def build_and_try(
@@ -24,7 +24,7 @@ def build_and_try(
     evaluate: Callable[[GPT], object] = lambda model: None,
     ranks: Ranks | None = None,
 ) -> Strategy:
-    """Build the model of a config, place it where it trains, and put one batch through it.
+    """Build the model of a config, wrap it in its strategy, and put one batch through it.
 
     Args:
         loss_of: returns the loss of a net on one batch.
@@ -37,7 +37,7 @@ def build_and_try(
         with memory.explained(config), lost_ranks_explained():
             attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
             model = initial_model(config, vocab_size, attend, head)
-            strategy = place(model, config.distributed, ranks or Ranks(), compute.device)
+            strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
             rehearse(strategy.trained, lambda: loss_of(strategy.net))

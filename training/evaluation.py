@@ -1,4 +1,4 @@
-"""Evaluate the loss on given batches: as the model is used, and on batch statistics, as it was trained.
+"""Evaluate the loss on given batches: in evaluation mode, and on batch statistics, as in training.
 
 Several ranks share the batches: in every round, each rank takes one.
 """
@@ -31,9 +31,9 @@ class Evaluator:
     batches: Batches
     loss: Loss
     ranks: Ranks
-    running_norms: Sequence[nn.Module]  # use running estimates in evaluation, the batch in training
-    stop: Pending  # ends the evaluation between two batches if a signal came
-    log: RunLog  # its ``steps`` is the step at which the whole validation split is evaluated, too
+    running_norms: Sequence[nn.Module]  # normalize by running estimates in evaluation only
+    stop: Pending  # if a signal came, ends the evaluation between two batches
+    log: RunLog  # at step ``log.steps``, the last, the whole validation split is evaluated, too
 
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
@@ -41,13 +41,13 @@ class Evaluator:
             row = {"val/loss": self.mean_loss(self.batches.fixed_windows())}
             if self.running_norms:
                 micro_windows = self.stop.watching(self.batches.micro_windows())
-                by_batch = evaluate_on_batch_statistics(
+                on_batch = evaluate_on_batch_statistics(
                     self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
                 )
-                row |= {"val/batch_stats_loss": by_batch, "val/batch_stats_gap": by_batch - row["val/loss"]}
+                row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - row["val/loss"]}
             if step == self.log.steps:
-                shown = self.log.progress.through(step, self.batches.whole_split(), self.batches.val_targets)
-                row["val/full_loss"] = self.mean_loss(shown)
+                batches, targets = self.batches.whole_split(), self.batches.val_targets
+                row["val/full_loss"] = self.mean_loss(self.log.progress.through(step, batches, targets))
         return row
 
     def mean_loss(self, windows: Iterable[Batch]) -> float:
@@ -63,14 +63,14 @@ def evaluate(
     running_norms: Sequence[nn.Module] = (),
 ) -> float:
     """Return the mean loss per target token over all rounds in evaluation mode; each rank computes its batch
-    of every round. Change no buffer and draw no random number. The modules ``running_norms`` normalize by the
-    statistics of their batch, as in training; their updates of buffers are dropped after each batch."""
+    of every round. No buffer changes, and no random number is drawn. The modules ``running_norms`` normalize
+    by the statistics of their batch, as in training; each batch's updates of buffers are dropped."""
 
     def on_copies(idx: Tensor) -> Tensor:
         return functional_call(model, copied_buffers(model), (idx,))
 
     sizes: list[int] = []  # target tokens of each batch
-    local = []
+    local_losses = []
     model.eval()
     for module in running_norms:
         module.train()
@@ -79,10 +79,10 @@ def evaluate(
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):
-                    local.append(loss_of(on_copies if running_norms else model, batches[ranks.rank]))
+                    local_losses.append(loss_of(on_copies if running_norms else model, batches[ranks.rank]))
             losses = torch.zeros(len(sizes))
-            if local:
-                losses[ranks.rank :: ranks.count] = torch.stack(local).cpu()  # one copy to the host
+            if local_losses:
+                losses[ranks.rank :: ranks.count] = torch.stack(local_losses).cpu()  # one copy to the host
             values = ranks.sum(losses).tolist()
     finally:
         model.train()
@@ -100,13 +100,13 @@ def evaluate_on_batch_statistics(
             share = ranks.share(len(x))
             yield [(x[share], y[share])]
 
-    local = evaluate(model, loss_of, shares(), Ranks(), norms)
-    return float(ranks.mean(torch.tensor(local, dtype=torch.float64)))
+    local_loss = evaluate(model, loss_of, shares(), Ranks(), norms)
+    return float(ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
 
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """Return the modules whose buffers a forward in training mode changes, as BatchNorm's, unless they also
-    normalize by these buffers in training. The forwards that test this change copies of the buffers."""
+    """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
+    normalize by these buffers in training, too. Test forwards change only copies of the buffers."""
 
     def loss_with(buffers: dict[str, Tensor]) -> Tensor:
         return loss_of(lambda idx: functional_call(model, buffers, (idx,)))

@@ -1,4 +1,4 @@
-"""Load a run's tokens: its text, tokenized by data.tokenizer, which must fit the weights (init_from)."""
+"""Load a run's tokens: its text, tokenized by data.tokenizer, which must fit any weights of init_from."""
 
 from cli.schema import RunConfig
 from data.token_cache import prepare
@@ -12,7 +12,7 @@ def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
     """Return the tokens of a run, prepared now if the cache lacks them: once on each machine.
 
     Raises:
-        UserError: as ``tokens_of``; or a split is too short for the model's context.
+        UserError: as ``tokens_of`` does; or a split is too short for the model's context.
     """
     with ranks.local_first():
         tokens = tokens_of(config)
@@ -25,7 +25,7 @@ def tokens_of(config: RunConfig) -> Prepared:
 
     Raises:
         ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
-        DataError: as data.token_cache.prepare.
+        DataError: as data.token_cache.prepare does.
     """
     weights, spec = pretrained(config.init_from) if config.init_from else None, None
     if config.data.tokenizer == "init_from":

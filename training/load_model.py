@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(config: ModelSource) -> Path:
-    """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError where there is none."""
+    """Return the file of a run's checkpoint. Raises ConfigError or CheckpointError if there is none."""
     if config.checkpoint is not None:
         return Path(config.checkpoint)
     folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
@@ -71,7 +71,7 @@ def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) ->
 
 
 def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ...]) -> None:
-    """Check that a checkpoint holds at least as many numbers as its config asks memory for.
+    """Check that a checkpoint holds at least as many numbers as the model of its config would.
 
     Raises CheckpointError, or what the classes of its norms raise.
     """
@@ -80,13 +80,13 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
     from training.build import instances
     from training.state import model_tensors
 
-    sizes, held = checkpoint.meta.config.model, sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    sizes, n_stored = checkpoint.meta.config.model, sum(t.numel() for t in checkpoint.tensors.values())
 
     def check(part: str, count: int) -> None:
-        if count > held:
+        if count > n_stored:
             raise CheckpointError(
                 f"{checkpoint.path}: its config describes a {part} of {count:,} parameters, but it holds "
-                f"{held:,} numbers; use another checkpoint"
+                f"{n_stored:,} numbers; use another checkpoint"
             )
 
     positions = sizes.block_size if sizes.positions == "learned" else 0

@@ -19,7 +19,7 @@ class RunLog:
 
     Attributes:
         earlier: the rows before ``start`` that have a validation loss, and the last row before ``start``.
-        best: step and val/loss of the lowest val/loss so far, step 0 aside; None before there is one.
+        best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
         clock: measures the run's seconds from ``with`` on.
         steps: the last step.
     """
@@ -30,7 +30,7 @@ class RunLog:
         self.tokens_per_step = train.batch_size * run.config.model.block_size
         self.earlier = ranks.broadcast(losses(cut(run.metrics, start)) if ranks.first else None)
         self.best = best_of(self.earlier)
-        self.timed_from = start  # the step after the last row with a training loss
+        self.timed_from = start  # first step that the next train/tokens_per_s counts
         self.metrics = Metrics(run.metrics)
         self.progress = ProgressLine(start, train.steps)
 
@@ -45,7 +45,7 @@ class RunLog:
         self.metrics.__exit__(*error)
 
     def update_best(self, step: int, row: dict[str, Any]) -> bool:
-        """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns whether it has."""
+        """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns True in that case."""
         loss, lowest = row.get("val/loss", math.inf), self.best["val/loss"] if self.best else math.inf
         if (step == 0 and self.steps > 0) or not loss < lowest:
             return False
@@ -53,7 +53,7 @@ class RunLog:
         return True
 
     def write(self, step: int, row: dict[str, Any]) -> dict[str, Any]:
-        """Write what was measured at ``step``, if anything was. Returns it as plain numbers.
+        """Write the row that was measured at ``step``, unless it is empty. Returns the row as plain numbers.
 
         Args:
             row: numbers, and tensors on the device, which are copied to the host at once.

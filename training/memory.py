@@ -1,4 +1,4 @@
-"""Report too little memory or disk space as one line that says what a run needs."""
+"""Report a lack of memory or disk space in one line."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ OVERHEAD = 2**20  # bytes for a checkpoint's metadata and tokenizer, and the run
 
 @contextmanager
 def explained_as(message: str) -> Iterator[None]:
-    """Turn the errors that mean too little memory into a ConfigError with this message."""
+    """Context manager: turn errors that mean a lack of memory into a ConfigError with this message."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -36,7 +36,7 @@ def explained_as(message: str) -> Iterator[None]:
 
 
 def explained(config: RunConfig) -> AbstractContextManager[None]:
-    """Turn too little memory for a run into a ConfigError that names the run's sizes."""
+    """Return a context manager that turns a lack of memory into a ConfigError naming the run's sizes."""
     sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
     sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})
     settings = " ".join(f"{key}={value}" for key, value in sizes.items())
@@ -51,7 +51,7 @@ def check_disk(run: Run, model: GPT) -> None:
     train = run.config.train
     saves = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
     files = max(1, min(KEEP + 2, 1 + sum(saves)) - len(saved_steps(run.checkpoints)))
-    moments = 2 * sum(p.nbytes for p in model.parameters())  # at most two; Muon has one per matrix
+    moments = 2 * sum(p.nbytes for p in model.parameters())  # AdamW has two per parameter, Muon one
     size = sum(tensor.nbytes for tensor in model_tensors(model).values()) + moments + OVERHEAD
     free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from training.optimizer_base import Uncompiled
 
-LARGE = 2**16  # elements; a CPU is faster with larger matrices one at a time
+LARGE = 2**16  # elements; a CPU is faster if it takes larger matrices one at a time
 
 
 class Muon(Uncompiled, torch.optim.Muon):
-    """torch.optim.Muon, but matrices of one shape are orthogonalised together: small models have many.
+    """torch.optim.Muon, but matrices of one shape are orthogonalised together, as small models have many.
 
     Args:
         params: matrices (A, B), or several such matrices stacked in one parameter (``parts``).
-        lr: learning rate. The update of a matrix is scaled by 0.2·√max(A, B), which makes its root mean
-            square that of AdamW's (Liu et al. 2025, arXiv 2502.16982, eq. 4).
+        lr: learning rate. The update of a matrix is scaled by 0.2·√max(A, B), which gives it the
+            root mean square of AdamW's update (Liu et al. 2025, arXiv 2502.16982, eq. 4).
         weight_decay: decoupled, as in AdamW.
         momentum: of the gradient's running mean; the update looks one step ahead (Nesterov).
         parts: how many matrices a parameter holds, if more than one: for example queries, keys and values.
@@ -74,7 +74,7 @@ class Muon(Uncompiled, torch.optim.Muon):
 
 def orthogonal(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
-) -> Tensor:  # (A, B) or (n, A, B) -> the same, bf16
+) -> Tensor:  # (A, B) or (n, A, B) -> the same shape, bf16
     """Bring the singular values of each matrix U S Vᵀ near 1 by Newton-Schulz iterations of 5th order."""
     a, b, c = coefficients
     x = (matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).bfloat16()

@@ -1,4 +1,4 @@
-"""Open the folder of a config's run. Torch is imported only for a run that has to be trained."""
+"""Open the folder of a run. Torch is imported only if the run has to be trained."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -28,8 +28,8 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     block_matrices = [p for p in model.blocks.parameters() if p.requires_grad and p.dim() == 2]
-    for_muon = block_matrices if isinstance(config, MuonConfig) else []
-    for_adamw = [p for p in parameters if p not in set(for_muon)]
+    for_muon = dict.fromkeys(block_matrices if isinstance(config, MuonConfig) else [])  # an ordered set
+    for_adamw = [p for p in parameters if p not in for_muon]
     matrices = {"params": [p for p in for_adamw if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in for_adamw if p.dim() < 2], "weight_decay": 0.0}
     optimizers: list[AdamW | Muon] = [
@@ -42,31 +42,31 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
         )
     ]
     if isinstance(config, MuonConfig):
-        # each of the matrices that are stacked in a weight has a std of its own
+        # a weight may hold several stacked matrices; stds has one initial std for each
         parts = {m.weight: len(m.stds) for m in model.blocks.modules() if isinstance(m, Linear)}
         optimizers.append(Muon(for_muon, config.learning_rate, config.weight_decay, config.momentum, parts))
     return optimizers
 
 
 class Optimizer:
-    """Updates by one or two torch optimizers, as long as loss and gradient are finite. From the first skipped
-    update on, neither parameters nor moments change, so that the cause can be found.
+    """Updates by one or two torch optimizers, as long as loss and gradient are finite. After the first
+    skipped update, neither parameters nor moments change, so that the cause can be found.
 
     On CUDA the device decides whether to skip, so that this process need not wait for it.
 
     Args:
         model: its parameters are updated.
-        clip: the largest norm of the gradient; 0 for no clipping.
+        max_grad_norm: the gradient is clipped to this norm; 0 for no clipping.
 
     Attributes:
         optimizers: the torch optimizers, each with its own parameters.
         skipped: how many updates were skipped, 0-d.
     """
 
-    def __init__(self, model: GPT, config: OptimConfig, clip: float) -> None:
+    def __init__(self, model: GPT, config: OptimConfig, max_grad_norm: float) -> None:
         self.parameters = [*model.parameters()]
         self.optimizers = new_optimizers(model, config)
-        self.max_grad_norm = clip or math.inf
+        self.max_grad_norm = max_grad_norm or math.inf
         device = self.parameters[0].device
         self.skipped = torch.tensor(0, device=device)
         self.finite = torch.tensor(True, device=device)
@@ -79,13 +79,13 @@ class Optimizer:
         return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
 
     def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite or
-        was so at an earlier step. Drop the gradients in any case."""
+        """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, or
+        was non-finite at an earlier step. Drop the gradients in any case."""
         self.finite &= loss.isfinite() & grad_norm.isfinite()
         self.skipped += ~self.finite
         found_inf = (~self.finite).float() if self.skips_on_device else None
         for optimizer in self.optimizers:
-            optimizer.found_inf = found_inf
+            optimizer.found_inf = found_inf  # which its step() reads
             for options in optimizer.param_groups:
                 options["lr"] = learning_rate
             if self.skips_on_device or self.finite:

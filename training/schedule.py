@@ -4,7 +4,7 @@ import math
 
 from cli.schema import ScheduleConfig
 
-SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 at the last step
+SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 after the last update
     "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
     "linear": lambda t: 1 - t,
     "constant": lambda t: 1.0,
@@ -13,7 +13,7 @@ SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 a
 
 class Schedule:
     """``schedule(step)`` is the learning rate of update ``step`` < ``steps``: it rises to ``peak``, then
-    falls to ``final_fraction`` of the peak.
+    falls towards ``final_fraction`` of the peak.
 
     Attributes:
         warmup: updates before the peak.

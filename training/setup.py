@@ -25,7 +25,7 @@ from training.certify import Certifier
 from training.checkpoints import Checkpoints
 from training.compile import compile_loss
 from training.device import Compute
-from training.divergence import Divergence, non_finite_origin
+from training.divergence import Divergence, find_non_finite
 from training.evaluation import Evaluator, evaluate, with_running_estimates
 from training.log import RunLog
 from training.loss import Loss, cross_entropy
@@ -39,18 +39,18 @@ from training.step_statistics import Statistics
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects of the loop; each is one file that can be read by itself."""
+    """The objects of the loop; each class is one file that can be read by itself."""
 
     compute: Compute  # the device and the precision
     # Three views of one network, the same object in a single process: .model is the plain GPT; .trained has
     # the parameters that are updated, perhaps shards; .net is what a step calls, such as DDP's wrapper.
     strategy: Strategy
     batches: Batches
-    loss: Loss  # nats per token; compiled together with the net where that pays
-    optimizer: Optimizer  # AdamW, or Muon and AdamW; clips; skips non-finite updates
+    loss: Loss  # nats per token; compiled together with the net if that pays
+    optimizer: Optimizer  # AdamW, or Muon and AdamW; clips the gradient, skips non-finite updates
     schedule: Schedule  # step -> learning rate
-    start: int  # the step from which the run starts or resumes
-    certifier: Certifier  # do logits depend on later tokens or on other rows?
+    start: int  # the step at which the run starts or resumes
+    certifier: Certifier  # tests whether logits depend on later tokens or other rows
     evaluate: Evaluator
     statistics: Statistics
     checkpoints: Checkpoints
@@ -60,7 +60,7 @@ class Setup:
 
 @contextmanager
 def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
-    """Build what the loop uses, and resume the run if it has begun.
+    """Build what the loop uses, and resume the run if it has a checkpoint.
 
     Raises:
         UserError: the settings do not work, memory or disk is too small, or no checkpoint is usable.
@@ -88,8 +88,8 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
     certificate = certifier.start(resumed=start > 0)
     log = RunLog(run, compute, ranks, start)
-    origin = partial(non_finite_origin, strategy, batches, eager_loss, ranks)
-    divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, origin, log.earlier)
+    locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
+    divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model)
     environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
@@ -99,7 +99,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     with (
         wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, environment_json["group"], start),
         signals.deferred(ranks.max) as stop,  # a signal waits for checkpoints.ending_on_signal
-        run.recording(),  # records that the run is running, then how it ended; suppresses Diverged
+        run.recording(),  # writes status.json: running, then how the run ended; suppresses Diverged
         log,
         memory.explained(config),
         lost_ranks_explained(),
@@ -126,13 +126,13 @@ def build_strategy(
 ) -> tuple[Strategy, list[nn.Module]]:
     """Build the model and put one batch and one evaluation through it.
 
-    Returns its strategy, and its modules that normalize by running estimates in evaluation (none if the
-    validation split is too short to measure them on). Raises ConfigError.
+    Returns the model's strategy, and its modules that normalize by running estimates in evaluation (none if
+    the validation split is too short to measure them on). Raises ConfigError.
     """
     with memory.explained(config):
         batch = batches.first_micro_batch(0)
         loss_of = partial(loss, x=batch.x, y=batch.y)
-        rounds = [[next(batches.fixed_windows())]]
+        rounds = [[next(batches.fixed_windows())]]  # one round, one rank, one batch
         try_evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=rounds, ranks=Ranks())
         strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, try_evaluation, ranks)
         with strategy.full_model():
@@ -164,7 +164,7 @@ def environment_of(
 def announce(
     run: Run, environment_json: dict[str, Any], strategy: Strategy, certificate: dict[str, Any], start: int
 ) -> None:
-    """Print what is about to be trained, and whether it is causal."""
+    """Print the size and the settings of the model, and whether it is causal."""
     config = run.config
     parameters, ranks, threads = (environment_json[key] for key in ("parameters", "ranks", "threads"))
     resuming = f"; resuming from step {start:,} of {config.train.steps:,}" if start else ""

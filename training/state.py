@@ -62,7 +62,7 @@ def describe_initialisation(model: nn.Module, name: str) -> str:
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Copy parameters and buffers into ``model``. Raises CheckpointError, naming a tensor that differs."""
+    """Copy parameters and buffers into ``model``. Raises CheckpointError, which names a wrong tensor."""
     stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
     targets = model_tensors(model)
     has, needs = (
@@ -102,13 +102,13 @@ def restore_optimizers(
                     tensors = {key: checkpoint.tensors[at["$tensor"]].clone() for key, at in paths.items()}
                     tensors |= {key: shard(tensors[key], parameter) for key in tensors if key != "step"}
                     shapes = {key: (t.shape, t.is_floating_point()) for key, t in tensors.items()}
-                    whole = parameter.shape, True
+                    of_parameter = parameter.shape, True
                     keys = optimizer.state_keys
-                    expected = {key: (torch.Size(), True) if key == "step" else whole for key in keys}
+                    expected = {key: (torch.Size(), True) if key == "step" else of_parameter for key in keys}
                     if shapes != expected:  # torch's fused optimizers write into the state unchecked
                         raise ValueError(f"{names[parameter]}: {', '.join(shapes)}")
                     state[i] = tensors
-            # torch's own function knows the device on which each tensor belongs
+            # torch moves each tensor to the device where it belongs
             optimizer.load_state_dict(
                 {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
             )

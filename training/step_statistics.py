@@ -19,7 +19,7 @@ from training.timing import Clock
 
 
 class Statistics:
-    """Measures what ``config`` selects. The seconds that this takes do not count as training."""
+    """Measures the statistics that ``config`` selects. The seconds of measuring do not count as training."""
 
     def __init__(
         self, strategy: Strategy, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock
@@ -29,8 +29,8 @@ class Statistics:
         self.weights = Weights(strategy.trained, self.wanted)
 
     def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
-        """Run one more forward and backward of ``batch`` through the eager model, without side effects, and
-        return the statistics: tensors on the device, 0-d, histograms (67,)."""
+        """Run an extra forward and backward of ``batch`` through the eager model, without side effects, and
+        return the statistics as tensors on the device: 0-d, histograms (67,)."""
         with self.clock.aside("statistics"), self.strategy.full_model():
             model = self.strategy.model
             with Activations(model, self.wanted, histograms) as values:
@@ -40,8 +40,8 @@ class Statistics:
 
     @contextmanager
     def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
-        """Add to ``row``, if ``due``, the norms of gradients and weights before the block (which clips and
-        updates), and how far the block moved the weights."""
+        """Add to ``row``, if ``due``, the norms of gradients and weights before the block, which clips and
+        updates, and how far the block moved the weights."""
         if not due:
             yield
             return

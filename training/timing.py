@@ -1,4 +1,4 @@
-"""Decide what is due at which step of a run, and measure its seconds of training apart from the others."""
+"""Decide what is due at a step of a run, and measure the seconds of training apart from all other seconds."""
 
 import time
 from collections import defaultdict
@@ -40,7 +40,7 @@ def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
 
 
 class Clock:
-    """Measures a run's seconds from when the clock is made.
+    """Measures a run's seconds, from the creation of the clock on.
 
     Args:
         synchronize: waits until the device has done its work.
@@ -54,7 +54,7 @@ class Clock:
         self.synchronize, self.earlier = synchronize, earlier
         self.start = time.perf_counter()
         self.spent: dict[str, float] = defaultdict(float)
-        self.last_lap = 0.0
+        self.mark = 0.0  # seconds of training at the last lap
 
     def seconds(self) -> float:
         """Return the seconds since the run began."""
@@ -66,16 +66,16 @@ class Clock:
 
     def lap(self) -> float:
         """Return the seconds spent on training since the last call."""
-        before, self.last_lap = self.last_lap, self.training()
-        return self.last_lap - before
+        previous, self.mark = self.mark, self.training()
+        return self.mark - previous
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
         """Count the seconds of the block, until the device has done its work, as spent on ``purpose``."""
         self.synchronize()
-        tick = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
             self.synchronize()
-            self.spent[purpose] += time.perf_counter() - tick
+            self.spent[purpose] += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Text arrives letter by letter, and a refusal is quick. (All refusals: tests/faults/test_matrix.py.)"""
+"""A prompt is passed on unchanged; a bad command is rejected quickly (all: tests/faults/test_matrix.py)."""
 
 import time
 
@@ -45,7 +45,7 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path):
     assert f"norm: {', '.join(NORMS)}" in done.stdout
     assert "learning_rate" in done.stdout
     assert " torch\n" not in done.stderr
-    assert time.monotonic() - started < 60  # a hang, not a speed
+    assert time.monotonic() - started < 60  # catches a hang; not a test of speed
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_refusal_does_not_wait_for_torch(tmp_path, argument, record_property):
     assert " torch\n" not in done.stderr
 
 
-def test_a_bug_shows_its_place_and_the_status_is_not_0(command, tmp_path):
+def test_a_bug_is_printed_with_its_traceback_and_the_status_is_not_0(command, tmp_path):
     (tmp_path / "broken.py").write_text(
         "from torch import nn\n\n\nclass Broken(nn.Module):\n"
         "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"

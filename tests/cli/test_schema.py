@@ -16,7 +16,7 @@ from tests.helpers import gpt2_models
 CHOICES = [
     (group.name, file.stem)
     for group in sorted(CONF.iterdir())
-    if group.is_dir() and group.name != "finding"  # which are findings/__main__.py's
+    if group.is_dir() and group.name != "finding"  # a group of findings/__main__.py
     for file in sorted(group.glob("*.yaml"))
 ]
 
@@ -24,7 +24,7 @@ CHOICES = [
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
     path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
-    path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # a network it would need, else
+    path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # without it, a download
     assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
 
 
@@ -152,7 +152,7 @@ RECIPES = {  # config/train_shakespeare_char.py, README.md, config/train_gpt2.py
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_published_recipes_are_nanogpts_number_for_number(tmp_path, name):
-    """Typing nanoGPT's numbers changes nothing. Fine-tuning is of a small model of GPT-2's kind."""
+    """Giving a preset nanoGPT's numbers changes nothing. A small GPT-2 stands in for the one to fine-tune."""
     experiment = [f"experiment={name}", *["data.path=x"] * (name == "nanogpt_gpt2")]
     if name == "nanogpt_finetune":
         gpt2_models.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
@@ -160,7 +160,7 @@ def test_the_published_recipes_are_nanogpts_number_for_number(tmp_path, name):
     assert configured(*experiment) == configured(*experiment, *RECIPES[name].split())
 
 
-def test_an_experiment_gives_way_to_what_is_asked_for():
+def test_the_command_line_overrides_an_experiment():
     config = configured("experiment=nanogpt_cpu", "data=text", "data.path=x", "train.steps=3", "norm=none")
     assert (config.data.corpus, config.train.steps, config.norm.name) == ("text", 3, "none")
 
@@ -177,7 +177,7 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
     assert (config.model.qk_norm.name, config.model.qk_norm.options) == ("other", {"eps": 1e-2})
 
 
-def test_what_was_chosen_is_named_as_it_is_typed():
+def test_a_label_names_choices_as_on_the_command_line():
     assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").label() == (
         "norm=layernorm placement=pre model.embedding_norm=rmsnorm"
     )

@@ -105,7 +105,7 @@ def test_a_skipped_update_leaves_moments_and_parameters(tiny):
     for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
         config = tiny(f"optim={optim}")
         model = build_model(config, 11)
-        optimizer = Optimizer(model, config.optim, clip=1.0)
+        optimizer = Optimizer(model, config.optim, max_grad_norm=1.0)
         optimizer.skips_on_device = on_device
 
         def step(bad: bool, model=model, optimizer=optimizer) -> None:

@@ -1,4 +1,4 @@
-"""Saved tensors come back bit for bit, and damage never passes for a checkpoint."""
+"""Saved tensors are restored bit for bit, and a damaged file is never accepted as a checkpoint."""
 
 import resource
 
@@ -66,7 +66,7 @@ def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path, rec
     record_property("R3 lengths that a file was cut to, all noticed", len(whole))
 
 
-def test_what_is_not_a_checkpoint_is_said(tmp_path):
+def test_a_file_that_is_not_a_checkpoint_is_reported(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(2)}, tmp_path / "foreign.safetensors")
@@ -83,10 +83,10 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path):
     assert not [*tmp_path.glob(".*")]
 
 
-def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
+def test_a_failed_save_leaves_the_older_checkpoints_and_no_partial_file(tmp_path):
     write(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # bytes a file may have: what a full disk does
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # bytes per file: acts like a full disk
     try:
         with pytest.raises(
             CheckpointError, match=r"step-00000002.* \(.*too large .*; \d+ bytes are needed, "
@@ -98,7 +98,7 @@ def test_a_save_that_fails_leaves_the_older_ones_and_no_part(tmp_path):
     checkpoint_file.load(checkpoint_file.path_of(tmp_path, 1))
 
 
-def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path):
+def test_a_checkpoint_has_the_permissions_that_the_umask_allows(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "plain").write_text("")
     path = write(tmp_path / "checkpoints")
@@ -133,7 +133,7 @@ OTHER = {"format": checkpoint_file.FORMAT, "step": 1, "config": {}, "tokenizer":
 def test_metadata_that_is_not_ours_is_refused_by_the_files_name(tmp_path, monkeypatch, said):
     path = write(tmp_path)
     monkeypatch.setattr(checkpoint_file.Meta, "model_dump", lambda self, **_: said)
-    write(tmp_path)  # a valid SHA-256 over strange metadata
+    write(tmp_path)  # the SHA-256 is valid, the metadata is not
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=path.name):
         checkpoint_file.load(path)
@@ -169,7 +169,7 @@ def test_other_names_and_folders_are_left_alone(tmp_path):
     assert (tmp_path / "step-7.safetensors").read_text() == "mine"
 
 
-def test_what_cannot_be_removed_is_told_of_and_the_save_holds(tmp_path, monkeypatch, capsys):
+def test_a_file_that_cannot_be_removed_is_reported_and_the_save_succeeds(tmp_path, monkeypatch, capsys):
     def refuse(self, missing_ok=False):
         raise PermissionError(13, "Permission denied", str(self))
 

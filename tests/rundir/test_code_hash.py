@@ -1,4 +1,4 @@
-"""The code behind a name changes with all that the name uses, and with nothing else."""
+"""The source of a class changes with everything that the class uses, and with nothing else."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_the_source_of_a_norm_changes_with_all_that_it_uses_and_nothing_else(mod
     assert (module(CODE) != module(CODE.replace(before, after))) == changes
 
 
-def test_the_source_of_ours_is_found_and_that_of_torch_is_torchs_affair():
+def test_our_source_is_found_and_torchs_is_left_out():
     assert "square().mean" in source("model.norms.LayerNorm")
     assert "def at_least_fp32" in source("model.norms.LayerNorm")
     assert "class BatchNorm" not in source("model.norms.LayerNorm")

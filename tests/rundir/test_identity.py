@@ -18,7 +18,7 @@ from rundir.code_hash import source
         *("model.block_size=4", "data.tokenizer=bpe"),
     ],
 )
-def test_what_changes_the_result_is_another_folder(tiny, override):
+def test_a_setting_that_changes_the_result_gives_another_folder(tiny, override):
     def folder(config) -> Path:
         return identity.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
 
@@ -32,7 +32,7 @@ def test_what_changes_the_result_is_another_folder(tiny, override):
         *("train.eval_windows=9", "train.log_every=7", "train.checkpoint_every=3"),
     ],
 )
-def test_what_does_not_is_the_same_folder(tiny, override):
+def test_a_setting_that_does_not_change_the_result_gives_the_same_folder(tiny, override):
     assert identity.run_folder(tiny(override), "fp32", "f") == identity.run_folder(tiny(), "fp32", "f")
 
 

@@ -1,4 +1,4 @@
-"""Metrics are JSON lines that survive the process; the progress line says the newest of each."""
+"""Metrics are JSON lines that survive the process; the progress line shows each metric's latest value."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
     ]
 
 
-def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
+def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path):
     file = tmp_path / "metrics.jsonl"
     assert cut(file, 3) == []
     lines = [
@@ -49,7 +49,7 @@ def test_rows_from_a_step_on_are_cut_and_what_is_no_row_too(tmp_path):
     assert [json.loads(line) for line in file.read_text().splitlines()] == kept
 
 
-def test_a_row_that_the_disk_refuses_says_which_file(tmp_path):
+def test_an_error_of_the_disk_names_the_metrics_file(tmp_path):
     metrics = Metrics(Path("/dev/full")).__enter__()
     with pytest.raises(OSError, match="No space left") as raised:
         metrics.write({"step": 0})

@@ -1,4 +1,4 @@
-"""wandb has every row of metrics.jsonl, once, under an id of its own, and the last checkpoint where asked."""
+"""wandb gets every row of metrics.jsonl once, under one id per run, and the last checkpoint if asked."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ from tests.helpers.wandb_runs import (
 
 
 def stopped(config, monkeypatch, step: int) -> Path:
-    """The folder of a run that a signal ended after that step's row."""
+    """Return the folder of a run that a signal ended after the row of ``step``."""
     with monkeypatch.context() as patched:
         after_row(patched, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(signals.Interrupted):
@@ -156,7 +156,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
     monkeypatch.setattr(wandb_process, "FLUSH", 0.01)
     monkeypatch.setattr(wandb_process, "begin", lambda job: run)
     job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "checkpoint": None}
-    copying = threading.Thread(target=wandb_process.copy, args=(job, ended))
+    copying = threading.Thread(target=wandb_process.copy_rows, args=(job, ended))
     copying.start()
     assert until(lambda: json.loads((tmp_path / "wandb.json").read_text())["copied"]) == len('{"step": 0}\n')
     with file.open("a") as stream:
@@ -234,10 +234,10 @@ def test_wandbs_own_settings_and_key_decide(watched, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.slow
-def test_wandbs_own_variables_are_heard(watched, tmp_path, monkeypatch):
+def test_wandbs_own_variables_are_read(watched, tmp_path, monkeypatch):
     for name, value in {"PROJECT": "p", "RUN_GROUP": "g", "TAGS": "a,b", "DIR": str(tmp_path / "d")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    now = configured.__wrapped__()  # not the one that was composed without them
+    now = configured.__wrapped__()  # composed anew: the cached config lacks these variables
     train_or_resume(watched().model_copy(update={"wandb": now.wandb}))
     [run] = records("run", *offline(tmp_path / "d"))
     assert (run["project"], run["run_group"], run["tags"]) == ("p", "g", ["a", "b"])

@@ -1,4 +1,4 @@
-"""Faults of wandb: whatever becomes of it, the run is the same, and one line says it."""
+"""Faults of wandb: whatever happens to wandb, the run is the same, and one line reports the fault."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
     for pid, line in children(os.getpid()).items():
         assert "wandb_process" not in line, f"{pid} is left"
     for pid in sent:
-        with contextlib.suppress(ProcessLookupError):  # a stopped one cannot end by itself
+        with contextlib.suppress(ProcessLookupError):  # a process that SIGSTOP stopped cannot end by itself
             os.kill(pid, signal.SIGKILL)
 
 
@@ -79,14 +79,14 @@ def test_wandb_killed_or_stopped_in_the_middle_costs_one_line(
 def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
     watched, tmp_path, monkeypatch, capsys, fault, record_property
 ):
-    """In a run that is longer than the attempt to connect."""
+    """The run takes longer than the attempt to connect."""
     monkeypatch.setattr(wandb_sink, "CONNECT_SECONDS", 2)
     config = watched("train.steps=1500", "train.log_every=50", "train.eval_every=0", "stats.every=0")
     if fault == "has nowhere to write":
         config = config.model_copy(update={"wandb": config.wandb.model_copy(update={"dir": "/proc/nope"})})
 
     def costs(config) -> tuple[Path, float, float]:
-        """The run, and its seconds before its first step and after its last."""
+        """Return the run's folder, and the seconds before the first step and after the last row."""
         began = time.time()
         folder = train_or_resume(config)
         ended = time.time()
@@ -107,7 +107,7 @@ def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
     assert same_tensors(final_tensors(folder), final_tensors(without))
     steps = [row["step"] for row in metric_rows(folder)]
     assert steps == [row["step"] for row in metric_rows(without)] == sorted({*steps})
-    assert not list(tmp_path.glob("wandb/run-*"))  # what the attempt left
+    assert not list(tmp_path.glob("wandb/run-*"))  # the failed attempt left no folder
     for file in offline(tmp_path):
         assert history(file) == metric_rows(folder)
 
@@ -122,10 +122,10 @@ def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
         ]
     ),
 )
-def test_online_the_server_gets_every_row_and_the_checkpoint_or_that_is_one_line(
+def test_online_the_server_gets_every_row_and_the_checkpoint_or_one_line_says_why_not(
     watched, tmp_path, monkeypatch, capsys, fault, warning
 ):
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 3 if fault else 30)  # and one of the checkpoint
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 3 if fault else 30)  # and 1 s for the checkpoint
     config = watched("wandb.artifact=true")
     with serving(monkeypatch, **fault) as address:
         folder = train_or_resume(config)

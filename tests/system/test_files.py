@@ -1,4 +1,4 @@
-"""A run's small files are believed only where they are what they should be."""
+"""The small files of a run are read only if they are valid."""
 
 import json
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_what_is_written_comes_back(tmp_path, name):
 @settings(deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_whatever_stands_there_is_a_table_or_nothing(tmp_path_factory, name, data):
-    """Each of its keys may hold anything."""
+def test_any_content_is_read_as_a_table_or_as_empty(tmp_path_factory, name, data):
+    """Any key of the file may hold anything."""
     content = dict(GOOD[name])
     content[data.draw(st.sampled_from([*content]))] = data.draw(JSON)
     file = tmp_path_factory.mktemp("any") / name
@@ -57,7 +57,7 @@ def test_whatever_stands_there_is_a_table_or_nothing(tmp_path_factory, name, dat
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "", "\0", "{", '{"state": "finished"}', '"x"'])
-def test_what_is_damaged_or_deep_is_nothing(tmp_path, content):
+def test_a_damaged_or_deeply_nested_file_reads_as_empty(tmp_path, content):
     (tmp_path / "status.json").write_text(content)
     assert read_json(tmp_path / "status.json") == {}
 

@@ -1,4 +1,4 @@
-"""system/lock.py: of several processes one holds a file."""
+"""Of several processes, one holds a lock file."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ def held_by_another(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
-    (tmp_path / "lock").write_text("process 1 on a host of a very long name")  # of a process that has ended
+    (tmp_path / "lock").write_text("process 1 on a host of a very long name")  # left by an ended process
     lock = hold(tmp_path / "lock")
     assert (
         f"BlockingIOError: process {os.getpid()} on {os.uname().nodename}\n"
@@ -41,8 +41,8 @@ def test_a_lock_ends_with_its_process_also_when_that_is_killed(tmp_path):
     hold(tmp_path / "lock").release()
 
 
-def test_a_lock_that_was_removed_before_it_was_got_is_not_believed(tmp_path, monkeypatch):
-    """Else two would hold it: one the file that is gone, and one the file that exists."""
+def test_a_lock_file_removed_before_it_was_locked_does_not_count(tmp_path, monkeypatch):
+    """Otherwise two processes would hold the lock: one the removed file, the other the file that exists."""
     path, flock, calls = tmp_path / "lock", fcntl.flock, []
 
     def removed_first(*arguments):
@@ -58,7 +58,7 @@ def test_a_lock_that_was_removed_before_it_was_got_is_not_believed(tmp_path, mon
     lock.release()
 
 
-def test_it_follows_no_link(tmp_path):
+def test_a_lock_follows_no_link(tmp_path):
     (tmp_path / "precious").write_text("text")
     (tmp_path / "lock").symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic"):

@@ -1,4 +1,4 @@
-"""Features of Linux alone are asked for in system/os_compat.py only, which has something in their place."""
+"""Only system/os_compat.py uses features that some systems lack, and it has replacements for them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ PROGRAMS = (
 )
 WITHOUT = """
 import os, signal, sys
-import psutil  # has its own ways
+import psutil  # imported first: psutil has its own code for each system
 sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them fails
 for module, name in ((signal, "SIGUSR1"), (os, "nice"), (os, "sched_getaffinity"), (os, "getloadavg")):
     delattr(module, name)
@@ -58,7 +58,7 @@ def test_nothing_else_names_what_only_some_systems_have():
     assert found == {}
 
 
-def test_a_process_is_told_from_a_later_one_of_its_number():
+def test_a_process_is_told_apart_from_a_later_one_with_its_id():
     began = os_compat.start_time(os.getpid())
     assert began is not None
     assert os_compat.is_running(os.getpid(), began)

@@ -1,4 +1,4 @@
-"""Signals end a program at once, after its loop, or whatever other code makes of them."""
+"""Signals end a program: at once or after a step of its loop, and even if other code swallows them."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ def another_error_on_its_way():
     try:
         signalled()
     finally:
-        raise ValueError  # as OmegaConf does, which finds its objects half made
+        raise ValueError  # as OmegaConf does at objects that a signal left half made
 
 
 def lost():
@@ -33,7 +33,7 @@ def lost():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", [another_error_on_its_way, lost])
-def test_a_signal_ends_a_program_whatever_other_code_makes_of_it(how):
+def test_a_signal_ends_a_program_even_if_other_code_swallows_it(how):
     with pytest.raises(Interrupted) as raised, ending():
         how()
     assert raised.value.number == signal.SIGTERM
@@ -42,7 +42,7 @@ def test_a_signal_ends_a_program_whatever_other_code_makes_of_it(how):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_must_not_be_torn_does_not_begin_when_a_signal_was_lost():
+def test_a_deferred_loop_does_not_begin_after_a_signal_that_was_lost():
     def program():
         lost()
         with deferred():
@@ -61,7 +61,7 @@ def another_rank_ended():
     try:
         raise LostRankError
     finally:
-        signalled()  # as torchrun does, while this rank ends for the same reason
+        signalled()  # as torchrun does, while this rank handles LostRankError
 
 
 def test_a_signal_does_not_hide_that_another_rank_has_ended():
@@ -71,7 +71,7 @@ def test_a_signal_does_not_hide_that_another_rank_has_ended():
 
 
 def reached_by_a_loop(times: int, pause: float) -> list[int]:
-    """Return how far a loop gets that is sent a signal ``times`` times, ``pause`` seconds apart."""
+    """Return the steps that a loop does if it gets a signal ``times`` times, ``pause`` seconds apart."""
     reached = []
 
     def loop():
@@ -86,16 +86,16 @@ def reached_by_a_loop(times: int, pause: float) -> list[int]:
     return reached
 
 
-def test_a_signal_waits_for_the_loop_and_is_heard_once_where_it_is_sent_twice():
+def test_a_signal_waits_for_the_loop_and_counts_once_if_it_is_sent_twice():
     assert reached_by_a_loop(times=3, pause=0.01) == [0, 1, 2]
 
 
-def test_another_signal_after_a_while_does_not_wait(monkeypatch):
+def test_a_second_signal_after_a_while_acts_at_once(monkeypatch):
     monkeypatch.setattr(signals, "PATIENCE", 0.05)
     assert reached_by_a_loop(times=3, pause=0.1) == [0]
 
 
-def test_a_signal_is_not_forgotten_where_something_else_goes_wrong_after_it():
+def test_a_signal_is_not_forgotten_if_an_error_follows():
     def failing():
         with ending(), deferred():
             os.kill(os.getpid(), signal.SIGTERM)

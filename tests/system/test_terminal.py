@@ -1,4 +1,4 @@
-"""A stranger's text is shown on a terminal and not obeyed; a program may outlive who reads it."""
+"""Untrusted text cannot control the terminal; a program may keep running when its output is closed."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_control_characters_are_escaped_and_letters_are_not(text, shown):
 
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8")))
-def test_what_is_kept_is_kept_and_nothing_else_steers(text):
+def test_kept_characters_stay_and_other_control_characters_are_escaped(text):
     assert escaped(text, keep="\n\t").count("\n") == text.count("\n")
     assert not {chr(c) for c in [*range(32), 127, *range(128, 160)]} & set(escaped(text))
 
@@ -40,7 +40,7 @@ def test_durations_are_short(seconds, text):
 
 def test_output_that_nobody_reads_is_dropped():
     code = (
-        "import sys, os; from system.terminal import outlive_readers; outlive_readers()\n"
+        "import sys, os; from system.terminal import survive_closed_stdout; survive_closed_stdout()\n"
         "print('first', flush=True); sys.stdin.readline()\n"
         "for _ in range(3): print('second', flush=True); print('third', file=sys.stderr, flush=True)\n"
         "os._exit(7)"

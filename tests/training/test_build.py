@@ -107,7 +107,7 @@ def test_an_error_of_a_class_is_one_line_that_names_the_norm_and_placement(overr
 
 
 class Vector(nn.Module):
-    """A norm with an option that becomes one number per channel if it is null."""
+    """A norm with an option that, if null, becomes one number per channel."""
 
     def __init__(self, n: int, scale: float | None = None) -> None:
         super().__init__()

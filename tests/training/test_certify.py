@@ -1,4 +1,4 @@
-"""A run's certificate is asked of the run's own form, and again of what it has become."""
+"""A run's certificate tests the model in the form in which it trains, and again after training."""
 
 import json
 

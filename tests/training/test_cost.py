@@ -1,4 +1,4 @@
-"""The work of a run, and the choice to compile it."""
+"""The operations of a run, and the choice to compile the run."""
 
 import pytest
 
@@ -10,20 +10,20 @@ def test_a_long_run_is_compiled_a_short_one_is_not_unless_the_user_chooses():
     short, long = configured("train.steps=100"), configured("train.steps=100000")
     assert not worth_compiling(short, 65, "cpu")
     assert worth_compiling(long, 65, "cpu")
-    assert not worth_compiling(long, 65, "mps")  # where nobody has measured that it pays
+    assert not worth_compiling(long, 65, "mps")  # nobody has measured whether compiling pays there
     assert worth_compiling(configured("train.steps=100", "compile=true"), 65, "mps")
     assert not worth_compiling(configured("train.steps=100000", "compile=false"), 65, "cpu")
 
 
 @pytest.mark.parametrize("often", ["train.eval_every=1", "train.eval_windows=100000", "stats.every=1"])
-def test_looking_more_often_never_decides_how_it_trains(often):
+def test_more_evaluations_never_decide_whether_a_run_is_compiled(often):
     config = configured()
-    assert 0.3 < training_operations(config, 65) / WORTH_COMPILING["cpu"] < 1  # not far from being worth it
+    assert 0.3 < training_operations(config, 65) / WORTH_COMPILING["cpu"] < 1  # almost worth compiling
     assert training_operations(configured(often), 65) == training_operations(config, 65)
     assert not worth_compiling(configured(often), 65, "cpu")
 
 
-def test_the_work_is_nanogpts_count_for_its_recipe():
+def test_the_operations_are_nanogpts_count_for_its_recipe():
     config = configured("experiment=nanogpt_cpu")
     n = 12 * 4 * 128**2 + 65 * 128
     tokens = 2000 * 12 * 64

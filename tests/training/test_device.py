@@ -1,4 +1,4 @@
-"""``auto`` is the best that the machine has, and the process-wide switches are set anew for every run."""
+"""``auto`` is the best that the machine has, and every run sets the process-wide switches again."""
 
 import os
 import subprocess
@@ -71,7 +71,7 @@ def test_rows_of_an_evaluation_are_fewer_if_logits_are_many():
 
 def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_process():
     compute = choose("cpu", "fp32")
-    compute.release()  # what other tests of this process took
+    compute.release()  # frees what other tests of this process took
     before = compute.peak_memory()
     several = [torch.zeros(4 * 2**20) for _ in range(20)]  # 16 MiB each
     del several
@@ -97,4 +97,4 @@ def test_large_tensors_lie_in_large_pages_if_the_system_leaves_it_to_programs():
     fresh = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, env=fresh, capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 2**17 / 2  # KiB; where memory is in pieces, not all
+    assert int(done.stdout) > 2**17 / 2  # KiB; not all of it if memory is fragmented

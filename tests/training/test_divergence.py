@@ -39,7 +39,7 @@ def where(step: int, evaluation: bool) -> str:
 
 def watch(warmup: int = 10, patience: int = 0, rows=()) -> Divergence:
     train = configured("train.steps=1000", f"train.hopeless_after={patience}").train
-    uniform = [batch(range(20))]  # their entropy is ln 20 = 3.0
+    uniform = [batch(range(20))]  # the targets' entropy is ln 20 = 3.0
     return Divergence(train, uniform, warmup, where, rows)
 
 
@@ -58,9 +58,9 @@ def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int 
 def test_patience_counts_evaluations_in_a_row_after_the_warmup():
     assert verdicts([3.1, 3.1, 3.1]) == [False, False, True]
     assert verdicts([3.1, 3.1, 2.9, 3.1, 3.1]) == [False] * 5
-    assert verdicts([3.3, 3.2, 3.1, 3.05, 3.01]) == [False] * 5  # it learns, if slowly
+    assert verdicts([3.3, 3.2, 3.1, 3.05, 3.01]) == [False] * 5  # the model learns, slowly
     assert verdicts([3.3, 3.2, 3.2, 3.2, 3.2])[-1]
-    assert verdicts([3.3, 3.2, 3.1], start=998)[-1]  # at the end there is no more hope
+    assert verdicts([3.3, 3.2, 3.1], start=998)[-1]  # at the end of the run, a slow fall does not help
     assert verdicts([3.1] * 5, start=7) == [False] * 5
     assert verdicts([3.1] * 9, patience=0) == [False] * 9
 

@@ -11,7 +11,7 @@ from training.compile import replaces_buffers
 from training.dry_run import rehearse
 from training.loss import cross_entropy
 
-REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py says why
+REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py explains why
 SIZES = ("model.n_layer=1", "model.n_head=2", "model.n_embd=8", "model.block_size=4")
 
 
@@ -32,7 +32,7 @@ def test_a_rehearsal_leaves_buffers_and_gradients_as_they_were(norm, fails):
     model, loss = model_and_loss(norm)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     if fails:
-        model.embed.tokens.weight.register_hook(lambda gradient: {}["no gradient"])  # at the end of backward
+        model.embed.tokens.weight.register_hook(lambda gradient: {}["no gradient"])  # fails late in backward
     with pytest.raises(KeyError) if fails else nullcontext():
         rehearse(model, loss)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -1,4 +1,4 @@
-"""The validation loss with batch statistics is that of training mode, and changes no buffer."""
+"""The validation loss on batch statistics is that of training mode, and computing it changes no buffer."""
 
 import math
 
@@ -27,7 +27,7 @@ ON_THE_BATCH = (
 
 
 @pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 3 == 0, "long"))
-def test_it_is_logged_at_each_evaluation_of_norms_that_train_on_batch_statistics(tiny, norm):
+def test_the_loss_on_batch_statistics_is_logged_at_each_evaluation_of_norms_that_train_on_them(tiny, norm):
     evaluated = [
         row
         for row in metric_rows(train_anew(tiny(f"norm={norm}", "train.eval_every=3")))
@@ -41,7 +41,7 @@ def test_it_is_logged_at_each_evaluation_of_norms_that_train_on_batch_statistics
             assert row["val/batch_stats_gap"] == gap != 0
 
 
-def test_it_is_the_loss_in_training_mode_without_dropout_in_micro_batches(tiny):
+def test_the_loss_on_batch_statistics_is_that_of_training_mode_in_micro_batches_without_dropout(tiny):
     config = tiny("norm=batchnorm", "model.dropout=0.5", "train.grad_accum=2", "train.eval_windows=8")
     data = prepare(**config.data.model_dump())
     none = config.train.model_copy(update={"steps": 0})
@@ -50,7 +50,7 @@ def test_it_is_the_loss_in_training_mode_without_dropout_in_micro_batches(tiny):
     model = build_model(dropless, data.tokenizer.vocab_size)
     losses = []
     for x, y in windows.fixed_windows(data.val, 8, 8, 2):
-        logits = model(torch.from_numpy(x))  # in training mode, with no dropout to do
+        logits = model(torch.from_numpy(x))  # in training mode; the model has no dropout
         losses.append(F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()).item())
     assert row["val/batch_stats_loss"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-6)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from training import muon
 from training.muon import Muon
 
-SHAPES = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]  # square, tall, wide, and some twice
+SHAPES = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]  # square, tall and wide; some shapes occur twice
 
 
 def parameters(shapes, seed: int = 0) -> list[nn.Parameter]:
@@ -26,7 +26,7 @@ def stepped(optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
     return [p.detach() for p in params]
 
 
-@pytest.mark.parametrize("large", [0, muon.LARGE])  # one by one, or together
+@pytest.mark.parametrize("large", [0, muon.LARGE])  # large = 0: one by one; LARGE: together
 def test_an_update_is_torchs(monkeypatch, large):
     monkeypatch.setattr(muon, "LARGE", large)
     ours = Muon(parameters(SHAPES), lr=0.02, weight_decay=0.3, momentum=0.9)
@@ -37,13 +37,13 @@ def test_an_update_is_torchs(monkeypatch, large):
     for a, b, p in zip(stepped(ours), stepped(torchs), start, strict=True):
         moved = (b - p).norm()
         assert moved > 0.01
-        assert (a - b).norm() < 0.02 * moved  # it is computed in bf16
+        assert (a - b).norm() < 0.02 * moved  # Muon computes in bf16
     states = [list(optimizer.state_dict()["state"][0]) for optimizer in (ours, torchs)]
     assert states[0] == states[1] == ["momentum_buffer"]
 
 
 def test_parts_of_a_parameter_are_stepped_as_parameters_of_their_own():
-    """Queries, keys and values are one tall matrix only for speed."""
+    """Queries, keys and values are stacked in one tall matrix only for speed."""
     joined, apart = parameters([(24, 8)]), parameters([(24, 8)])
     pieces = [nn.Parameter(piece.clone()) for piece in apart[0].detach().chunk(3)]
     gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))

@@ -42,7 +42,7 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
 
 
 def test_a_step_of_muon_is_as_large_as_one_of_adamw_usually_is():
-    """0.2 of the rate, as a root mean square, where the gradient has full rank: Liu et al. 2025, eq. 4."""
+    """An update's rms is 0.2 of the learning rate if the gradient has full rank: Liu et al. 2025, eq. 4."""
     config = configured("optim=muon", "optim.weight_decay=0", "model.n_layer=1")
     model = build_model(config, 9)
     before = {p: p.detach().clone() for p in model.blocks.parameters() if p.dim() == 2}

@@ -9,7 +9,7 @@ from training.schedule import Schedule
 
 
 def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
-    """get_lr of nanoGPT's train.py, written anew from its description."""
+    """Return the learning rate of nanoGPT's get_lr, written anew from its description."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     ratio = (step - warmup) / (decay_steps - warmup)

@@ -19,7 +19,7 @@ OPTIMIZERS = [
 
 
 class Two(nn.Module):
-    """A model of matrices, as Muon takes nothing else."""
+    """A model of matrices only, as Muon takes nothing else."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

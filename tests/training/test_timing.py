@@ -1,4 +1,4 @@
-"""Cadences, and where the seconds go."""
+"""Steps at which something is due, and what the seconds are spent on."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_seconds_aside_are_not_training_and_end_when_the_device_is_done(monkeypa
     with pytest.raises(ZeroDivisionError), clock.aside("evaluation"):
         raise ZeroDivisionError
     assert synchronized == [10, 16, 37, 38]
-    assert clock.spent == {"statistics": 6, "evaluation": 1}  # waiting for what came before is training's
+    assert clock.spent == {"statistics": 6, "evaluation": 1}  # waiting for earlier work counts as training
     assert clock.seconds() == 139
     assert clock.training() == 39 - 7
     assert clock.lap() == 32

@@ -1,4 +1,4 @@
-"""Start and end the processes that torchrun starts to train one model together.
+"""Join the processes that torchrun starts to train one model together.
 
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 
@@ -20,7 +20,7 @@ from training.parallel.ranks import Ranks, lost_ranks_explained
 
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
-    """Join the ranks until the end of ``with``. If one of them fails, all end, and one prints why.
+    """Context manager: join the ranks. If one of them fails, all ranks end, and one prints why.
 
     Raises:
         ConfigError: there are fewer GPUs than ranks.

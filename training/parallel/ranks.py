@@ -1,7 +1,7 @@
-"""The ranks, which are the processes that train one model together, as one of them sees them.
+"""The ranks: the processes that train one model together, seen from one of them.
 
-All ranks do the same steps: what only one of them knows (a signal, the step to resume from) is broadcast, so
-no rank waits for another that has taken another path. A single process uses nothing of torch.distributed.
+All ranks do the same steps: what only one rank knows (a signal, the step to resume from) is broadcast, so no
+rank waits for one that has taken another path. A single process does not use torch.distributed.
 
 The backend exchanges tensors; the key-value store of torchrun's processes exchanges plain values. A rank that
 waits for a key still handles signals, and notices that another rank has failed.
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.05
 
 
 class Ranks:
-    """This process among those that train together. All processes make the same calls in the same order.
+    """This rank, among the processes that train together. All ranks make the same calls in the same order.
 
     Args:
         local: the rank's number on its machine.
@@ -40,7 +40,7 @@ class Ranks:
     def __init__(self, rank: int = 0, count: int = 1, local: int = 0, store: Any = None) -> None:
         self.rank, self.count, self.first = rank, count, rank == 0
         self.local, self.store = local, store
-        self.calls = 0  # numbers the keys of the store
+        self.calls = 0  # calls so far, which number the keys of the store
 
     def share(self, rows: int, start: int = 0) -> slice:
         """Return this rank's part of the ``rows`` rows from ``start`` on.
@@ -116,26 +116,26 @@ class Ranks:
             self.store.set(key, "")
 
     def wait_for(self, key: str) -> None:
-        """Wait until ``key`` is set. Raises LostRankError where another rank has failed."""
+        """Wait until ``key`` is set. Raises LostRankError if another rank has failed."""
         while not self.store.check([key]):
             if self.store.add("errors", 0):
                 raise LostRankError
             time.sleep(POLL_SECONDS)
 
     def claims_error(self) -> bool:
-        """Return whether this rank is the first that failed, and so the one that prints why."""
+        """Return whether this rank failed first and is to print why. Waits up to 1 s until all ranks fail."""
         try:
             is_first = self.store.add("errors", 1) == 1
             deadline = time.monotonic() + 1
             while self.store.add("errors", 0) < self.count and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)  # rank 0 may host the store and end it
+                time.sleep(POLL_SECONDS)  # the store ends with rank 0 if rank 0 hosts it
             return bool(is_first)
         except RuntimeError:  # the store has ended
             return True
 
 
 def broadcast_buffers(ranks: Ranks, model: "nn.Module") -> None:
-    """Give all ranks the buffers of rank 0, as a norm may keep statistics of its own rank's batches only."""
+    """Broadcast rank 0's buffers, as a norm may keep statistics of its own rank's batches only."""
     if ranks.count > 1:
         import torch.distributed as dist
 
@@ -154,7 +154,7 @@ LOST = re.compile(
 
 @contextmanager
 def lost_ranks_explained() -> Iterator[None]:
-    """Turn the errors that torch raises when another rank has ended into LostRankError."""
+    """Context manager: turn the errors that torch raises when another rank has ended into LostRankError."""
     try:
         yield
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """How a model trains: by itself in one process, as replicas (DDP), or in shards (FSDP).
 
-Evaluation, statistics and the certificate run the whole model, eagerly. A training step computes with what a
-strategy makes of the model.
+Evaluation, statistics and the certificate run the whole model, eagerly. A training step uses the
+``net`` of a strategy.
 """
 
 import copy
@@ -17,13 +17,13 @@ from training.parallel.ranks import Ranks
 
 
 class Strategy:
-    """Train a model by itself, in one process: ``model``, ``trained`` and ``net`` are the same GPT.
+    """A model that trains by itself, in one process: ``model``, ``trained`` and ``net`` are the same GPT.
 
     Attributes:
         model: the whole model, eager; up to date inside ``full_model``, on every rank.
         trained: the same modules and names; its parameters are those that the optimizers update.
         net: the forward of a training step, tokens (B, T) -> logits (B, T, V). With several ranks, its
-            backward leaves the mean of their gradients.
+            backward leaves the mean of the ranks' gradients.
     """
 
     def __init__(self, model: GPT) -> None:
@@ -31,11 +31,11 @@ class Strategy:
         self.net: Any = model
 
     def sync_gradients(self, sync: bool) -> None:
-        """Choose whether the next backward averages gradients over the ranks; a step's last one must."""
+        """Choose whether the next backward averages gradients over the ranks; the last of a step must."""
 
     @contextmanager
     def full_model(self) -> Iterator[None]:
-        """Gather the weights into ``model`` for as long as the block lasts. All ranks enter it together."""
+        """Context manager: gather the weights into ``model`` for the block. All ranks enter together."""
         yield
 
     def load_full_model(self) -> None:
@@ -89,7 +89,7 @@ class FSDP(Strategy):
         self.scalars = {name for name, p in model.named_parameters() if p.dim() == 0}
         for module in model.modules():
             for name, p in module.named_parameters(recurse=False):
-                if p.dim() == 0:  # has no rows; as one row it computes the same
+                if p.dim() == 0:  # FSDP shards rows; a scalar computes the same as one row
                     setattr(module, name, nn.Parameter(p.detach().reshape(1), p.requires_grad))
         mesh = init_device_mesh(device.type, (ranks.count,))
         for part in (*model.blocks, model):  # leaves this rank's shard of each on the device
@@ -133,7 +133,7 @@ class FSDP(Strategy):
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return a tensor as a whole, of which each rank may have a shard. All ranks call this together."""
+    """Return a whole tensor, of which each rank may have a shard. All ranks call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -144,9 +144,9 @@ def without_storage(parameter: Tensor, device: torch.device) -> nn.Parameter:
     return empty
 
 
-def place(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> Strategy:
-    """Move a model that was built on the CPU to where it trains; ``distributed`` (ddp or fsdp) is for several
-    ranks."""
+def wrap(model: GPT, distributed: str, ranks: Ranks, device: torch.device) -> Strategy:
+    """Return the strategy by which a model, built on the CPU, trains on ``device``; with several ranks,
+    ``distributed`` (ddp or fsdp) selects it."""
     if ranks.count == 1:
         return Strategy(model.to(device))
     return FSDP(model, device, ranks) if distributed == "fsdp" else DDP(model.to(device))

@@ -1,4 +1,4 @@
-"""Several ranks train the same run as one process."""
+"""Several ranks train the same run as a single process does."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def rows_of(folder: Path) -> list[dict]:
 
 
 def assert_alike(rows: list[dict], expected_rows: list[dict], rel: float = 1e-4) -> None:
-    """Compare all numbers of two runs' rows, of leaks only which are 0."""
+    """Compare all numbers of two runs' rows; of leaks, only whether they are 0."""
     assert [row["step"] for row in rows] == [row["step"] for row in expected_rows]
     for row, expected in zip(rows, expected_rows, strict=True):
         assert row.keys() == expected.keys()
@@ -42,14 +42,14 @@ def assert_alike(rows: list[dict], expected_rows: list[dict], rel: float = 1e-4)
                 assert sum(value["counts"]) == sum(expected[key]["counts"])
             elif key.startswith("leak."):
                 assert (value == 0) == (expected[key] == 0)
-            elif isinstance(value, str):  # NaN: rezero's branches at the start
+            elif isinstance(value, str):  # "NaN", such as in rezero's branches at the start
                 assert value == expected[key]
             else:
                 assert value == pytest.approx(expected[key], rel=rel, abs=1e-6), (row["step"], key)
 
 
 REPLICAS = [(f"norm={norm}", "placement=pre", count, "ddp") for norm in CARD for count in (2, 4)]
-# a parameter may be one number: scalenorm's, dyt's, rezero's
+# scalenorm, dyt and rezero have parameters of one number
 SHARDS = [
     (f"norm={norm}", f"placement={placement}", count, "fsdp")
     for norm, placement, count in (
@@ -62,7 +62,7 @@ EVERY_DAY = {0, len(REPLICAS)}
 @pytest.mark.parametrize(
     ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
 )
-def test_several_ranks_are_one_process(arguments, tmp_path, norm, placement, count, kind):
+def test_several_ranks_train_the_run_of_one_process(arguments, tmp_path, norm, placement, count, kind):
     arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
     for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
         folder.mkdir()
@@ -92,7 +92,7 @@ def until_saved(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def longer(arguments, tmp_path):
-    """The arguments of a run to interrupt, its folder, and the rows of the uninterrupted run."""
+    """Return the arguments of a run to interrupt, its folder, and the rows of the uninterrupted run."""
     arguments = [*arguments, *(f"train.{key}" for key in ("steps=60", "checkpoint_every=5", "eval_every=30"))]
     arguments += ["norm=batchnorm", "placement=rezero"]
     for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
@@ -108,7 +108,7 @@ def test_a_run_is_resumed_by_more_ranks_by_fewer_and_in_shards(longer):
     for count, kind, stop_at, status in parts:
         programs = rank_program.started(count, *arguments, f"distributed={kind}", cwd=folder)
         until_saved(folder, stop_at)
-        programs[-1].send_signal(status - 128)  # one rank receives it, all end
+        programs[-1].send_signal(status - 128)  # one rank receives the signal, all ranks end
         statuses = [(program.communicate(), program.wait())[1] for program in programs]
         assert statuses == [status] * count
     last = succeed("train.py", *arguments, cwd=folder)
@@ -220,7 +220,7 @@ def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_compiled_they_are_the_same(arguments, tmp_path, kind):
+def test_compiled_ranks_train_the_same_run(arguments, tmp_path, kind):
     for choice in ("true", "false"):
         (tmp_path / choice).mkdir()
         settings = [*arguments, "norm=batchnorm", "train.grad_accum=2", f"compile={choice}"]

@@ -20,7 +20,7 @@ def new_model(*overrides):
 
 
 def update(strategy: Strategy, tokens: list[list[int]]) -> None:
-    optimizer = Optimizer(strategy.trained, configured(*MODEL).optim, clip=1.0)
+    optimizer = Optimizer(strategy.trained, configured(*MODEL).optim, max_grad_norm=1.0)
     loss = strategy.net(torch.tensor(tokens)).square().mean()
     loss.backward()
     optimizer.update(1e-2, loss.detach(), optimizer.clip())
@@ -72,6 +72,6 @@ def gathered_and_sharded(rank: int):
 def test_rank_0_saves_the_tensors_of_one_process_and_a_rank_takes_its_shard_back():
     (first, back), (other, same) = rank_program.each(2, partial(by_rank, gathered_and_sharded))
     assert other == {}
-    assert {shape for shape, _ in first.values()} == {()}  # one number, as in the model, not a row
+    assert {shape for shape, _ in first.values()} == {()}  # shape (), as in the model, not (1,)
     assert len(first) == 3
     assert back == same == [0.25]
