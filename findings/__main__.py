@@ -8,7 +8,7 @@
     python -m findings --docs                       write results/findings.md, with all measured findings
 
 Earlier measurements are reused. runs/findings has the runs, the numbers, and findings.md with pictures. A
-finding is a YAML in conf/finding; your own can lie in the folder finding of a --config-dir.
+finding is a YAML in conf/finding; put your own into the folder finding of a --config-dir.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/f
 
 
 def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, Finding]:
-    """Return the named findings with the overrides and seeds that the user gave. Raises ConfigError."""
+    """Return the findings that the user selected, with the user's overrides and seeds. Raises ConfigError."""
     names = [word for word in args.words if "=" not in word]
     overrides = dict(word.split("=", 1) for word in args.words if "=" in word)
     if not names and args.under is None:
@@ -53,8 +53,8 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
 
 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
-    """Measure findings one after another and print their verdicts. If one cannot be measured, print why and
-    continue. Return True if all were measured."""
+    """Measure findings one after another and print their verdicts. If a finding cannot be measured, print the
+    reason and continue. Return True if all were measured."""
     all_measured = True
     overrides = " ".join(word for word in args.words if "=" in word)
     for number, (name, original) in enumerate(findings.items(), start=1):
@@ -89,10 +89,10 @@ def run_command(args: argparse.Namespace, console: Console) -> bool:
     if args.docs:
         published = load_findings()
         for entry in render.entries(published, [results]):
-            for each in (entry, entry.control):
-                if each and each.result:
-                    file = RESULTS / f"{each.name}.json"
-                    file.write_text(each.result.model_dump_json(), encoding="utf-8")
+            for measured_entry in (entry, entry.control):
+                if measured_entry and measured_entry.result:
+                    file = RESULTS / f"{measured_entry.name}.json"
+                    file.write_text(measured_entry.result.model_dump_json(), encoding="utf-8")
         render.write_document(render.entries(published, [RESULTS]), RESULTS.with_suffix(".md"), RESULTS)
         print(RESULTS.with_suffix(".md"))
     return all_measured

@@ -41,5 +41,5 @@ def figure_spec(finding: Finding, rows: Rows) -> Spec:
     means = {"mark": mark, "encoding": {"x": x, "y": y | {"aggregate": "mean"}, "color": color}}
     layer = [points, means] if axes.mark == "line" or has_names else [points]
     figure = spec(width=430, height=240, data={"values": data}, layer=layer)
-    figure["config"] = figure["config"] | {"aria": False}  # labels would make the file ten times as large
+    figure["config"] = figure["config"] | {"aria": False}  # aria makes the file ten times as large
     return figure

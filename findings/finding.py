@@ -28,9 +28,9 @@ def override(key: str, value: Scalar) -> str:
 
 
 class Expected(Checked):
-    """The range in which the mean of a quantity should lie. An end that is not given is infinite. If one end
-    is given, the range excludes it, since a tie confirms no direction; if both are given, the range includes
-    them, so that a quantity that must be 0 is expected from 0 to 0."""
+    """The range in which the mean of a quantity should lie. An end that is not given is infinite. If only one
+    end is given, the range excludes that end, since a tie confirms no direction; if both are given, the range
+    includes both, so a quantity that must be 0 is expected from 0 to 0."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -67,8 +67,8 @@ class Expected(Checked):
 
 
 class Control(Checked):
-    """The same measurement under conditions in which the claim should fail. Its keys replace the finding's;
-    the other arms stay."""
+    """The same measurement under conditions in which the claim should fail. Overrides of the control replace
+    those of the finding; arms that the control does not name stay as they are."""
 
     what: str  # what the control does wrong, in words
     all: Overrides = Field(default_factory=dict)
@@ -104,16 +104,16 @@ class Finding(Checked):
     seeds: Seeds  # of the models; arms are paired by seed
     measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the measuring function
     options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
-    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim holds if all do
-    inconclusive: dict[str, Expected] = Field(default_factory=dict)  # the conditions of a verdict
-    # What the likely reason of the claim predicts, which decides no verdict.
+    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim holds if all hold
+    inconclusive: dict[str, Expected] = Field(default_factory=dict)  # conditions that a verdict requires
+    # What the likely reason for an unexpected result predicts; it does not affect the verdict.
     because: dict[str, Expected] = Field(default_factory=dict)
     control: Control
     picture: Picture
     remark: str
 
     @model_validator(mode="after")
-    def control_has_its_arms(self) -> Self:
+    def control_names_known_arms(self) -> Self:
         if unknown := self.control.arms.keys() - self.arms.keys():
             names = ", ".join(self.arms)
             raise ValueError(f"control.arms: no arm is called {min(unknown)!r}; choose from {names}")

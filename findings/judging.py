@@ -3,9 +3,9 @@
 The mean of a quantity has a 95 % t-interval over seeds (Student 1908). The quantity
 
 - passes if the interval lies in the expected range;
-- fails if the interval lies outside, after it is widened if the finding has several quantities;
+- fails if the interval, widened if the finding has several quantities, lies outside the range;
 - is inconclusive otherwise: the interval crosses an end of the range, there are fewer than three seeds, or a
-  number is not finite.
+  number is non-finite.
 
 A finding passes if all of its quantities pass, and fails if one fails. Since all must pass, a false PASS of
 the finding is no likelier than a false PASS of a quantity (Berger 1982). Since one failure is enough, a false
@@ -40,7 +40,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A finding's verdict, why it is inconclusive, and its quantities and conditions."""
+    """A finding's verdict, the reason if it is inconclusive, and the outcomes of all quantities."""
 
     verdict: Verdict
     reason: str
@@ -50,7 +50,7 @@ class Judgement:
 
 
 def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], comparisons: int) -> Outcome:
-    """Judge a quantity by its value in each seed. ``comparisons`` is how many the finding makes."""
+    """Judge a quantity by its value in each seed. ``comparisons`` quantities are judged together."""
     if not all(map(math.isfinite, values)):
         no_interval = Interval(len(values), math.nan, math.nan, math.nan)
         return Outcome(quantity, expected, no_interval, Verdict.INCONCLUSIVE)
@@ -75,16 +75,16 @@ def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judge
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)
     quantities, conditions, _ = parts
-    if unfulfilled := [each for each in conditions if each.verdict != Verdict.PASS]:
+    if unfulfilled := [outcome for outcome in conditions if outcome.verdict != Verdict.PASS]:
         return Judgement(Verdict.INCONCLUSIVE, unfulfilled[0].expected.why, *parts)
-    if any(each.verdict == Verdict.FAIL for each in quantities):
+    if any(outcome.verdict == Verdict.FAIL for outcome in quantities):
         return Judgement(Verdict.FAIL, "", *parts)
-    for each in quantities:
-        if each.verdict == Verdict.INCONCLUSIVE:
-            reason = f"{each.quantity}: the interval crosses an end of the expected range"
-            if not math.isfinite(each.interval.mean):
-                reason = f"{each.quantity}: its value is not finite in every seed"
-            if each.interval.n < MIN_SEEDS:
+    for outcome in quantities:
+        if outcome.verdict == Verdict.INCONCLUSIVE:
+            reason = f"{outcome.quantity}: the interval crosses an end of the expected range"
+            if not math.isfinite(outcome.interval.mean):
+                reason = f"{outcome.quantity}: the value is non-finite in some seeds"
+            if outcome.interval.n < MIN_SEEDS:
                 reason = f"fewer than {MIN_SEEDS} seeds"
             return Judgement(Verdict.INCONCLUSIVE, reason, *parts)
     return Judgement(Verdict.PASS, "", *parts)

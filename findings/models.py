@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Overrides that say how models are trained and watched; they are not part of a finding's conditions.
 TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
-UNSEEN = 1_000_000  # no run trains this step or a later one, so their batches are new
-EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first so many characters of data=shakespeare
+UNSEEN = 1_000_000  # no run reaches this step, so the batches from here on are new to every model
+EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first N characters of data=shakespeare
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Case:
 
     @cached_property
     def run(self) -> load.Run:
-        """The model's run, read back. Raises ConfigError if the run cannot be read."""
+        """The model's run, read from its folder. Raises ConfigError if the run cannot be read."""
         assert self.folder
         try:
             return load.load(self.folder)[0]
@@ -136,7 +136,7 @@ class Measured:
 
 
 def write_excerpt(characters: int, folder: Path) -> Path:
-    """Return a file with the first ``characters`` of data=shakespeare, which is written if it is missing."""
+    """Return a file with the first ``characters`` characters of data=shakespeare; write it if missing."""
     from data.corpora import shakespeare
 
     file = folder / f"shakespeare-{characters}.txt"
@@ -158,15 +158,15 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         models.append((arm, value, [app.quote(override(*pair)) for pair in overrides.items()]))
     search_path = app.search_path(config_dir)
     configs = app.composed_all("config", RunConfig, [[*arguments, *search_path] for *_, arguments in models])
-    texts: dict[str, Prepared] = {}
+    prepared: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed) for seed in finding.seeds}
     for (arm, value, arguments), config in zip(models, configs, strict=True):
-        text = config.data.model_dump_json()
-        data = texts.get(text) or texts.setdefault(text, tokens_of(config))
+        text_settings = config.data.model_dump_json()
+        data = prepared.get(text_settings) or prepared.setdefault(text_settings, tokens_of(config))
         data.check_length(config.model.block_size)
-        # Findings share a run if they watch it in the same way, though a run's identity ignores that.
-        watch = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-        runs_dir = str(out / "runs" / short_hash(watch))
+        # A run's identity ignores what is logged, so findings that log other things use another folder.
+        logged = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
+        runs_dir = str(out / "runs" / short_hash(logged))
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None

@@ -31,7 +31,7 @@ READING = {  # how the source of a finding was read
 
 @dataclass
 class Entry:
-    """A finding, or a finding's control, and its result from the first folder that has one."""
+    """A finding or a finding's control, and the result from the first folder that has one."""
 
     name: str
     finding: Finding
@@ -50,15 +50,15 @@ def entry(name: str, finding: Finding, folders: Sequence[Path]) -> Entry:
 
 
 def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[Entry]:
-    """Return an entry for each finding, with its control's."""
+    """Return one entry per finding, ``control`` included."""
     result = [entry(name, finding, folders) for name, finding in findings.items()]
-    for each in result:
-        each.control = entry(f"{each.name}-control", each.finding.as_control(), folders)
+    for original in result:
+        original.control = entry(f"{original.name}-control", original.finding.as_control(), folders)
     return result
 
 
 def mean(interval: Interval) -> str:
-    """Return a mean with its interval."""
+    """Format a mean with its interval."""
     low, high = number(interval.low, ".3g"), number(interval.high, ".3g")
     return f"{number(interval.mean, '.3g')} ({low} to {high})"
 
@@ -71,7 +71,7 @@ def verdict_lines(name: str, finding: Finding, judgement: Judgement) -> Renderab
     """Return the verdict, and each quantity with its interval."""
     lines = [Text.assemble((str(judgement.verdict), COLORS[judgement.verdict]), f"  {name}: {finding.claim}")]
     groups = judgement.quantities, judgement.conditions, judgement.because
-    kinds = "", "condition: ", "and, if the reason is right: "
+    kinds = "", "condition: ", "if the likely reason is right: "
     for kind, quantities in zip(kinds, groups, strict=True):
         for judged in quantities:
             words = f"  {kind}{judged.quantity}: {mean(judged.interval)} at {judged.interval.n} seeds; "
@@ -94,7 +94,7 @@ def listing(findings: Sequence[Entry]) -> RenderableType:
 
 
 def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> None:
-    """Write a table of all findings and a section on each into ``file``, and the pictures as SVG."""
+    """Write ``file``, with a table of all findings and a section on each, and the SVGs in ``pictures``."""
     pictures.mkdir(parents=True, exist_ok=True)
     for entry in findings:
         if entry.result:

@@ -1,7 +1,7 @@
 """Train and measure the models of a finding, and store the runs and the numbers.
 
-    <out>/runs/          the runs, as train.py writes them; findings share a run that both need
-    <out>/results/       a JSON for each finding and each control; its name has a hash of models and code
+    <out>/runs/          the runs, as train.py writes them; findings that need the same run share it
+    <out>/results/       a JSON per finding and per control; the file name has a hash of models and code
 
 The same command resumes: it finishes unfinished runs and reads back finished measurements.
 """
@@ -35,7 +35,7 @@ LARGEST = 2**24  # the most bytes of a result
 PARTS = ("model", "data", "diagnostics", "findings")  # the folders of code that makes and measures models
 
 
-class Provenance(BaseModel):  # the machine, as in environment.json, and the number of runs
+class Provenance(BaseModel):  # the machine, with keys of environment.json, and the number of runs
     processor: str
     precision: str
     packages: dict[str, str]
@@ -66,7 +66,7 @@ def read(file: Path) -> Result | None:
 
 
 def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None) -> Result:
-    """Return a finding's result: the stored one if there is one, else that of a new measurement. Raises
+    """Return a finding's stored result; if none is stored, measure the finding and store the result. Raises
     ConfigError and DataError."""
     out = out.resolve()
     cases = all_cases(finding, out, config_dir)

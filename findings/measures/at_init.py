@@ -40,8 +40,8 @@ def last_gradients(cases: Cases, arm: str) -> dict[float, float]:
 
 
 def gradient_slopes(cases: Cases) -> Measured:
-    """Xiong et al. 2020, theorem 1: ‖∂loss/∂W₂‖ of the last block is O(d√(ln d / L)) in pre-norm, O(d√ln d)
-    in post-norm: slopes −½ and 0 against L in logarithms."""
+    """Slope of ln ‖∂loss/∂W₂‖ of the last block against ln L. By Xiong et al. 2020, theorem 1, the norm is
+    O(d√(ln d / L)) in pre-norm and O(d√ln d) in post-norm, so the slopes are −½ and 0."""
     gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
     return Measured({f"slope of {arm}": log_slope(gradients[arm]) for arm in gradients}, gradients)
 
@@ -58,7 +58,7 @@ def gradient_order(cases: Cases) -> Measured:
 
 
 def gradient_profile(cases: Cases) -> Measured:
-    """‖∂loss/∂W₂‖ of the blocks: last / first, and last / second."""
+    """Ratios of the blocks' ‖∂loss/∂W₂‖: last / first, and last / second."""
     gradients = cases.by_arm(mlp_gradients)
     values = {f"last / first, {arm}": norms[-1] / norms[0] for arm, norms in gradients.items()}
     values |= {f"last / second, {arm}": norms[-1] / norms[1] for arm, norms in gradients.items()}
@@ -72,18 +72,18 @@ def stream_variances(case: Case, idx: Tensor) -> list[float]:
 
 
 def variance_at_init(cases: Cases) -> Measured:
-    """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
-    quarter before adds. It is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ, as with
-    LayerNorm-Scaling. In peri a branch adds a variance of 1; in post the variance is 1."""
+    """Growth of the stream's variance: what the second half of the blocks adds to the variance / what the
+    quarter before that half adds. The ratio is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ,
+    as with LayerNorm-Scaling. In peri each branch adds 1 to the variance; in post the variance stays 1."""
     variances = cases.by_arm(lambda case: stream_variances(case, case.batch()[0]))
 
-    def doubling(arm: str) -> float:
+    def growth(arm: str) -> float:
         y, L = variances[arm], len(variances[arm]) - 1
         return (y[L] - y[L // 2]) / (y[L // 2] - y[L // 4])
 
     peri, post = variances["peri"], variances["post"]
     values = {
-        f"{arm}: what the second half adds / the quarter before": doubling(arm)
+        f"{arm}: what the second half adds / the quarter before": growth(arm)
         for arm in ("pre", "layernorm_scaling")
     }
     values["peri: variance that a branch adds"] = (peri[-1] - peri[0]) / (2 * (len(peri) - 1))
@@ -99,8 +99,8 @@ def block_turns(case: Case) -> list[float]:
 
 def angles_at_init(cases: Cases) -> Measured:
     """The slope of ln(1 − cos) against ln ℓ, from block 2. In pre-norm each block adds a vector of about the
-    same size to the stream: a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the stream is
-    normalized after each branch, and 1 − cos does not fall."""
+    same size to the stream, so the stream is a random walk, in which 1 − cos falls as 1/ℓ. In post-norm the
+    stream is normalized after each branch, and 1 − cos does not fall."""
     angles = cases.by_arm(lambda case: by_depth(block_turns(case), 1))
     slopes = {
         f"slope of {arm}": log_slope({block: y for block, y in points.items() if block >= 2})

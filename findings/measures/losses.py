@@ -25,7 +25,7 @@ def final_losses(cases: Cases) -> Measured:
 
 
 def warm_up(cases: Cases) -> Measured:
-    """The loss without minus the loss with warm-up, for each placement. Arms are called ``post, none`` and
+    """The loss without warm-up minus the loss with it, for each placement. Arms are called ``post, none`` and
     ``post, warm-up``."""
     final = cases.by_arm(Case.loss)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
@@ -60,17 +60,17 @@ def is_edge(value: float, table: Table) -> float:
     return 1.0 if value in (min(table), max(table)) else 0.0
 
 
-def last_below(table: Table, limit: float, upwards: bool = True) -> float:
+def crossing(table: Table, limit: float, upwards: bool = True) -> float:
     """Return the value at which the loss first exceeds the limit, going from the best value ``upwards`` or
     downwards, interpolated linearly in the value's logarithm; the last value if the loss never does."""
     values = sorted(table, reverse=not upwards)
-    last = min(table, key=lambda value: table[value])
-    for value in values[values.index(last) + 1 :]:
+    within = min(table, key=lambda value: table[value])
+    for value in values[values.index(within) + 1 :]:
         if table[value] > limit:
-            fraction = (limit - table[last]) / (table[value] - table[last])
-            return math.exp(math.log(last) + fraction * (math.log(value) - math.log(last)))
-        last = value
-    return last
+            fraction = (limit - table[within]) / (table[value] - table[within])
+            return math.exp(math.log(within) + fraction * (math.log(value) - math.log(within)))
+        within = value
+    return within
 
 
 def val_loss(case: Case, fraction: float) -> float:
@@ -82,19 +82,19 @@ def val_loss(case: Case, fraction: float) -> float:
 def at_best_rate(cases: Cases) -> Measured:
     """Each arm compared with the first, each at its own best rate: loss / first arm's loss − 1; the ratio of
     val/loss at the end minus that ratio halfway; and log10(highest rate / first arm's highest rate), where
-    the highest rate is the one up to which an arm's loss is within 10 % of its lowest."""
+    the highest rate is the one up to which an arm's loss is within 10 % of the arm's lowest."""
     best = best_rates(cases)
     tables = tables_of(cases)
-    final = {arm: tables[arm][best[arm]] for arm in cases.arms}
-    highest = {arm: last_below(table, 1.1 * min(table.values())) for arm, table in tables.items()}
-    halfway, at_end = (
+    best_loss = {arm: tables[arm][best[arm]] for arm in cases.arms}
+    highest = {arm: crossing(table, 1.1 * min(table.values())) for arm, table in tables.items()}
+    val_half, val_end = (
         {arm: val_loss(cases.over(arm)[best[arm]], fraction) for arm in cases.arms} for fraction in (0.5, 1.0)
     )
     values = {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in cases.arms}
     first, *others = cases.arms
     for arm in others:
-        change = at_end[arm] / at_end[first] - halfway[arm] / halfway[first]
-        values[f"{arm} / {first} − 1"] = final[arm] / final[first] - 1
+        change = val_end[arm] / val_end[first] - val_half[arm] / val_half[first]
+        values[f"{arm} / {first} − 1"] = best_loss[arm] / best_loss[first] - 1
         values[f"{arm} / {first}, at the end − halfway"] = change
         values[f"log10 of {arm}'s highest rate / {first}'s"] = math.log10(highest[arm] / highest[first])
     return Measured(values, tables)
@@ -103,18 +103,18 @@ def at_best_rate(cases: Cases) -> Measured:
 def steps_to(case: Case, loss: float) -> float:
     """Return the step at which val/loss first reaches ``loss``, by linear interpolation between evaluations;
     infinity if val/loss never does."""
-    steps, values = case.run.curve("val/loss")
-    reached = np.flatnonzero(values <= loss)
+    steps, losses = case.run.curve("val/loss")
+    reached = np.flatnonzero(losses <= loss)
     if not len(reached):
         return math.inf
     i = max(1, int(reached[0]))
-    return float(np.interp(-loss, -values[i - 1 : i + 1], steps[i - 1 : i + 1]))
+    return float(np.interp(-loss, -losses[i - 1 : i + 1], steps[i - 1 : i + 1]))  # interp needs ascending x
 
 
 def steps_to_loss(cases: Cases, target: str) -> Measured:
-    """For each arm, how many times faster than ``target`` it reaches the loss that ``target`` ends at:
-    target's steps / the arm's steps, each at its own best rate; 0 if the arm never reaches it. The goal is a
-    val/loss, which runs log at many steps, and not val/full_loss, which they log once."""
+    """For each arm, target's steps / the arm's steps to the val/loss at which ``target`` ends, each at its
+    own best rate; 0 if the arm never reaches that loss. The goal is a val/loss, which runs log at many steps,
+    and not val/full_loss, which runs log once."""
     best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
@@ -136,7 +136,7 @@ def rate_sensitivity(cases: Cases) -> Measured:
     for arm, table in tables.items():
         _, interval = sensitivity({rate: {0: loss} for rate, loss in table.items()}, initial)
         values[f"sensitivity, {arm}"] = interval.mean
-        highest[arm] = last_below(table, min(table.values()) + 0.2)
+        highest[arm] = crossing(table, min(table.values()) + 0.2)
     plain, normed = cases.arms
     values["sensitivity, difference"] = values[f"sensitivity, {normed}"] - values[f"sensitivity, {plain}"]
     values["log10 of the highest rates' ratio"] = math.log10(highest[normed] / highest[plain])
@@ -145,8 +145,8 @@ def rate_sensitivity(cases: Cases) -> Measured:
 
 def batch_sizes(cases: Cases) -> Measured:
     """The loss with the smallest micro-batches minus the loss with the largest: val/full_loss, which uses
-    running estimates, and val/loss on the statistics of such micro-batches, if the model has a norm that
-    uses such statistics. The varied key is train.grad_accum."""
+    running estimates, and val/batch_stats_loss, which uses the statistics of such micro-batches and is logged
+    only for norms that use batch statistics. The varied key is train.grad_accum."""
     values, tables = {}, {}
     for arm in cases.arms:
         by_rows = {case.config.train.batch_size // int(n): case for n, case in cases.over(arm).items()}
@@ -161,8 +161,8 @@ def batch_sizes(cases: Cases) -> Measured:
 
 
 def data_regimes(cases: Cases) -> Measured:
-    """Each norm's loss / LayerNorm's − 1 and / DyT's − 1, with little data and with much. Arms are called
-    ``dyt, starved`` and ``dyt, rich``."""
+    """Each arm's loss / LayerNorm's − 1, and each arm's loss / DyT's − 1, with little data and with much.
+    Arms are called ``dyt, starved`` and ``dyt, rich``."""
     final = cases.by_arm(Case.loss)
     values = {f"loss of {arm}": loss for arm, loss in final.items()}
     for arm, loss in final.items():
@@ -176,12 +176,12 @@ def data_regimes(cases: Cases) -> Measured:
 
 def trainable_scales(cases: Cases, learned: float) -> Measured:
     """The range of initialization scales from which a model learns, in decades: log10(largest / smallest
-    scale whose final loss is at most ``learned``), going from the best scale as ``last_below`` does; 0 if no
-    scale is below. The varied key is model.init_scale."""
+    scale whose final loss is at most ``learned``), both found by ``crossing``; 0 if the loss of every scale
+    is higher. The varied key is model.init_scale."""
     tables = tables_of(cases)
     decades = {}
     for arm, table in tables.items():
-        largest, smallest = (last_below(table, learned, upwards) for upwards in (True, False))
+        largest, smallest = (crossing(table, learned, upwards) for upwards in (True, False))
         decades[arm] = math.log10(largest / smallest) if min(table.values()) <= learned else 0.0
     first, *others = cases.arms
     values = {f"{arm}: decades": width for arm, width in decades.items()}

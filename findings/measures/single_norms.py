@@ -1,4 +1,4 @@
-"""Measure norms in models as initialised: what a norm's output depends on, and how precise it is."""
+"""Measure norms: what the output depends on, how precise it is, how much batch statistics fluctuate."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -25,12 +25,12 @@ def largest_change(logits: Tensor, reference: Tensor) -> float:
 
 @torch.no_grad()
 def test_time_identity(cases: Cases) -> Measured:
-    """The largest change of a row's logits, in standard deviations of the logits: in evaluation mode instead
-    of training mode; alone in the batch instead of among other rows, in training mode; and cut to half the
-    row's length."""
+    """The largest change of a row's logits, in standard deviations of the logits, if the model is in
+    evaluation mode; and, in training mode, if the row is alone in the batch, and if the rows are cut to half
+    their length."""
     changes = cases.by_arm(logit_changes)
-    values = {f"{arm}: {what}": value for arm in changes for what, value in changes[arm].items()}
-    points = {arm: {what: max(value, 1e-8) for what, value in changes[arm].items()} for arm in changes}
+    values = {f"{arm}: {kind}": value for arm in changes for kind, value in changes[arm].items()}
+    points = {arm: {kind: max(value, 1e-8) for kind, value in changes[arm].items()} for arm in changes}
     return Measured(values, points)
 
 
@@ -73,14 +73,14 @@ def cancellation(cases: Cases, offsets: list[float]) -> Measured:
     width = cases[cases.arms[0]].config.model.n_embd
     noise = torch.randn(256, width, generator=torch.Generator().manual_seed(cases.seed))
     normalizers = {arm: cases[arm].model().final for arm in cases.arms} | {"one pass": one_pass}
-    errors: dict[str, dict[float, float]] = {way: {} for way in normalizers}
+    errors: dict[str, dict[float, float]] = {name: {} for name in normalizers}
     nan_share = {}
     for offset in offsets:
         x = noise + offset
-        for way, normalize in normalizers.items():
+        for name, normalize in normalizers.items():
             y = normalize(x)
             finite = y.isfinite().all(-1)
-            errors[way][offset] = float((y[finite].double() - exact(x)[finite]).abs().max())
+            errors[name][offset] = float((y[finite].double() - exact(x)[finite]).abs().max())
         nan_share[offset] = float((~finite).float().mean())  # of "one pass", the last normalizer
     growing = {offset: error for offset, error in errors["one pass"].items() if 10 <= offset <= 300}
     farthest = max(offsets)

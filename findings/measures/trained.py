@@ -18,9 +18,9 @@ WINDOWS = 64  # number of windows of the validation split on which a model is me
 
 
 def variance_trained(cases: Cases) -> Measured:
-    """Growth of the stream's variance: the sum that the second half of the blocks adds / the sum that the
-    first half adds, which is 1 for linear growth and more for exponential growth; and the largest variance
-    after a block / the smallest."""
+    """Growth of the stream's variance: what the second half of the blocks adds / what the first half adds,
+    which is 1 for linear growth and more for exponential growth; and the largest variance after a block / the
+    smallest."""
     variance = cases.by_arm(lambda case: stream_variances(case, case.windows(WINDOWS)[0]))
     values = {}
     for arm, y in variance.items():
@@ -48,8 +48,8 @@ def costs_of_blocks(case: Case) -> list[float]:
 
 
 def angles_trained(cases: Cases) -> Measured:
-    """The angular distance that each block turns the stream: the slope against the block number, without the
-    last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
+    """The slope, against the block number, of the angular distance by which a block turns the stream. It is
+    taken without the last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
     streams = cases.by_arm(lambda case: block_effects.stream(case.model().eval(), case.windows(WINDOWS)[0]))
     turns = {arm: block_effects.angular_distances(stream) for arm, stream in streams.items()}
     slopes = {f"{arm}: slope": slope([*range(len(y) - 1)], y[:-1]) for arm, y in turns.items()}
@@ -62,8 +62,8 @@ def mode_gap(case: Case, rows: int) -> float:
     model, differences = case.model(), []
     for step in range(256 // rows):
         x, y = case.batch(UNSEEN + step, rows)
-        on_batch = cross_entropy(without_effects(model.train()), x, y)
-        differences.append(float(on_batch - cross_entropy(model.eval(), x, y)))
+        training_loss = cross_entropy(without_effects(model.train()), x, y)
+        differences.append(float(training_loss - cross_entropy(model.eval(), x, y)))
     return float(np.mean(differences))
 
 
@@ -113,11 +113,11 @@ def s_shaped_maps(cases: Cases) -> Measured:
     the last block, and in the last block minus the first."""
     values, points = {}, {}
     for arm, maps in cases.by_arm(lambda c: norm_maps.maps(c.model().eval(), c.windows(WINDOWS)[0])).items():
-        gains = {
+        tanh_gains = {
             site: norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) for site, (x, y) in maps.items()
         }
-        blocks = sorted({site[:2] for site in gains if site != "final"})
-        by_block = {b: float(np.mean([g for site, g in gains.items() if site.startswith(b)])) for b in blocks}
+        blocks = sorted({site[:2] for site in tanh_gains if site != "final"})
+        by_block = {b: float(np.mean([tanh_gains[s] for s in tanh_gains if s[:2] == b])) for b in blocks}
         values[f"{arm}: last block"] = by_block[blocks[-1]]
         values[f"{arm}: last − first block"] = by_block[blocks[-1]] - by_block[blocks[0]]
         for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):

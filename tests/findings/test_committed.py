@@ -20,13 +20,13 @@ def committed(name: str, finding: Finding) -> running.Result:
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_its_verdict_rests_on_three_seeds_at_least_and_on_everything_it_expects(name):
-    """A finding takes no longer than it says, by the time when it was measured: two runs at once."""
+    """Also: a finding takes no longer than its ``minutes``. It was measured with two runs at once."""
     finding = FINDINGS[name]
     result = committed(name, finding)
     assert list(result.by_seed) == finding.seeds
     assert len(result.by_seed) >= MIN_SEEDS
     assert all({*finding.quantities()} <= values.keys() for values in result.by_seed.values())
-    assert result.rows, "there is nothing to draw"
+    assert result.rows, "there are no points to draw"
     assert (result.provenance.runs > 0) == finding.trains
     assert (result.seconds.training / 2 + result.seconds.measuring) / 60 <= finding.minutes <= 20
 
@@ -52,12 +52,12 @@ def test_the_document_and_its_pictures_are_made_of_the_results():
 def test_measured_again_without_training_it_has_the_same_numbers_and_its_control_does_not_pass(
     name, tmp_path
 ):
-    """On its first three seeds, within what another processor rounds differently."""
+    """The first three seeds are measured; tolerances allow for the rounding of other processors."""
     finding, control = FINDINGS[name], FINDINGS[name].as_control()
-    before = committed(name, finding).by_seed
-    again = running.obtain(name, finding.with_overrides({}, finding.seeds[:3]), tmp_path).by_seed
-    for seed, values in again.items():
-        assert values == pytest.approx(before[seed], rel=0.02, abs=2e-4)
+    committed_values = committed(name, finding).by_seed
+    remeasured = running.obtain(name, finding.with_overrides({}, finding.seeds[:3]), tmp_path).by_seed
+    for seed, values in remeasured.items():
+        assert values == pytest.approx(committed_values[seed], rel=0.02, abs=2e-4)
     control = control.with_overrides({}, control.seeds[:4])
     assert judge(control, running.obtain(name, control, tmp_path).by_seed).verdict != Verdict.PASS
 

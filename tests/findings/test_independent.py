@@ -1,4 +1,4 @@
-"""Three findings have the numbers of an independent implementation of the models."""
+"""Three findings agree with an independent implementation of the models."""
 
 import math
 from collections.abc import Mapping
@@ -34,15 +34,15 @@ def slope(points: Mapping[int, float]) -> float:
 
 
 def agree(ours: list[float], reference: list[float], within: float) -> None:
-    """The means differ by no more than chance (4 standard errors), and chance is small."""
+    """Check that the means differ by at most 4 standard errors, and that this is less than ``within``."""
     error = math.sqrt((np.var(ours, ddof=1) + np.var(reference, ddof=1)) / len(ours))
-    assert 4 * error < within, "too few seeds to tell anything"
+    assert 4 * error < within, "too few seeds for a comparison"
     assert abs(np.mean(ours) - np.mean(reference)) < 4 * error + 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arm", "length"), [("pre", 64), ("post", 64), ("post, one token", 1)])
-def test_the_slope_of_the_last_blocks_gradient_is(cases, arm, length):
+def test_the_slope_of_the_last_blocks_gradient_agrees(cases, arm, length):
     ours, reference = [], []
     for models in cases["gradient_slopes"]:
         ours.append(at_init.log_slope(at_init.last_gradients(models, arm)))
@@ -60,7 +60,7 @@ def test_the_slope_of_the_last_blocks_gradient_is(cases, arm, length):
 
 
 @pytest.mark.parametrize("arm", ["pre", "peri", "layernorm_scaling", "post"])
-def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
+def test_the_variance_of_the_stream_after_each_block_agrees(cases, arm):
     ours, reference = [], []
     for models in cases["variance_at_init"]:
         model = Transformer(arm, 16, vocabulary(models), seed=models.seed)
@@ -69,15 +69,15 @@ def test_the_variance_of_the_stream_behind_each_block_is(cases, arm):
         ours.append(at_init.stream_variances(models[arm], models[arm].batch()[0]))
         reference.append([float(x.var(correction=0)) for x in streams])
     for block in (1, 4, 16):
-        mine, others = ([values[block] for values in side] for side in (ours, reference))
-        agree(mine, others, within=0.35 * float(np.mean(mine)))
+        our_variances, expected = ([values[block] for values in side] for side in (ours, reference))
+        agree(our_variances, expected, within=0.35 * float(np.mean(our_variances)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["pre", "post"])
-def test_how_far_each_block_turns_the_stream_is(cases, arm):
-    def slope_of(turned: list[float]) -> float:
-        return slope({i + 1: y for i, y in enumerate(turned) if i >= 1})
+def test_the_slope_of_how_far_each_block_turns_the_stream_agrees(cases, arm):
+    def slope_of(turns: list[float]) -> float:
+        return slope({i + 1: y for i, y in enumerate(turns) if i >= 1})
 
     ours, reference = [], []
     for models in cases["angles_at_init"]:

@@ -1,4 +1,4 @@
-"""A verdict is an interval's place: never a point's, and never had by accident."""
+"""A verdict depends on where an interval lies, not a point; and no verdict comes about by accident."""
 
 import math
 
@@ -40,7 +40,7 @@ def finding(**parts: dict[str, Expected]) -> Finding:
 
 def verdict(values: dict[str, list[float]], **parts: dict[str, Expected]) -> Verdict:
     seeds = range(max(map(len, values.values())))
-    by_seed = {seed: {name: own[seed] for name, own in values.items()} for seed in seeds}
+    by_seed = {seed: {name: numbers[seed] for name, numbers in values.items()} for seed in seeds}
     return judge(finding(**parts), by_seed).verdict
 
 
@@ -54,7 +54,7 @@ def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outsid
 
 
 @given(NUMBERS, st.floats(-10, 10))
-def test_of_a_direction_what_is_above_passes_and_what_is_not_below_fails_it(values, end):
+def test_what_passes_above_an_end_fails_below_it(values, end):
     above, below = (
         judge_quantity("x", e, values, 1).verdict for e in (expected(low=end), expected(high=end))
     )
@@ -82,7 +82,7 @@ def test_among_several_it_fails_only_where_a_wider_interval_lies_outside(values,
         ([1.5, 1.5, math.inf], Verdict.INCONCLUSIVE),
     ],
 )
-def test_a_tie_too_few_seeds_and_a_number_that_is_not_finite_confirm_nothing(values, verdict):
+def test_a_tie_too_few_seeds_and_a_non_finite_number_confirm_nothing(values, verdict):
     assert judge_quantity("x", expected(low=1), values, 1).verdict == verdict
 
 
@@ -99,7 +99,7 @@ def test_all_quantities_must_pass_and_one_that_fails_is_enough():
     assert verdict({"x": bad, "y": wide}, expected=both) == Verdict.FAIL
 
 
-def test_where_a_condition_is_not_fulfilled_there_is_no_verdict_and_it_says_why():
+def test_without_a_fulfilled_condition_a_finding_is_inconclusive_and_has_a_reason():
     parts = {"expected": {"x": expected(low=0)}, "inconclusive": {"y": expected(low=0)}}
     good, bad = [1, 1.1, 0.9], [-1, -1.1, -0.9]
     assert verdict({"x": good, "y": good}, **parts) == Verdict.PASS
@@ -109,7 +109,7 @@ def test_where_a_condition_is_not_fulfilled_there_is_no_verdict_and_it_says_why(
     assert judge(finding(**parts), by_seed).reason == "because"
 
 
-def test_the_reason_for_a_result_has_no_part_in_the_verdict():
+def test_the_likely_reason_does_not_affect_the_verdict():
     parts = {"expected": {"x": expected(low=0)}, "because": {"y": expected(low=0)}}
     assert verdict({"x": [1, 1.1, 0.9], "y": [-1, -1.1, -0.9]}, **parts) == Verdict.PASS
 

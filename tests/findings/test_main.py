@@ -51,7 +51,7 @@ def mine(tmp_path, text_file):
 
 @pytest.fixture
 def measured(tmp_path, mine):
-    """Runs python -m findings with our finding; returns what it prints, on stdout and stderr."""
+    """A function that runs python -m findings with our finding and returns stdout and stderr."""
 
     def run(*arguments: str, status: int = 0) -> str:
         config_dir = ("--config-dir", str(tmp_path / "mine"))
@@ -74,15 +74,15 @@ def test_it_lists_every_finding_before_anything_is_measured(succeed, tmp_path):
 def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command, succeed, tmp_path):
     done = succeed(PROGRAM, "cancellation")
     assert "PASS  cancellation: A variance" in done.stdout
-    [kept] = tmp_path.glob(f"{OUT}/results/cancellation-*.json")
-    written = kept.stat().st_mtime_ns
+    [result_file] = tmp_path.glob(f"{OUT}/results/cancellation-*.json")
+    written_at = result_file.stat().st_mtime_ns
     page = (tmp_path / OUT / "findings.md").read_text()
     assert "**PASS** — A variance computed" in page
     assert "](pictures/cancellation.svg)" in page
     assert (tmp_path / OUT / "pictures/cancellation.svg").read_text().startswith("<svg")
-    again = command(PROGRAM, "cancellation")
-    assert kept.stat().st_mtime_ns == written
-    assert again.stdout == done.stdout
+    second = command(PROGRAM, "cancellation")
+    assert result_file.stat().st_mtime_ns == written_at
+    assert second.stdout == done.stdout
     assert re.search(r"cancellation +A variance.* 1 +PASS", command(PROGRAM).stdout)
 
 
@@ -91,19 +91,19 @@ def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(meas
     printed = measured("tiny")
     assert "6 runs: 6 to do" in printed
     assert "PASS  tiny: A norm keeps the stream." in printed
-    [kept] = tmp_path.glob(f"{OUT}/results/tiny-*.json")
-    assert json.loads(kept.read_text())["where"]["runs"] == 6
-    kept.unlink()
-    again = measured("tiny")
-    assert "to do" not in again  # the runs exist
-    assert "PASS  tiny" in again
+    [result_file] = tmp_path.glob(f"{OUT}/results/tiny-*.json")
+    assert json.loads(result_file.read_text())["where"]["runs"] == 6
+    result_file.unlink()
+    second = measured("tiny")
+    assert "to do" not in second  # the runs exist
+    assert "PASS  tiny" in second
     control = measured("tiny", "--control")
     assert "to do" not in control  # its arms are runs without a norm, which exist
     assert "control of tiny, which should not PASS: no norm in either arm" in control
 
 
 @pytest.mark.slow
-def test_a_signal_ends_it_with_its_runs_saved_and_the_same_command_resumes(mine, measured, tmp_path):
+def test_a_signal_ends_the_program_with_runs_saved_and_the_same_command_resumes(mine, measured, tmp_path):
     mine.write_text(mine.read_text().replace("train.steps: 6", "train.steps: 4000"))
     with Program(PROGRAM, "tiny", "--config-dir", str(tmp_path / "mine"), cwd=tmp_path) as program:
         program.until(
@@ -121,7 +121,7 @@ def test_a_signal_ends_it_with_its_runs_saved_and_the_same_command_resumes(mine,
 
 
 @pytest.mark.slow
-def test_under_other_conditions_it_is_another_result(measured, tmp_path):
+def test_under_other_conditions_a_finding_has_another_result(measured, tmp_path):
     measured("tiny", "train.steps=3", "--seeds", "3")
     config = next((tmp_path / OUT / "runs").glob("*/*/config.yaml")).read_text()
     assert "steps: 3" in config

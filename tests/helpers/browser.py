@@ -11,7 +11,7 @@ needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
     reason="chromium or chromedriver is not installed (Debian: chromium, chromium-driver)",
 )
-FLAGS = (  # as root in a container, and without the browser's own calls home
+FLAGS = (  # to run as root in a container, without the browser's own network requests
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--window-size=1200,1000"),

@@ -1,4 +1,4 @@
-"""Components and metadata of checkpoints, made by hand."""
+"""Hand-made components of a config, and metadata of checkpoints."""
 
 from cli.schema import Component
 from rundir import checkpoint_file

@@ -1,4 +1,4 @@
-"""The form of every refusal: one line that says where, what is wrong and what to do; and nothing is lost."""
+"""Checks of refusals: one line that says where, what is wrong and what to do; and every file is kept."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ LINE = re.compile(r"error: (?P<where>.+?): (?P<what>.+); (?P<todo>.+)")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return the content of each file, except locks, which name their last holder, and sparse terabytes."""
+    """Return the content of each file, except locks, which name their last holder, and huge sparse files."""
     files = [f for f in sorted(folder.rglob("*")) if f.is_file() and f.name != ".lock"]
     return {f: f.read_bytes() for f in files if f.stat().st_size < 2**28}
 
@@ -18,14 +18,14 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def check_refused(
     done: "subprocess.CompletedProcess[str]", *words: str, before: dict[Path, bytes] | None = None
 ) -> None:
-    """Check that a program refused in one line of that form, and left each file of ``before``."""
+    """Check that a program refused in one line of the form ``LINE``, and kept each file of ``before``."""
     error = check_one_line(done, *words)
     assert LINE.fullmatch(error), error
     check_kept(before or {})
 
 
 def check_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> str:
-    """Check that a program ended with one line of error with all of ``words``, and return the line."""
+    """Check that a program ended with one error line that contains all ``words``, and return the line."""
     output = done.stdout + done.stderr
     assert done.returncode in (1, 2), output
     assert "Traceback" not in output

@@ -1,5 +1,5 @@
 """The page that ``make test-faults`` prints, in Markdown: figures that tests record (record_property), and
-the number of tests of each file."""
+the outcomes of the tests of each file."""
 
 import datetime
 import re
@@ -14,25 +14,25 @@ from rundir.environment import git_state
 
 
 def markdown(reports: Iterable[pytest.TestReport], seconds: float) -> str:
-    """Return the page. It has the largest figure if several tests record one."""
+    """Return the page. If several tests record a figure, the page has the largest value."""
     figures: dict[str, Any] = {}
-    ended: Counter[tuple[str, str]] = Counter()  # (file, outcome)
+    outcomes: Counter[tuple[str, str]] = Counter()  # of (file, outcome)
     for report in reports:
         for name, value in report.user_properties if report.when == "call" else ():
             figures[name] = max(value, figures.get(name, value))
         if report.when == "call" or report.outcome != "passed":
-            ended[report.nodeid.split("::")[0], report.outcome] += 1
+            outcomes[report.nodeid.split("::")[0], report.outcome] += 1
     rows = [f"| {name} | {figures[name]} |" for name in sorted(figures, key=natural)]
-    files = {
-        file: [ended[file, outcome] for outcome in OUTCOMES] for file in sorted({file for file, _ in ended})
+    counts = {
+        file: [outcomes[file, kind] for kind in OUTCOMES] for file in sorted({file for file, _ in outcomes})
     }
-    counts = [f"| {file} | {' | '.join(map(str, numbers))} |" for file, numbers in files.items()]
+    count_rows = [f"| {file} | {' | '.join(map(str, numbers))} |" for file, numbers in counts.items()]
     return PAGE.format(
         machine=described_machine(),
         minutes=f"{seconds / 60:.0f}",
         figures="\n".join(rows),
         outcomes=" | ".join(OUTCOMES),
-        counts="\n".join(counts),
+        counts="\n".join(count_rows),
     )
 
 

@@ -12,7 +12,7 @@ SMALL = {"vocab_size": 61, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd
 
 
 def theirs(**changed: Any) -> Any:
-    """Return a GPT2LMHeadModel with weights drawn at 0.2, as at GPT-2's 0.02 a wrong GELU is not noticed."""
+    """Return a GPT2LMHeadModel with weights of std 0.2; at GPT-2's 0.02 a wrong GELU would go unnoticed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     ends = {"bos_token_id": None, "eos_token_id": None}
@@ -25,7 +25,7 @@ def theirs(**changed: Any) -> Any:
 
 
 def saved(folder: Path, chars: str = "", **changed: Any) -> Any:
-    """Save such a model in a folder, with a tokenizer of these characters or of as many as it has tokens."""
+    """Save a model of ``theirs`` in a folder, with a tokenizer of ``chars`` or of vocab_size characters."""
     model = theirs(**({"vocab_size": len(chars)} if chars else {}) | changed)
     model.save_pretrained(folder)
     chars = chars or "".join(map(chr, range(32, 32 + model.config.vocab_size)))
@@ -46,7 +46,7 @@ def loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def greedy(model: Any, ids: list[int], n: int) -> list[int]:
-    """Return the n likeliest tokens after these, by transformers' generate."""
+    """Return the n tokens that transformers' generate appends to ``ids`` greedily."""
     idx = torch.tensor([ids])
     tokens = model.generate(idx, attention_mask=torch.ones_like(idx), max_new_tokens=n, do_sample=False)
     return tokens[0, len(ids) :].tolist()

@@ -1,7 +1,7 @@
-"""A Transformer of torch alone, written from the papers without our model code, as a reference for numbers.
+"""A Transformer in torch alone, written from the papers without our model code, as a reference for numbers.
 
-Weights are Xavier's (Glorot & Bengio 2010), embeddings N(0, 1/d), the MLP has the exact GELU; no biases,
-heads of d / 4 channels, norms without gain or bias (as initialised they do nothing).
+Weights are Xavier's (Glorot & Bengio 2010), embeddings N(0, 1/d); the MLP has the exact GELU; there are no
+biases; heads have d / 4 channels; norms have no gain or bias (as initialised these have no effect).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments until they end, each in a process of its own."""
+"""Runs, each in its own process, that are killed at random moments and restarted until they end."""
 
 import json
 import random
@@ -21,7 +21,7 @@ Start = Callable[..., Any]  # program, arguments, cwd= -> like subprocess.Popen
 
 
 def by_python(program: str, *arguments: str, cwd: Path) -> "subprocess.Popen[bytes]":
-    """Start a program as a user does: the first two seconds are imports."""
+    """Start a program as a user does, with a new interpreter: the first two seconds are imports."""
     command = [sys.executable, str(ROOT / program), *arguments]
     with (cwd / "output.txt").open("ab") as output:
         return subprocess.Popen(command, cwd=cwd, stdout=output, stderr=output)
@@ -34,11 +34,11 @@ def forked(program: str, *arguments: str, cwd: Path) -> programs.Program:
 
 @dataclass
 class Killed:
-    """Kills of one or several runs, and what they cost."""
+    """Kills of one or several runs, and what was lost."""
 
     kills: int = 0
-    after_a_save: int = 0  # of these
-    lost: int = 0  # steps done since the newest checkpoint, at most
+    after_a_save: int = 0  # kills of a run that had a checkpoint
+    lost: int = 0  # the most steps done since the newest checkpoint
     unreadable: list[Path] = field(default_factory=list)  # checkpoints that cannot be loaded
 
 
@@ -51,7 +51,7 @@ def until_it_ends(
     at_most: int = 1000,
 ) -> Killed:
     """Start a program in ``folder`` and kill it after a random time of about ``seconds``, a bit longer each
-    time, until it ends by itself or was killed ``at_most`` times. Return ``killed``, these kills added."""
+    time, until it ends by itself or ``killed`` counts ``at_most`` kills. Return ``killed``, updated."""
     killed = killed or Killed()
     folder.mkdir()
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
@@ -62,15 +62,15 @@ def until_it_ends(
         except subprocess.TimeoutExpired:
             process.kill()
         code = process.wait()
-        if code == 0 or (code == 1 and killed.unreadable):  # and no older one
+        if code == 0 or (code == 1 and killed.unreadable):  # 1: no readable checkpoint is left
             return killed
         assert code == -signal.SIGKILL, (folder / "output.txt").read_text(encoding="utf-8")
         killed.kills += 1
         seconds *= 1.02
-        saved = programs.saved(folder)
-        killed.after_a_save += bool(saved)
-        killed.lost = max(killed.lost, steps_done(folder) - max([0, *map(step_of, saved)]))
-        for path in saved:
+        checkpoints = programs.saved(folder)
+        killed.after_a_save += bool(checkpoints)
+        killed.lost = max(killed.lost, steps_done(folder) - max([0, *map(step_of, checkpoints)]))
+        for path in checkpoints:
             try:
                 checkpoint_file.load(path)
             except errors.CheckpointError:

@@ -1,4 +1,4 @@
-"""The machine that recorded numbers were made on: only there do the same numbers come out to the bit."""
+"""The kind of machine on which numbers were recorded: other kinds do not give the same bits."""
 
 import importlib.metadata
 from typing import Any
@@ -7,7 +7,7 @@ from rundir.environment import cpuinfo, processor
 
 
 def this_machine() -> dict[str, Any]:
-    """Return what decides the last bits of a run: the generation of the processor, and torch's version."""
+    """Return the facts that decide the last bits of a run: the processor's generation and torch's version."""
     return {
         "processor": processor(),
         "family_model": [cpuinfo("cpu family"), cpuinfo("model")],

@@ -1,5 +1,5 @@
 """Untrusted files that would run code, take all memory, or write where they should not. Each is made from a
-good run's checkpoint, and comes with the program's arguments for it."""
+good run's checkpoint, and comes with the program and arguments that open it."""
 
 import json
 import os
@@ -55,11 +55,11 @@ def endless(name: str) -> Callable[[Path], Any]:
     return lambda folder: ((folder / name).unlink(missing_ok=True), (folder / name).symlink_to("/dev/zero"))
 
 
-# checkpoints of ours --------------------------------------------------------------------------------------
+# checkpoints in our format --------------------------------------------------------------------------------
 
 
 def sampled(write: Callable[[Path, Path], Any]) -> Make:
-    """Sample from what ``write`` makes of a good checkpoint in an empty folder: bad.safetensors."""
+    """Sample from bad.safetensors, which ``write`` makes from a good checkpoint in an empty folder."""
 
     def make(good: Path, folder: Path) -> Sequence[str]:
         write(good, folder)
@@ -73,10 +73,10 @@ def raw(data: bytes) -> Make:
 
 
 def sealed(path: Path, content: bytes) -> None:
-    """Write a checkpoint with the digest that it should have."""
+    """Write a checkpoint with the right digest."""
     path.write_bytes(content)
-    at, _, computed = checkpoint_file.digest(path)
-    path.write_bytes(content[:at] + computed.encode() + content[at + 64 :])
+    offset, _, computed = checkpoint_file.digest(path)
+    path.write_bytes(content[:offset] + computed.encode() + content[offset + 64 :])
 
 
 def sealed_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: str) -> None:
@@ -84,7 +84,7 @@ def sealed_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: str) 
 
 
 def header(tensors: str, data: bytes = b"") -> Make:
-    """A safetensors file with such tensors in its header, its digest right."""
+    """A safetensors file with these ``tensors`` in its header and the right digest."""
     about = json.dumps({"normgpt": "{}", "sha256": checkpoint_file.BLANK}, separators=(",", ":"))
     text = f'{{"__metadata__":{about},{tensors}}}'.encode()
     file = struct.pack("<Q", len(text)) + text + data
@@ -97,7 +97,7 @@ def metadata(text: str) -> Make:
 
 
 def meta(change: Callable[[Json], Any]) -> Make:
-    """A checkpoint with changed metadata, its digest right."""
+    """A checkpoint with changed metadata and the right digest."""
 
     def write(good: Path, folder: Path) -> None:
         loaded = checkpoint_file.load(good)
@@ -121,7 +121,7 @@ def tokenizer(**spec: Any) -> Make:
 
 
 def sparse(good: Path, folder: Path) -> None:
-    """Write terabytes of nothing behind a good header."""
+    """Append terabytes of zeros, in a sparse file, to a good checkpoint."""
     shutil.copy(good, folder / "bad.safetensors")
     os.truncate(folder / "bad.safetensors", 2**42)
 
@@ -132,7 +132,7 @@ def many_patterns(meta: Json) -> None:
 
 
 def optimizer(change: Callable[[Json, dict[str, torch.Tensor]], Any]) -> Make:
-    """A checkpoint from which training resumes, with another state of its optimizer."""
+    """A checkpoint from which training resumes, with a changed optimizer state."""
 
     def make(good: Path, folder: Path) -> Sequence[str]:
         run = good.parents[1]
@@ -151,7 +151,7 @@ def optimizer(change: Callable[[Json, dict[str, torch.Tensor]], Any]) -> Make:
 
 
 def without_optimizer(state: Json, tensors: dict[str, torch.Tensor]) -> None:
-    """Leave what exported weights have."""
+    """Remove the optimizer's state, as exported weights have none."""
     state.clear()
     for name in [name for name in tensors if name.startswith("optimizer")]:
         del tensors[name]
@@ -197,7 +197,7 @@ def pickled_tokens(bins: Path) -> None:
 
 
 def gpt2(change: Callable[[Path], Any]) -> Make:
-    """A folder with a checkpoint of an ordinary model, changed."""
+    """A folder with an ordinary GPT-2, changed by ``change``."""
 
     def make(good: Path, folder: Path) -> Sequence[str]:
         model, loaded = folder / "gpt2", checkpoint_file.load(good)
@@ -225,7 +225,7 @@ def gpt2_config(**options: Any) -> Make:
 
 
 def gpt2_bpe(change: Callable[[Json], Any]) -> Make:
-    """A folder whose tokenizer.json is a byte pair encoding, changed."""
+    """A folder whose tokenizer.json is a byte pair encoding, changed by ``change``."""
 
     def write(model: Path) -> None:
         spec = BytePairTokenizer("gpt2", [*(bytes([byte]) for byte in range(256)), b"th"]).spec
@@ -241,13 +241,13 @@ def gpt2_bpe(change: Callable[[Json], Any]) -> Make:
 
 
 def remote_code(model: Path) -> None:
-    """Add code as a model with trust_remote_code has it."""
+    """Add code that transformers would run with trust_remote_code."""
     (model / "modeling_evil.py").write_text('import os\nos.system("touch owned")\n')
     update_config(model, auto_map={"AutoModelForCausalLM": "modeling_evil.Evil"})
 
 
 def gpt2_weights(name: str, data: bytes) -> Make:
-    """A folder with such a file in place of its weights."""
+    """A folder with the file ``name`` in place of its weights."""
     return gpt2(lambda model: ((model / "model.safetensors").unlink(), content(name, data)(model)))
 
 
@@ -269,7 +269,7 @@ TARGETS = (
 )
 SIZES: tuple[Json, ...] = (
     *({"n_layer": 2**40}, {"n_layer": 10_000}, {"n_embd": 2**40, "n_head": 1}, {"block_size": 2**40}),
-    {"positions": "rotary", "block_size": 2**40},  # which need no weights: nothing bounds the context
+    {"positions": "rotary", "block_size": 2**40},  # rotary positions have no weights that bound the context
 )
 GPT2_SIZES: tuple[Json, ...] = (
     *({"n_layer": 10_000}, {"n_embd": 2**40}, {"vocab_size": 2**70}, {"vocab_size": 26}),

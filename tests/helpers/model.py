@@ -15,7 +15,7 @@ SEEDS = st.integers(0, 2**31)
 
 
 def small(**options) -> GPT:
-    """A GPT of 2 blocks and 16 channels: LayerNorm in pre-norm, unless the options differ."""
+    """Return a GPT of 2 blocks and 16 channels, with LayerNorm in pre-norm unless the options differ."""
     return GPT(**SMALL | {"norm": LayerNorm, "placement": Pre} | options)
 
 
@@ -59,7 +59,7 @@ class DrawingNorm(nn.Module):
 
 
 class MinusPastMean(nn.Module):
-    """x minus its mean over the time steps so far: causal, but no function of one position."""
+    """x minus its mean over the time steps so far: causal, but not a function of one position alone."""
 
     def __init__(self, n: int) -> None:
         super().__init__()

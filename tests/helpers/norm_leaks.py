@@ -1,4 +1,4 @@
-"""Which norms leak in training, and what they leak."""
+"""The norms that leak in training, and what their logits depend on: the future, other rows."""
 
 SEES: dict[str, set[str]] = {
     "batchnorm": {"future", "rows"},

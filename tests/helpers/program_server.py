@@ -44,7 +44,7 @@ def watched(request: dict[str, Any], out: int, err: int, report: int) -> dict[st
     """Fork the program, in a session of its own. This process outlives it, and reports its end."""
     pid = os.fork()
     if pid:
-        for descriptor in (1, 2, out, err):  # their readers wait until all have closed them
+        for descriptor in (1, 2, out, err):  # readers wait until every process has closed its copy
             os.close(descriptor)
         _, status, usage = os.wait4(pid, 0)
         os.write(report, f"{status} {usage.ru_maxrss}\n".encode())
@@ -63,7 +63,7 @@ def main() -> None:
         importlib.import_module(name)
     choices("config", RunConfig, [])  # the first composition is slow
     gc.collect()
-    gc.freeze()  # without it each program would collect all of this at its end, for a second
+    gc.freeze()  # else each program would spend a second at its end on collecting these objects
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])
     os.environ.clear()

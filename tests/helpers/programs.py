@@ -1,7 +1,7 @@
-"""Start the project's programs as a user does, each in a process of its own.
+"""Start the project's programs as a user does, each in its own process.
 
-A fork of tests/helpers/program_server.py, which has torch imported already, saves two seconds a program;
-``from_scratch`` is the slow start that a user has.
+Each program is a fork of tests/helpers/program_server.py, which has already imported torch; this saves two
+seconds per program. ``from_scratch`` starts a program slowly, with a new interpreter, as a user does.
 """
 
 import atexit
@@ -127,7 +127,7 @@ class Program:
 
 
 def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Any:
-    """Run a program to its end. Return a subprocess.CompletedProcess with a ``peak``, as of Program. The
+    """Run a program to its end. Return a subprocess.CompletedProcess with the ``peak`` of Program. The
     program is killed after ``timeout`` seconds."""
     with temporary_file() as out, temporary_file() as err:
         descriptors = {"stdout": out.fileno(), "stderr": err.fileno()}
@@ -139,7 +139,7 @@ def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **enviro
 
 
 def succeed(program: str, *arguments: str, cwd: Path, **options: Any) -> Any:
-    """Run a program that must end well. Return what ``run`` does."""
+    """Run a program that must end with status 0. Return the result of ``run``."""
     done = run(program, *arguments, cwd=cwd, **options)
     assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done
@@ -155,7 +155,7 @@ def content(file: IO[str]) -> str:
 
 
 def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> Any:
-    """Run a program by a new interpreter, which imports what the program imports."""
+    """Run a program with a new interpreter. Return a subprocess.CompletedProcess."""
     command = [sys.executable, str(ROOT / program), *arguments]
     return subprocess.run(
         command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=120
@@ -163,7 +163,7 @@ def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> An
 
 
 def saved(folder: Path) -> list[Path]:
-    """Return all checkpoints in a folder, while others may come and go."""
+    """Return all checkpoints below a folder, in which files may appear and vanish meanwhile."""
     return [
         Path(path, name)
         for path, _, names in os.walk(folder)
@@ -174,7 +174,7 @@ def saved(folder: Path) -> list[Path]:
 
 @functools.cache
 def server() -> socket.socket:
-    """Start the server. Return the socket that it takes requests from; it ends with this process."""
+    """Start the server, which ends with this process. Return the socket for requests."""
     client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with server_end:
         number = server_end.fileno()

@@ -1,4 +1,4 @@
-"""Several processes that train together, without torchrun: their environment variables are torchrun's."""
+"""Several ranks that train together without torchrun, with the environment variables that torchrun sets."""
 
 import multiprocessing
 import os
@@ -38,8 +38,8 @@ def trained(count: int, *arguments: str, cwd: Path, **environ: str) -> list[tupl
 
 
 def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Return ``function(*arguments)`` of each of ``count`` processes that are a group."""
-    context = multiprocessing.get_context("fork")  # which needs no second import of torch
+    """Call ``function(*arguments)`` in each of ``count`` ranks. Return the results by rank."""
+    context = multiprocessing.get_context("fork")  # a fork needs no second import of torch
     results = context.Queue()
 
     def call(rank: int, environ: dict[str, str]) -> None:

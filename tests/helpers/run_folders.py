@@ -1,4 +1,4 @@
-"""Run folders with chosen numbers, in the format that runs have: the results of comparing them are known."""
+"""Run folders with chosen numbers, in the format of real runs, so the results of comparisons are known."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def made(
     curve: Mapping[int, Mapping[str, Any]] | None = None,
     **environment: Any,
 ) -> Path:
-    """Write a run of train.py's arguments ``overrides`` that ended at ``final``; None: that diverged."""
+    """Write the folder of a run with these overrides that ended at the loss ``final``; None: diverged."""
     config = json.loads(composed(*overrides))
     others = {key: value for key, value in config.items() if key not in ("seed", "tuned", "runs_dir")}
     group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{abs(hash(json.dumps(others))):x}"
@@ -60,7 +60,7 @@ def made(
 
 
 def several(parent: Path, losses: Mapping[str, list[float | None]], **options: Any) -> list[Run]:
-    """Runs of each command line with these losses, at seeds from 0 on."""
+    """Write and load runs of each command line that ended with the given losses, at seeds 0, 1, …"""
     return [
         load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
         for arguments, by_seed in losses.items()

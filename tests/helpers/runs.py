@@ -1,4 +1,4 @@
-"""Train runs in the process of the test, and read what they leave on disk."""
+"""Train runs in the process of the test, and read the files of their folders."""
 
 import json
 from contextlib import suppress
@@ -68,7 +68,7 @@ CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 
 def train_or_resume(config) -> Path:
-    """Do what ``python train.py`` does: begin the run, or resume it. Return its folder."""
+    """Start or resume a run, as ``python train.py`` does. Return the run's folder."""
     with signals.ending():
         data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
         folder = identity.run_folder(config, compute.precision, data.fingerprint)
@@ -78,7 +78,7 @@ def train_or_resume(config) -> Path:
 
 
 def with_runs_dir(config, path):
-    """Return the config of the same run in another ``runs_dir``, where nothing is yet."""
+    """Return the config of the same run with ``runs_dir`` = ``path``, an empty folder."""
     return config.model_copy(update={"runs_dir": str(path)})
 
 

@@ -1,4 +1,4 @@
-"""A wait with an end."""
+"""Wait for a condition, with a time limit."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def until(condition: Callable[[], Any], seconds: float = 60, pause: float = 0.02) -> Any:
-    """Return the condition's value as soon as it is true."""
+    """Return the condition's value as soon as it is true. Raises AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not met in {seconds} s"

@@ -1,4 +1,4 @@
-"""Runs that wandb copies, the records that it writes, and as much of its server as they need."""
+"""Runs that are copied to wandb, the records that wandb writes, and an imitation of wandb's server."""
 
 import contextlib
 import gzip
@@ -26,7 +26,7 @@ WANDB = str(Path(sys.executable).with_name("wandb"))
 
 @pytest.fixture
 def watched(tiny, tmp_path, monkeypatch):
-    """The config of a run that wandb copies into tmp_path/wandb, where nobody is logged in."""
+    """Overrides -> the config of a run that is copied to tmp_path/wandb; no user is logged in to wandb."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -36,7 +36,7 @@ def watched(tiny, tmp_path, monkeypatch):
 
 
 def after_row(monkeypatch, step: int, act: Callable[[], None]) -> None:
-    """Call ``act`` when a run has written the row of that step."""
+    """Call ``act`` when a run has written the row of ``step``."""
     write = Metrics.write
 
     def write_and_act(self, row):
@@ -69,13 +69,13 @@ def history(*files: Path) -> list[dict]:
 
 
 def lines_of_wandb(capsys) -> list[str]:
-    """Return the lines that a run printed about wandb, without those of a slow machine that waits for it."""
+    """Return the lines that a run printed about wandb, without "waiting" lines, which slow machines print."""
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wandb: ")]
     return [line for line in lines if not line.startswith("wandb: waiting")]
 
 
 def warnings_of_wandb(capsys) -> list[str]:
-    """The lines besides the one that says where the run is."""
+    """Return the lines about wandb, except the one that says where the run is."""
     return [
         line for line in lines_of_wandb(capsys) if not line.startswith(("wandb: offline;", "wandb: http"))
     ]
@@ -87,7 +87,7 @@ def without_wandb(config, tmp_path: Path):
 
 
 def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
-    """Return whether the run in ``folder`` ended as one without wandb does."""
+    """Return whether the run in ``folder`` ended as the same run without wandb does."""
     without = train_or_resume(without_wandb(config, tmp_path))
     same_count = len(metric_rows(folder)) == len(metric_rows(without))
     return same_count and same_tensors(final_tensors(folder), final_tensors(without))
@@ -108,9 +108,9 @@ def children(process: int) -> dict[int, str]:
 
 
 def signalling(monkeypatch, name: str, number: int) -> list[int]:
-    """At step 5, wait until wandb has its file, and signal each process of that name below this one.
+    """At step 5, wait until wandb has its file, and signal each descendant process of that name.
 
-    Returns a list that will hold their numbers."""
+    Returns a list that will hold the processes' numbers."""
     sent: list[int] = []
 
     def signal_all() -> None:
@@ -124,8 +124,8 @@ def signalling(monkeypatch, name: str, number: int) -> list[int]:
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Imitate wandb's server as far as a run and its checkpoint need. It keeps the history and the files
-    that it is sent; it may refuse files, and is silent where a path begins with ``silent``."""
+    """An imitation of wandb's server, as far as a run and its checkpoint need one. It keeps the history and
+    files that it receives; it may refuse files, and delays answers to paths that begin with ``silent``."""
 
     history: ClassVar[list[dict]] = []
     uploads: ClassVar[list[bytes]] = []
@@ -195,7 +195,7 @@ class Failing(Server):
 
 @contextlib.contextmanager
 def serving(monkeypatch, kind: type[Server] = Server, **attributes):
-    """The address of a Server on which wandb is logged in."""
+    """Run a Server and log in to it. Yield its address."""
     for name, value in ({"history": [], "uploads": []} | attributes).items():
         monkeypatch.setattr(Server, name, value)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)

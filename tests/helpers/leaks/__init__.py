@@ -1,9 +1,10 @@
 """Adversarial modules for a test of leaks in model.GPT: LEAKS leak, CAUSAL do not.
 
-Each entry has the keyword arguments for ``model.GPT`` and ``needs``: what a test must do to see it
-(LEAKS), or why a naive test may accuse it (CAUSAL). ``kwargs(entry)`` gives the arguments with the defaults
-filled in.
-"Debatable" begins the sentence where one may disagree with the list an entry stands in.
+Each entry has the keyword arguments for ``model.GPT`` and ``needs``: what a test must do to find the leak
+(LEAKS), or why a naive test may report a leak (CAUSAL). ``kwargs(entry)`` returns the arguments, defaults
+included. If ``needs`` begins with "Debatable", the entry might belong in the other list.
+
+In a leaking module's docstring, "from" introduces the tokens that leak and, last, when they leak.
 """
 
 from functools import partial
@@ -113,17 +114,17 @@ from tests.helpers.leaks.over_time import (
 
 
 def norm(kind: type[nn.Module], needs: str, **others: Any) -> dict[str, Any]:
-    """An entry for a norm in every place, or as ``others`` say."""
+    """Return an entry for a norm in every place, or in those that ``others`` name."""
     return {"norm": kind, "needs": needs} | others
 
 
 def attend(kind: type[Attend], needs: str) -> dict[str, Any]:
-    """An entry for a way to attend."""
+    """Return an entry for an ``Attend``."""
     return {"attention": partial(CausalSelfAttention, attend=kind), "needs": needs}
 
 
 def kwargs(entry: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for GPT: the entry's, without ``needs``, and Plain and Pre where it has none."""
+    """Return the arguments for GPT: those of the entry; by default Plain and Pre."""
     return {"norm": Plain, "placement": Pre} | {key: value for key, value in entry.items() if key != "needs"}
 
 
@@ -132,14 +133,16 @@ LEAKS: dict[str, dict[str, Any]] = {
     "time_instance": norm(TimeInstanceNorm, LATER),
     "normalize_default_dim": norm(NormalizeDefaultDim, LATER),
     "transposed_groupnorm": norm(TransposedGroupNorm, LATER),
-    "patch": norm(PatchNorm, "Exchange a token not first of its 4 and look at one before it in the same 4."),
+    "patch": norm(
+        PatchNorm, "Exchange a token that is not first in its 4; look at one before it in the same 4."
+    ),
     "centred_window": norm(
-        CentredWindowNorm, "Exchange token t+1 and look at t; reach is one per norm passed."
+        CentredWindowNorm, "Exchange token t+1 and look at t; each norm passed adds one step of reach."
     ),
     "circular_fft": norm(CircularFFTNorm, "Exchange the last tokens and look at the first ones."),
     "roll_shift": norm(Plain, "Exchange the LAST token and look at position 0.", final_norm=RollShift),
     "beacon": norm(
-        Plain, "Look at position 0 or 16, … and exchange one of the 15 after it.", final_norm=BeaconNorm
+        Plain, "Look at position 0, 16, … and exchange one of the 15 tokens after it.", final_norm=BeaconNorm
     ),
     "long_context": norm(LongContextNorm, "Rows of 49 tokens or more."),
     "median_clip": norm(MedianClip, "Several exchanges: one must move the median of the sizes in the row."),
@@ -149,7 +152,7 @@ LEAKS: dict[str, dict[str, Any]] = {
     "float32_only": norm(Float32Only, "A test in fp32, the dtype of training, not only in fp64."),
     "bf16_only": norm(BF16Only, "The model cast to bf16."),
     "autocast_only": norm(AutocastOnly, "A test under torch.autocast."),
-    "compiled_only": norm(CompiledOnly, "A test of torch.compile(model); backend='eager' does."),
+    "compiled_only": norm(CompiledOnly, "A test of torch.compile(model); backend='eager' is enough."),
     "no_grad_only": norm(NoGradOnly, "A test under torch.no_grad() or inference_mode, as evaluation is."),
     "grad_only": norm(GradOnly, "A test with gradients recorded, as training is."),
     "trained_gate": norm(TrainedGate, "One step of training, or parameters moved at random."),
@@ -182,8 +185,8 @@ LEAKS: dict[str, dict[str, Any]] = {
         ActNorm, "The first call of two equal fresh models; an attribute remembers, no buffer does."
     ),
     "batch_warmup": norm(BatchWarmup, "One of the first 10 calls in training mode."),
-    "hooked": norm(HookedNorm, "Call modules, so that hooks run, not forward."),
-    "distributed_only": norm(DistributedOnly, "torch.distributed initialized, one process does."),
+    "hooked": norm(HookedNorm, "Call the modules, not their forward, so that hooks run."),
+    "distributed_only": norm(DistributedOnly, "torch.distributed initialized; one process is enough."),
     "decoder_only": norm(DecoderOnly, "Test model.generate.Decoder with 2 rows or more."),
     "eval_memory": norm(
         EvalMemory, "Debatable: evaluate two different batches, then the same third, and compare that."
@@ -197,15 +200,14 @@ LEAKS: dict[str, dict[str, Any]] = {
     "topk_before_mask": attend(TopKBeforeMask, "More than 8 tokens, several exchanges."),
     "max_before_mask": attend(
         MaxBeforeMask,
-        "Debatable at the start (rounding); large weights, as 50 × those of the start, show it.",
+        "Debatable at the start (rounding); large weights, such as 50 × the initial ones, show it.",
     ),
     "mixture_of_depths": {"mlp": MixtureOfDepths, "needs": "Several exchanges: the choice must change."},
     "capacity": {"mlp": CapacityMLP, "needs": "Exchange an EARLIER row, several tries, look at later rows."},
     "max_norm": {
         "embedding": MaxNormEmbedding,
-        "needs": "Two equal fresh models (tables are changed in place); a later token that is nowhere else "
-        "in "
-        "the batch, exchanged; look at the logits OF that token.",
+        "needs": "Two equal fresh models, as tables are changed in place. Exchange a later token that occurs "
+        "nowhere else in the batch; look at the logits OF that token.",
     },
     "squeeze_excite": {"placement": SqueezeExcitePlacement, "needs": LATER},
     "deep_hourglass": {
@@ -228,7 +230,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "own_generator": norm(
         OwnGenerator, SEEDS + "both are first calls of equal copies; seeding does not help."
     ),
-    "clock": norm(ClockNorm, "Two calls always differ: measure what two equal inputs differ by."),
+    "clock": norm(ClockNorm, "Two calls always differ: measure how far outputs of equal inputs differ."),
     "flat_mask": norm(FlatMask, SEEDS + "seeded, and with B and T the same."),
     "rejection_noise": norm(
         RejectionNoise, "Debatable: with one seed, other tokens shift the random numbers; statistics do not."
@@ -250,7 +252,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "bf16_inside": norm(ReturnsBF16, "Coarse steps."),
     "in_place_safe": norm(InPlaceSafe, "In-place operations, on a copy."),
     "own_token_editor": norm(OwnTokenEditor, "Changes its input; whoever reuses that input is misled."),
-    "cumulative": norm(CumulativeNorm, "Depends on EARLIER tokens, as it may."),
+    "cumulative": norm(CumulativeNorm, "Depends on EARLIER tokens, which is allowed."),
     "padded_fft": norm(PaddedFFTNorm, "Later tokens change the last digits (rounding)."),
     "flipped_sum": norm(FlippedSum, "Later tokens change the last digits (rounding)."),
     "gradient_only": norm(GradientOnly, "Gradients of earlier logits reach later tokens, values do not."),

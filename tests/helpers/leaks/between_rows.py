@@ -45,8 +45,8 @@ class GuidanceNorm(Plain):
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) % 2 == 0:
-            one, other = x.chunk(2)
-            x = torch.cat([one + 0.2 * (one - other), other])
+            first, second = x.chunk(2)
+            x = torch.cat([first + 0.2 * (first - second), second])
         return unit(x) * self.weight
 
 
@@ -146,8 +146,8 @@ class DistributedOnly(Plain):
     """Takes the batch's scale once a process group exists (SyncBN's switch): from other rows, only then."""
 
     def forward(self, x: Tensor) -> Tensor:
-        together = dist.is_available() and dist.is_initialized()
-        return unit(x, square(x).mean(0) if together else None) * self.weight
+        has_group = dist.is_available() and dist.is_initialized()
+        return unit(x, square(x).mean(0) if has_group else None) * self.weight
 
 
 class DecoderOnly(Plain):
@@ -160,8 +160,8 @@ class DecoderOnly(Plain):
 
 
 class EvalMemory(Plain):
-    """In evaluation, rows evaluated in the call BEFORE scale this one's. A leak: how rows are split
-    decides."""
+    """In evaluation, rows of the call BEFORE scale those of this call. A leak: logits depend on how rows are
+    split into batches."""
 
     memory: Tensor
 

@@ -1,21 +1,21 @@
-"""The honest norm that the leaking and the odd ones are made from."""
+"""The norm without a leak from which the leaking and the odd norms are derived."""
 
 import torch
 from torch import Tensor, nn
 
 
 def square(x: Tensor) -> Tensor:
-    """The mean square of each token, (…, T, 1)."""
+    """Return the mean square of each token, (…, T, 1)."""
     return x.square().mean(-1, keepdim=True)
 
 
 def unit(x: Tensor, s: Tensor | None = None) -> Tensor:
-    """x over the root of s, by default of its own mean square."""
+    """Return x / √s; by default s is the mean square of each token of x."""
     return x * ((square(x) if s is None else s) + 1e-5).rsqrt()
 
 
 class Plain(nn.Module):
-    """The honest RMSNorm from which the others are made; nothing leaks."""
+    """An RMSNorm without a leak, from which the others are derived."""
 
     def __init__(self, n: int) -> None:
         super().__init__()

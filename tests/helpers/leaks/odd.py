@@ -1,4 +1,4 @@
-"""Norms and a placement that leak nothing, but which a naive test accuses."""
+"""Norms and a placement that leak nothing, but in which a naive test reports a leak."""
 
 import random
 import time
@@ -38,7 +38,7 @@ class PythonNoise(Plain):
 
 
 class OwnGenerator(Plain):
-    """Nothing leaks: noise from its own torch.Generator, whose state goes on from call to call."""
+    """Nothing leaks: noise from the norm's own torch.Generator, whose state advances from call to call."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
@@ -56,17 +56,16 @@ class ClockNorm(Plain):
 
 
 class FlatMask(Plain):
-    """Nothing leaks: dropout in training, whose mask for a row hangs on B and T, not on their tokens."""
+    """Nothing leaks: dropout in training, whose mask for a row depends on B and T, not on the tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(unit(x), 0.2, self.training) * self.weight
 
 
 class RejectionNoise(Plain):
-    """Debatable, called causal: it DRAWS as many numbers as the batch has positive features. With one
-    seed later
-    draws so hang on all tokens; over all seeds the logits' distribution does not, and nothing can be
-    learned."""
+    """Debatable, counted as causal: it DRAWS as many numbers as the batch has positive features. With one
+    seed, later draws therefore depend on all tokens; over all seeds the distribution of the logits does not,
+    so nothing can be learned from it."""
 
     def forward(self, x: Tensor) -> Tensor:
         torch.rand(int((x > 0).sum()))
@@ -99,8 +98,8 @@ class AttributeCounter(Plain):
 
 
 class PastBatches(UpdateThenUse):
-    """State of past batches, updated AFTER use in training only. No leak: at each call it is a constant, as
-    trained weights are; but of a batch shown twice in a row, the second time knows the first."""
+    """State of past batches, updated AFTER use in training only. No leak: in each call the state is a
+    constant, as trained weights are; but if a batch is shown twice, the second call depends on the first."""
 
     def forward(self, x: Tensor) -> Tensor:
         used = self.running
@@ -110,7 +109,7 @@ class PastBatches(UpdateThenUse):
 
 
 class AttributePast(Plain):
-    """The same with a Python attribute, which no state dict has. No leak within a call, as PastBatches."""
+    """PastBatches with a Python attribute, which no state dict has. No leak within a call."""
 
     past = 1.0
 
@@ -145,21 +144,21 @@ class PositionScale(Plain):
 
 
 class LengthScale(Plain):
-    """The scale is log T. No TOKEN leaks, but how many there are does: a prefix alone has other logits."""
+    """The scale is log(T + 1). No TOKEN leaks, but their number does: a prefix alone has other logits."""
 
     def forward(self, x: Tensor) -> Tensor:
         return unit(x) * self.weight * torch.tensor(x.shape[-2] + 1.0).log().to(x)
 
 
 class BatchSizeScale(Plain):
-    """The scale hangs on the number of rows B. No token leaks, but a row alone has other logits."""
+    """The scale depends on the number of rows B. No token leaks, but a row alone has other logits."""
 
     def forward(self, x: Tensor) -> Tensor:
         return unit(x) * self.weight * (1 + 0.1 * len(x))
 
 
 class RowIndexScale(Plain):
-    """The scale hangs on a row's NUMBER in the batch. No token leaks; rows in another order have other
+    """The scale depends on a row's NUMBER in the batch. No token leaks; rows in another order have other
     logits."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,8 +174,8 @@ class HugeNorm(Plain):
 
 
 class TinyNorm(Plain):
-    """Nothing leaks: outputs of size 1e-20; a test must not take logits without differences for a dead
-    model."""
+    """Nothing leaks: outputs of size 1e-20; a test must not conclude from tiny differences that a model is
+    dead."""
 
     def forward(self, x: Tensor) -> Tensor:
         return unit(x) * self.weight * 1e-20
@@ -197,7 +196,7 @@ class NaNNorm(Plain):
 
 
 class DoubleInside(Plain):
-    """Nothing leaks: computed in fp64 and given back in the input's dtype."""
+    """Nothing leaks: computed in fp64 and returned in the input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (unit(x.double()) * self.weight.double()).to(x.dtype)
@@ -211,7 +210,7 @@ class ReturnsBF16(Plain):
 
 
 class InPlaceSafe(Plain):
-    """Nothing leaks: it works in place, on a copy of its own."""
+    """Nothing leaks: in-place operations on a copy of the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.clone()
@@ -247,7 +246,7 @@ class PaddedFFTNorm(Plain):
 
 
 class FlippedSum(Plain):
-    """Causal in exact arithmetic: the past as total − future. Later tokens change the ROUNDING, as above."""
+    """Causal in exact arithmetic: the past as total − future. Later tokens change only the ROUNDING."""
 
     def forward(self, x: Tensor) -> Tensor:
         s = square(x)
@@ -256,9 +255,8 @@ class FlippedSum(Plain):
 
 
 class GradientOnly(Plain):
-    """m − detach(m) with the row's mean m: later tokens get gradients from earlier logits, whose
-    VALUES do not
-    depend on them. No leak; a test by gradients accuses it."""
+    """m − detach(m) with the row's mean m: later tokens get gradients from earlier logits, whose VALUES do
+    not depend on these tokens. No leak, but a test by gradients reports one."""
 
     def forward(self, x: Tensor) -> Tensor:
         m = unit(x).mean(-2, keepdim=True)
@@ -273,8 +271,7 @@ class HeadsNorm(Plain):
 
 
 class ZeroGated(Plain):
-    """Nothing leaks: the row's mean times a gate that is a constant 0, whatever is trained (if m is
-    finite)."""
+    """Nothing leaks: the mean over rows and time is multiplied by a constant 0 (if the mean is finite)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return unit(x) * self.weight + 0.0 * x.mean((0, -2), keepdim=True)
@@ -295,7 +292,7 @@ class Dropping(Residual):
 
 
 class StochasticDepth(Pre):
-    """Nothing leaks: branches are left out by chance in training, and so later draws are shifted."""
+    """Nothing leaks: branches are left out by chance in training, which shifts later random draws."""
 
     def __call__(
         self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str

@@ -24,18 +24,18 @@ class KeyTimeNorm(Plain):
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """q kᵀ / √hs, not masked."""
+    """Return q kᵀ / √hs, not masked."""
     product: Tensor = q @ k.mT * q.shape[-1] ** -0.5
     return product
 
 
 def later(q: Tensor) -> Tensor:
-    """True where a key is later than the query, (T, T)."""
+    """Return a mask (T, T), True where the key is later than the query."""
     return torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
 
 
 class PrefixAttend(Attend):
-    """A prefix-LM's mask, the first 8 tokens see each other: from tokens up to 7 to those before them."""
+    """A prefix-LM's mask, by which the first 8 tokens see each other: from tokens 1 … 7 to earlier ones."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mask = later(q)
@@ -62,7 +62,7 @@ class TopKBeforeMask(Attend):
 
 
 class MaxBeforeMask(Attend):
-    """Takes off the maximum over ALL keys before the mask: from later keys, by rounding; all if exp is 0."""
+    """Subtracts the maximum over ALL keys before the mask: from later keys, by rounding or underflow."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         s = scores(q, k)
@@ -140,7 +140,7 @@ class DeepHourglass(Pre):
 
 
 class Talking(Residual):
-    """A residual that adds what the other branch put into ``shared``, and puts its own row's mean there."""
+    """A residual that writes its row's mean into ``shared``, or else adds the mean found there."""
 
     shared: list[Tensor]
     writes: bool
@@ -169,8 +169,7 @@ class SideChannel(Pre):
 
 
 class Exiting(Residual):
-    """In evaluation, leaves the whole batch as it is where the branch would change it by less than
-    ``least``."""
+    """In evaluation, leave the batch unchanged if the branch would change it by less than ``least``."""
 
     least = 0.113  # about what an MLP changes at the start, n_embd 16
 

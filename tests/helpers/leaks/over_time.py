@@ -34,7 +34,7 @@ class TransposedGroupNorm(nn.GroupNorm):
 
 
 class PatchNorm(Plain):
-    """One scale for 4 successive tokens: from the later tokens of the own patch alone, always."""
+    """One scale for 4 successive tokens: from the later tokens of the same patch alone, always."""
 
     def forward(self, x: Tensor) -> Tensor:
         s = F.avg_pool1d(square(x).mT, 4, ceil_mode=True).repeat_interleave(4, -1)
@@ -170,7 +170,7 @@ class TrainedGate(Plain):
 
 
 class SlowGate(Plain):
-    """A TrainedGate whose gate is a·b, both 0, and only a learns at once: from later tokens, after
+    """A TrainedGate whose gate is a·b, both 0 at the start; b learns once a ≠ 0: from later tokens, after
     two steps."""
 
     def __init__(self, n: int) -> None:
@@ -196,7 +196,7 @@ class ConvSame(Plain):
 
 
 class StochasticContext(Plain):
-    """In one of 20 calls in training the row's mean is taken off: from later tokens, by chance."""
+    """In one of 20 calls in training the row's mean is subtracted: from later tokens, by chance."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = unit(x)
@@ -237,8 +237,8 @@ class OverflowGuard(Plain):
 
 
 class SharedExponent(Plain):
-    """4 tokens share a power of two as in block floating point: from the patch's largest if it crosses
-    one."""
+    """4 tokens share a power of two, as in block floating point: from the patch's largest token, if that
+    crosses a power of two."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = unit(x)
