@@ -35,7 +35,7 @@ def gpt2_tokens() -> list[bytes]:
 def tokens_of_carrier() -> list[bytes]:
     """Return the tokens from vocab.bpe of CARRIER, or [] if that package is not installed.
 
-    After one line of comment, each line of the file is a merge, spelled in ALPHABET.
+    After a comment line, each line of the file is a merge, spelled in ALPHABET.
     """
     vocab = next((file for file in carried_files(CARRIER).values() if file.name == "vocab.bpe"), None)
     if vocab is None:

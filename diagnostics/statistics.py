@@ -110,7 +110,7 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
 
 
 def mean_size(x: Tensor, parameter: Tensor) -> Tensor:
-    """Mean |parameter| of a norm with the input x: its weight, or the α of DyT's tanh(αx)."""
+    """Mean |parameter| of a norm, its weight or the α of DyT's tanh(αx); the input x is not used."""
     return parameter.abs().mean()
 
 

@@ -52,7 +52,7 @@ class GPT(nn.Module):
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
         norm: number of features n -> a module that maps (…, T, n) to the same shape.
         placement: n_layer -> the placement, which wires norms and branches into the residual stream.
-        final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
+        final_norm: the norm before the head; default: ``norm``, if the placement has a final norm.
         embedding, attention, mlp: their factories. Options are set by partial(Embedding, norm=…, scale=…,
             positions=…), partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…).
         head: (n_embd, vocab_size, init) -> the map to logits.
