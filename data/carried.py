@@ -1,4 +1,4 @@
-"""Find the data files in an installed package without importing its code."""
+"""Find the data files in an installed package without importing the package."""
 
 import importlib.metadata
 from pathlib import Path

@@ -30,7 +30,7 @@ def read_utf8(file: Path) -> str:
 
 
 def text(path: str) -> str:
-    """Return the text of a file, or of a folder's .txt files by name, concatenated without a separator.
+    """Return the text of a file, or of a folder's .txt files in order of name, joined without a separator.
 
     Raises:
         DataError: the file is missing, unreadable, empty or not UTF-8.

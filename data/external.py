@@ -50,7 +50,7 @@ def load_external(
 
 
 def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tuple[Meta, tokenizers.Tokenizer]:
-    """Return the folder's meta.json, or an empty one, and the tokenizer that meta.json, ``spec`` or ``name``
+    """Return the folder's meta.json, or an empty Meta, and the tokenizer that meta.json, ``spec`` or ``name``
     describes."""
     if (source / "meta.json").exists():
         return read_meta(source, REMEDY)
@@ -71,7 +71,7 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
 
 def inspect_once(source: Path, meta: Meta, tokenizer: tokenizers.Tokenizer, cache: Path) -> Path:
     """Return the folder of the cache that describes ``source``, after reading the token files if they
-    are new."""
+    are new or changed."""
     files = {split: token_files(source, split) for split in SPLITS}
     stamps = {
         split: [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in split_files]
@@ -101,7 +101,7 @@ def inspect_once(source: Path, meta: Meta, tokenizer: tokenizers.Tokenizer, cach
 
 
 def token_files(source: Path, split: str) -> list[Path]:
-    """Return the token files of a split. Raises DataError if there is none, or one is no regular file."""
+    """Return the token files of a split. Raises DataError if there is none or one is not a regular file."""
     single = source / f"{split}.bin"
     pattern = re.compile(rf"(?<![a-z]){split}(?![a-z]).*\.bin")
     files = [single] if single.exists() else sorted(f for f in source.glob("*.bin") if pattern.search(f.name))

@@ -21,7 +21,7 @@ def gpt2_tokens() -> list[bytes]:
     tiktoken.
 
     Raises:
-        DataError: neither has the tokens, or the tokens are not OpenAI's.
+        DataError: neither source has the tokens, or the tokens are not OpenAI's.
     """
     tokens = tokens_of_carrier() or tokens_of_tiktoken()
     listing = b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
@@ -35,7 +35,7 @@ def gpt2_tokens() -> list[bytes]:
 def tokens_of_carrier() -> list[bytes]:
     """Return the tokens from vocab.bpe of CARRIER, or [] if that package is not installed.
 
-    After one line of comment, each line of the file is a merge, spelled in ALPHABET.
+    After a comment line, each line of the file is a merge, spelled in ALPHABET.
     """
     vocab = next((file for file in carried_files(CARRIER).values() if file.name == "vocab.bpe"), None)
     if vocab is None:
@@ -45,7 +45,7 @@ def tokens_of_carrier() -> list[bytes]:
     try:
         merges = [line.replace(" ", "") for line in vocab.read_text(encoding="utf-8").splitlines()[1:]]
         return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
-    except (ValueError, LookupError):  # damaged: the caller's check of the SHA-256 will fail
+    except (ValueError, LookupError):  # damaged: the caller will find a wrong SHA-256
         return singles
 
 

@@ -140,7 +140,7 @@ def encode_all(batches: Iterable[Batch], processes: int, spec: dict[str, Any]) -
     """Yield the token ids of each batch, computed by several processes; Ctrl-C reaches this process alone."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, initializer=start_worker, initargs=(spec,))
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers, started now, inherit SIG_IGN
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the workers, which start now
     for _ in range(processes):
         pool.submit(os.getpid)
     signal.signal(signal.SIGINT, handler)

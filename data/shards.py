@@ -2,7 +2,7 @@
 
 nanoGPT's format    token ids, nothing else
 llm.c's format      a header of 1024 bytes, which starts with a magic number, a version and the number of
-tokens"""
+                    tokens, then token ids"""
 
 from collections.abc import Sequence
 from pathlib import Path

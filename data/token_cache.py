@@ -21,8 +21,8 @@ def prepare(
     cache: str,
     spec: dict[str, Any] | None = None,
 ) -> Prepared:
-    """Load the tokens of a corpus from the cache, or build them and write them to the cache. Arguments as in
-    conf/data; ``spec`` describes the tokenizer if ``tokenizer`` is "init_from".
+    """Load the tokens of a corpus from the cache, or build them and write them to the cache. conf/data
+    describes the arguments; ``spec`` describes the tokenizer if ``tokenizer`` is "init_from".
 
     Raises:
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
@@ -55,7 +55,7 @@ def build(
 ) -> None:
     """Write ``folder`` with the tokens of ``text``. As in nanoGPT, the text is split before it is tokenized,
     so that the validation split is the same text for every tokenizer."""
-    if len(text) > 10_000_000:  # preparing this many takes a while
+    if len(text) > 10_000_000:  # takes a while
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}

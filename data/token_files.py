@@ -117,7 +117,7 @@ def remove_abandoned(cache: Path) -> None:
 
 
 def read_meta(folder: Path, remedy: str) -> tuple[Meta, tokenizers.Tokenizer]:
-    """Return meta.json and the tokenizer that it describes. Raises DataError, which ends in ``remedy``."""
+    """Return meta.json and the tokenizer that it describes. A DataError for a bad file ends in ``remedy``."""
     try:
         meta = Meta.model_validate_json(small_text(folder / "meta.json", LARGEST))
         return meta, tokenizers.from_spec(meta.tokenizer)
@@ -156,8 +156,8 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
 def open_file(
     folder: Path, entry: TokenFile, dtype: np.dtype[Any], verify: bool, remedy: str
 ) -> NDArray[np.unsignedinteger]:
-    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError, which ends
-    in ``remedy``, if the file differs from the entry."""
+    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError, whose
+    message ends in ``remedy``, if the file differs from the entry."""
     file = folder / Path(entry.name).name
     expected = entry.offset + entry.tokens * dtype.itemsize
     try:

@@ -1,7 +1,7 @@
 """Convert text to token ids and back. A tokenizer's ``spec`` is plain data that is stored in the prepared
 folder and in every checkpoint; ``from_spec`` rebuilds the tokenizer, so sampling needs no other file.
-``encode`` returns ids, 1-D, or raises DataError if the text cannot be encoded; ``decode`` returns UTF-8, in
-which a token may be part of a character; ``start`` is the default prompt.
+``encode`` returns ids, 1-D, or raises DataError if the text cannot be encoded; ``decode`` returns UTF-8
+bytes, where one token may be only part of a character; ``start`` is the default prompt.
 
 char    one token per character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
@@ -70,7 +70,7 @@ PATTERNS = {
 }
 
 
-SPACES = 500_000  # too many in a row; tiktoken's regular expressions run out of stack at about a million
+SPACES = 500_000  # too many in a row: tiktoken's regular expressions run out of stack at about a million
 LONG_SPACE = re.compile(rf"(?<!\s)\s{{{SPACES}}}")
 
 
@@ -150,7 +150,7 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
 
 
 def gpt2(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
-    """Return GPT-2's tokenizer, whatever the splits. Raises DataError if its tokens are not available."""
+    """Return GPT-2's tokenizer, whatever the splits. Raises DataError if the tokens are not available."""
     return BytePairTokenizer("gpt2", gpt2_tokens(), ["<|endoftext|>"])
 
 
@@ -163,7 +163,7 @@ TRAINERS: dict[str, Callable[[str, str, int], Tokenizer]] = {
 
 
 def from_spec(spec: Any) -> Tokenizer:
-    """Return the tokenizer that ``spec`` describes. Raises DataError if it is invalid."""
+    """Return the tokenizer that ``spec`` describes. Raises DataError if ``spec`` is invalid."""
     kinds: dict[str, Callable[..., Tokenizer]] = {"char": char_from_spec, "bpe": bpe_from_spec}
     try:
         arguments = dict(spec)

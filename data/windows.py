@@ -1,4 +1,4 @@
-"""Cut windows of tokens: inputs x and targets y (each token's next one), both int64 (rows, block_size)."""
+"""Cut windows of tokens: inputs x and targets y (the next token of each), both int64 (rows, block_size)."""
 
 from collections.abc import Iterator
 

@@ -65,25 +65,25 @@ class Activations:
         for kind in ("attn", "mlp"):
             self.watch_residual(f"{site}.{kind}", f"{name}.{kind}")
 
-        def attend(q: Tensor, k: Tensor, _: Tensor) -> None:  # after QK-norm and rotation
+        def record_attention(q: Tensor, k: Tensor, _: Tensor) -> None:  # after QK-norm and rotation
             self.record(f"attn.entropy/{site}.attn", statistics.entropy, q, k)
             self.record(f"attn.max_logit/{site}.attn", statistics.max_logit, q, k)
 
-        self.before(f"{name}.attn.branch.attend", attend)
+        self.before(f"{name}.attn.branch.attend", record_attention)
         self.before(f"{name}.mlp.branch.proj", partial(self.record, f"mlp.dead/{site}.mlp", statistics.dead))
         self.after(name, partial(self.record, f"act.cosine/{site}", statistics.cosine))
 
     def watch_residual(self, site: str, name: str) -> None:
         """Watch x ← post(a·x + b·out(f(c·pre(x)))), in which a·x is computed first."""
-        skips: list[Tensor] = []  # a·x, until the branch is computed
+        skips: list[Tensor] = []  # holds a·x until the branch is computed
 
-        def add(_: Tensor, branch: Tensor) -> None:
+        def record_branch(_: Tensor, branch: Tensor) -> None:
             if skips:  # empty if a user's placement does not compute a·x
                 self.record(f"act.ratio/{site}.branch", statistics.ratio, branch, skips.pop())
             self.watch_tensor(f"{site}.branch", branch)
 
         self.after(f"{name}.a", lambda _, ax: skips.append(ax))
-        self.after(f"{name}.b", add)
+        self.after(f"{name}.b", record_branch)
         for slot in ("pre", "out", "post"):
             if not isinstance(self.modules.get(f"{name}.{slot}"), nn.Identity):
                 self.watch_slot(f"{site}.{slot}", f"{name}.{slot}")
@@ -100,12 +100,12 @@ class Activations:
             self.after(name, lambda _, x: self.record(f"hist.act/{site}", statistics.histogram, x))
 
     def watch_norm(self, site: str, name: str) -> None:
-        def internals(x: Tensor) -> None:
+        def record_internals(x: Tensor) -> None:
             for statistic, (function, names) in statistics.NORM_INTERNALS.items():
                 if tensors := statistics.tensors_of(self.modules[name], names, x):
                     self.record(f"norm.{statistic}/{site}", function, x, *tensors)
 
-        self.before(name, internals)
+        self.before(name, record_internals)
 
     def watch_tensor(self, site: str, x: Tensor) -> None:
         for name, moment in statistics.MOMENTS.items():
@@ -122,8 +122,7 @@ class Activations:
     def before(self, name: str, callback: Callable[..., None]) -> None:
         """Call ``callback(*inputs)`` before the forward of the module ``name``, if it exists."""
         if name in self.modules:
-            hook = self.modules[name].register_forward_pre_hook(lambda _, inputs: callback(*inputs))
-            self.hooks.append(hook)
+            self.hooks.append(self.modules[name].register_forward_pre_hook(lambda _, args: callback(*args)))
 
     def after(self, name: str, callback: Callable[[Tensor, Tensor], object]) -> None:
         """Call ``callback(input, output)`` after the forward of the module ``name``, if it exists."""

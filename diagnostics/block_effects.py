@@ -1,5 +1,5 @@
-"""Measure how much each block of a model matters: the loss without the block, and how far it turns the
-stream.
+"""Measure how much each block of a model matters: the loss without the block, and the angle by which the
+block turns the residual stream.
 
 python -m scripts.blocks runs/NAME prints both for a trained model.
 """

@@ -30,7 +30,7 @@ def first_non_finite(
     Args:
         loss_of: computes the loss of the batch, 0-d, with a function from tokens (B, T) to logits (B, T, V).
         agree: maps this rank's place to the place that all ranks report. Each rank searches its share of the
-            batch, and none stops early: in forward and backward a norm may wait for the other ranks.
+            batch, and no rank stops early: in forward and backward a norm may wait for the other ranks.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():

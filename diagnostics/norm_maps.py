@@ -32,14 +32,15 @@ def norms(model: Any) -> dict[str, nn.Module]:
 def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) per site.
 
-    A bias is subtracted and a gain divided out, if they are named ``bias`` and ``weight``: they differ
-    between channels, which would blur the map."""
+    A bias is subtracted and a gain (one per channel) divided out, if their names are ``bias`` and ``weight``:
+    they differ between channels, which would blur the map."""
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
     def record(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
         weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
         y = y if bias is None else y - bias
-        pairs[site] = args[0], y if weight is None or weight.ndim == 0 else y / weight
+        y = y if weight is None or weight.ndim == 0 else y / weight
+        pairs[site] = args[0], y
 
     with forward_hooks((norm, partial(record, site)) for site, norm in norms(model).items()):
         model(idx)

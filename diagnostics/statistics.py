@@ -83,7 +83,7 @@ def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     Fused attention does not expose these logits, so they are recomputed from q and k (B, heads, T, d), for
     the first 8 sequences of the global batch and 16 evenly spaced queries that include the last position, or
-    fewer if there are fewer. A rank whose sequences come later returns empty tensors."""
+    fewer if there are fewer. A rank that has none of them returns empty tensors."""
     earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
     q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]
@@ -110,7 +110,7 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
 
 
 def mean_size(x: Tensor, parameter: Tensor) -> Tensor:
-    """Mean |parameter| of a norm with the input x: its weight, or the α of DyT's tanh(αx)."""
+    """Mean |parameter| of a norm, its weight or the α of DyT's tanh(αx); the input x is not used."""
     return parameter.abs().mean()
 
 
@@ -126,11 +126,11 @@ def std_gap(x: Tensor, running_var: Tensor) -> Tensor:
 
 
 def saturation(x: Tensor, alpha: Tensor) -> Tensor:
-    """Share of inputs with |αx| > 2, for norms with an α, as DyT's tanh(αx)."""
+    """Share of inputs with |αx| > 2, for norms with an α, such as DyT's tanh(αx)."""
     return mean(((alpha * x).abs() > SATURATION).float())
 
 
-# name -> the function of a norm's input, and the names of the norm's tensors that it takes as well
+# name -> a function of a norm's input and of some of its tensors, and the names of these tensors
 NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "gain": (mean_size, ("weight",)),
     "alpha": (mean_size, ("alpha",)),
@@ -141,8 +141,8 @@ NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 
 def tensors_of(norm: nn.Module, names: tuple[str, ...], x: Tensor) -> list[Tensor] | None:
-    """Return the norm's tensors with these names; None if one is missing, or has another meaning, as it is
-    neither a scalar nor has one number per channel of x (B, T, C)."""
+    """Return the norm's tensors with these names; None if one is missing, or is neither a scalar
+    nor has one number per channel of x (B, T, C)."""
     tensors: list[Any] = [getattr(norm, name, None) for name in names]
     shapes = ((), (1,), x.shape[-1:])
     return tensors if all(isinstance(t, Tensor) and t.shape in shapes for t in tensors) else None
@@ -155,16 +155,16 @@ def histogram(x: Tensor) -> Tensor:
     finite = x.isfinite()
     low = all_reduce(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
     high = all_reduce(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
-    # with halves, as the difference of two finite numbers may overflow
-    part = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
-    bins = torch.where(finite, (BINS * part).clamp(0, BINS - 1), BINS).long()
+    # halved first, as the difference of two finite numbers may overflow
+    position = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
+    bins = torch.where(finite, (BINS * position).clamp(0, BINS - 1), BINS).long()
     counts = all_reduce(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()
     return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
-    """Return plain numbers, copied from the device at once. A histogram, the only value that is not 0-d,
-    becomes a dict of low, high, nonfinite and counts."""
+    """Return plain numbers, copied from the device in one transfer. A histogram, the only value that is not
+    0-d, becomes a dict of low, high, nonfinite and counts."""
     flat = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
     numbers, plain = iter(flat), dict[str, Any]()
     for name, value in values.items():

@@ -21,10 +21,10 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Weights:
-    """The norms selected by ``wanted``, of an update between ``before`` and ``after``.
+    """Measure the norms that ``wanted`` selects, for the update between ``before`` and ``after``.
 
-    Only the matrices of ``embed`` and of each block ``LL`` count: gains and biases are vectors, and it
-    depends on the norm which of them exist."""
+    Only the matrices of ``embed`` and of each block ``LL`` count: gains and biases are vectors, and which of
+    these exist depends on the norm."""
 
     def __init__(self, model: Any, wanted: Callable[[str], bool]) -> None:
         parts: dict[str, nn.Module] = {"embed": model.embed}

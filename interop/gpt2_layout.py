@@ -22,7 +22,7 @@ LAYER_NORMS = ("model.norms.LayerNorm", "torch.nn.LayerNorm")
 
 class GPT2(BaseModel):
     """The content of config.json. Defaults are Hugging Face's; keys that are not listed do not change the
-    function."""
+    function that the model computes."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
     model_type: Literal["gpt2", "nanogpt"]
@@ -39,7 +39,7 @@ class GPT2(BaseModel):
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
-    auto_map: None = None  # names a model's own code, which is never run here
+    auto_map: None = None  # names code that comes with a model, which is never run here
 
     @model_validator(mode="after")
     def is_supported(self) -> "GPT2":
@@ -69,7 +69,7 @@ class GPT2(BaseModel):
 
     @property
     def matching_defaults(self) -> dict[str, Any]:
-        """The defaults that match the weights, for those of these keys that the run has."""
+        """The defaults that match the weights; only those apply whose keys the run has."""
         tokenizer = "gpt2" if self.has_gpt2s_vocabulary else "init_from"
         return {"norm.eps": self.layer_norm_epsilon, "data.tokenizer": tokenizer}
 

@@ -50,8 +50,8 @@ def from_hub(name: str, file: str) -> Path:
 
 @cache
 def check(file: Path) -> None:
-    """Raise ConfigError if a large file in the hub's cache is damaged: the cache links to a file whose name
-    is its SHA-256. Small files, and files outside of the cache, are not checked."""
+    """Raise ConfigError if a large file in the hub's cache is damaged. The cache links to a file that is
+    named by its SHA-256. Small files, and files outside of the cache, are not checked."""
     stored = file.resolve()
     if re.fullmatch("[0-9a-f]{64}", stored.name) and file_digest(stored) != stored.name:
         raise ConfigError(f"{stored}: is damaged (its hash differs from the hub's); delete the file")

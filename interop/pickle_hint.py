@@ -27,7 +27,7 @@ def conversion_advice(file: Path) -> str:
 
 
 def first_pickle(folder: Path) -> Path | None:
-    """Return the folder's pickle with a usual name of weights, else its first pickle; None if it has none."""
+    """Return the pickle in ``folder`` that has a usual name of weights, else the first; None without one."""
     usual_files = [folder / name for name in ("ckpt.pt", "pytorch_model.bin")]
     pickles = sorted(file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}"))
     return next((file for file in (*usual_files, *pickles) if file.is_file()), None)

@@ -78,7 +78,7 @@ class Pretrained:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and those
+        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and files
         from the hub are undamaged."""
         with self.opened() as slices:
             has = {}
@@ -158,8 +158,8 @@ class Pretrained:
 
 @cache
 def pretrained(name: str) -> Pretrained:
-    """Return the pretrained model that ``init_from`` names; its weights are read later. Raises ConfigError if
-    it is missing or not a GPT-2."""
+    """Return the pretrained model that ``init_from`` names; the weights are read later. Raises ConfigError if
+    the model is missing or not a GPT-2."""
     file = file_of(name, "config.json")
     with reading(file):
         return Pretrained(name, GPT2.model_validate(json.loads(small_text(file, LARGEST))))

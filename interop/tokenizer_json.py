@@ -27,7 +27,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 OPTIONS = "dropout continuing_subword_prefix end_of_word_suffix ignore_merges byte_fallback".split()
 SPECIAL = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # names of special tokens that do not occur in ordinary text
 # The expression by which GPT-4 cuts a text into pieces; the one in data/tokenizers.py is equivalent, but has
-# possessive quantifiers, which Hugging Face reads differently. Hugging Face's library has GPT-2's built in.
+# possessive quantifiers, which Hugging Face's library reads differently. It has GPT-2's expression built in.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -59,7 +59,7 @@ def to_tokenizer_json(spec: dict[str, Any]) -> dict[str, Any]:
             "pre_tokenizer": split(r"[\s\S]"),
             "post_processor": None,
             "decoder": {"type": "Fuse"},
-            # <unk> is not in the vocabulary: an unknown character is an error, as here
+            # <unk> is not in the vocabulary: an unknown character is an error, as in ours
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
         }
     tokens = [base64.b64decode(word) for word in spec["tokens"].split(" ")]
@@ -78,8 +78,8 @@ def to_tokenizer_json(spec: dict[str, Any]) -> dict[str, Any]:
 
 def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield, for each token of several bytes, the two tokens that are merged into it: the result of all
-    earlier merges on its bytes. Raises DataError if there are not two, or finding them takes too
-    long."""
+    earlier merges on its bytes. Raises DataError if there are not two, or finding them would take
+    too long."""
     if sum(len(token) ** 2 for token in tokens) > MOST_WORK:
         raise DataError("the tokenizer's tokens are too long for a tokenizer.json")
     rank_of = {token: rank for rank, token in enumerate(tokens)}
@@ -100,7 +100,7 @@ def find_merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 def read(file: Path) -> dict[str, Any]:
     """Return the spec of the tokenizer in a tokenizer.json. Raises DataError if our tokenizers cannot express
-    it, and OSError."""
+    it, and OSError if the file cannot be read."""
     try:
         content = json.loads(small_text(file, LARGEST))
         for spec in candidates(content):
@@ -117,7 +117,7 @@ def read(file: Path) -> dict[str, Any]:
 def candidates(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the specs that may be equivalent to a tokenizer.json, as they have the same tokens."""
     special = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
-    if not all(map(SPECIAL.fullmatch, special)):  # Hugging Face would find this in ordinary text
+    if not all(map(SPECIAL.fullmatch, special)):  # Hugging Face would find such a name in ordinary text
         return
     vocab = {word: i for word, i in content["model"]["vocab"].items() if word not in special}
     words = sorted(vocab, key=vocab.__getitem__)

@@ -33,12 +33,12 @@ class CausalSelfAttention(nn.Module):
 
     Args:
         n_embd, n_head: channels C, a multiple of n_head.
-        qk_norm: hs -> the norm of each head's queries, and another of its keys; default none.
+        qk_norm: hs -> a norm: one for the queries of all heads, another for the keys; default none.
         rotate: hs -> a module for queries and keys after qk_norm: ``model.embeddings.Rotary``; default none.
         attend: dropout -> a module that maps q, k, v to the weighted values: ``Attend`` or ``PlainAttend``.
         dropout: probability, on the attention weights and on the output.
         bias: add a bias in the linear maps.
-        init, gain, projection_gain: std of the weights; factors on it of the values and of the projection.
+        init, gain, projection_gain: std of the weights; factors on it for the values, for the projection.
         new_norm: (qk_norm, hs, name) -> the norm, with its random initial values; see model/seeds.py.
 
     Raises:
@@ -90,8 +90,8 @@ class PlainAttend(Attend):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same
         T, hs = q.shape[-2:]
-        rows = [x.reshape(-1, T, hs) for x in (q, k, v)]  # (B·nh, T, hs) each
+        flat_q, flat_k, flat_v = [x.reshape(-1, T, hs) for x in (q, k, v)]  # (B·nh, T, hs) each
         future = torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
-        scores = torch.baddbmm(future, rows[0], rows[1].mT, alpha=hs**-0.5)
+        scores = torch.baddbmm(future, flat_q, flat_k.mT, alpha=hs**-0.5)
         weights = dropout(scores.softmax(-1), self.dropout, self.training)  # (B·nh, T, T)
-        return (weights @ rows[2]).view_as(q)
+        return (weights @ flat_v).view_as(q)

@@ -1,4 +1,4 @@
-"""The norms whose statistics run over the batch; model/norms.py says what a norm must fulfil."""
+"""The norms whose statistics run over the batch. model/norms.py says what a norm has to provide."""
 
 import math
 from typing import Any
@@ -12,12 +12,12 @@ from model.norms import Affine, at_least_fp32
 
 
 def ranks(sync: bool) -> int:
-    """Return the number of ranks, with equal shares of the batch, that compute their statistics together."""
+    """Return the number of ranks whose equal shares of the batch have their statistics in common."""
     return dist.get_world_size() if sync and dist.is_available() and dist.is_initialized() else 1
 
 
 def of_each(mine: Tensor, ranks: int) -> Tensor:
-    """Gather ``mine`` of all ranks, (ranks, …). gloo's all-reduce of a small tensor takes 3 times as long."""
+    """Gather ``mine`` of all ranks: (ranks, …). gloo's all-reduce of a small tensor takes 3 times as long."""
     if ranks == 1:
         return mine[None]
     every = [torch.empty_like(mine) for _ in range(ranks)]
@@ -26,10 +26,10 @@ def of_each(mine: Tensor, ranks: int) -> Tensor:
 
 
 class StandardizeBatch(torch.autograd.Function):
-    """y = (x − μ) · s with s = 1/√(σ² + ε), and μ, σ² over the first dimensions of x, ``over``, and over the
-    shares of all ``ranks``. Returns y, μ and σ²; the last two are not differentiable.
+    """y = (x − μ) · s with s = 1/√(σ² + ε), with μ, σ² over the leading dimensions ``over`` of x and over
+    the shares of all ``ranks``. Returns y, μ and σ²; μ and σ² are not differentiable.
 
-    With g the gradient of y, that of x is s · (g − E[g] − y · E[g·y]), with the mean E of μ.
+    If g is the gradient of y, that of x is s · (g − E[g] − y · E[g·y]), where E is the same mean as in μ.
     """
 
     @staticmethod
@@ -67,9 +67,9 @@ class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
     In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
-    running estimates. So a model has two functions; the one in training depends on the rest of the batch, and
-    is noisy for small batches. In a causal model it LEAKS THE FUTURE: position t is scaled by tokens after t
-    and by other rows, so the training loss is not that of a language model. Only evaluation mode is causal.
+    running estimates. So a model is two functions, and the one in training depends on the rest of the batch
+    and is noisy for small batches. In training, BatchNorm LEAKS THE FUTURE: position t is scaled by tokens
+    after t and by other rows, so the training loss is not a language model's. Only evaluation mode is causal.
 
     The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.
@@ -82,7 +82,7 @@ class BatchNorm(Affine):
         sync: with several ranks, take the statistics of the whole batch, not of each rank's share.
 
     Raises:
-        ValueError: the input has other channels, or one value per channel in training (σ² would be 0).
+        ValueError: the number of channels differs, or training has one value per channel (σ² would be 0).
     """
 
     num_batches_tracked: Tensor
@@ -152,15 +152,15 @@ class PositionBatchNorm(BatchNorm):
     recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
     No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: at least
-    two are needed, and few are noisy. ``start`` is as in model/embeddings.py. (For longer inputs the paper
-    uses the last step's estimates; its initial weight of 0.1 is for the tanh of its LSTM.)
+    two rows are needed, and few are noisy. ``start`` is as in model/embeddings.py. (For longer inputs the
+    paper uses the last step's estimates; the paper's initial weight of 0.1 is for the tanh of an LSTM.)
 
     Args:
-        channels, eps, momentum, affine, bias, sync: as BatchNorm's.
+        channels, eps, momentum, affine, bias, sync: as in BatchNorm.
         max_steps: the longest input, T; each time step has its own running estimates.
 
     Raises:
-        ValueError: as BatchNorm; or the input has more than max_steps time steps.
+        ValueError: as in BatchNorm; or the input has more than max_steps time steps.
     """
 
     start = 0
@@ -187,12 +187,12 @@ class PositionBatchNorm(BatchNorm):
 
 
 class RunningBatchNorm(BatchNorm):
-    """BatchNorm by the moments of EARLIER steps, which are updated after use, so nothing leaks.
+    """BatchNorm with the mean and variance of EARLIER steps, which are updated after use, so nothing leaks.
 
-    The plainest causal form. No gradient flows through the moments, and nothing keeps weights from growing;
-    Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, Batch Renormalization) warn that a model can blow
-    up. Hence the small momentum, with which moments are nearly constant: with 0.1 a default model in pre-norm
-    stayed at the loss of guessing for 300 steps; with 0.01 it learned, if more slowly than with other norms.
+    This is the simplest causal form. No gradient flows through the moments, and nothing keeps weights from
+    growing; Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, Batch Renormalization) warn that a model
+    can blow up. A small momentum keeps the moments nearly constant: with 0.1 a default model in pre-norm
+    stayed at the loss of guessing for 300 steps; with 0.01 it learned, though more slowly than other norms.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class RunningBatchNorm(BatchNorm):
 
     def in_training(self, x: Tensor) -> Tensor:
         y = self.in_evaluation(x)
-        # New tensors: a compiled backward reads the old ones again, else silently updated (pytorch #197039).
+        # New tensors, as a compiled backward reads the old ones again, even if updated (pytorch #197039).
         self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         with torch.no_grad():
             super().in_training(x)
@@ -213,15 +213,15 @@ class PowerNorm(Affine):
     """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen
     et al. 2020, arXiv 2003.07845).
 
-    No mean is subtracted: in language its batch statistics vary most. As in RunningBatchNorm, ψ is updated
-    after use, so nothing leaks, and learning is slower. The paper and its code also have an approximate
-    gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself, which
-    leak, in the first 4,000 to 10,000 steps, and a GroupScaling of each token before the norm.
+    No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
+    after use, so nothing leaks, and learning is slower. Left out of the paper and its code are an approximate
+    gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself in the
+    first 4,000 to 10,000 steps, which leak, and a GroupScaling of each token before the norm.
 
     Args:
         channels: C, the last dimension of the input.
         eps: added to ψ², in units of x².
-        momentum: weight of a new batch in ψ², the paper's 1 − α; initially ψ² = 1.
+        momentum: weight of a new batch in ψ², the paper's 1 − α; ψ² is initialised to 1.
         affine: learn a weight and, if ``bias``, a bias, both of shape (C,).
     """
 

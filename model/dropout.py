@@ -1,4 +1,4 @@
-"""Dropout that is fast on a CPU, where torch's dropout mostly draws random numbers, one per element."""
+"""Dropout that is fast on a CPU, where torch's dropout spends its time on one random number per element."""
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,8 @@ class Dropout(nn.Dropout):
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Drop elements like ``torch.nn.functional.dropout``, by the same generator; on a CPU by another mask.
 
-    There each random number of 64 bits decides on four elements, 16 bits each. (torch.func.vmap does not
-    support that.)
+    On a CPU each random number of 64 bits decides on four elements, by 16 bits each. (torch.func.vmap does
+    not support that.)
 
     Args:
         x: floating point, any shape.
@@ -40,6 +40,6 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     n = x.numel()
     random = torch.randint(-(2**63), 2**63 - 1, ((n + 3) // 4,), device=x.device)  # int64
     random = random.view(torch.int16)[:n].view(x.shape)
-    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # of 2^16 numbers, all equally likely
+    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # so many of 2^16 equally likely numbers
     mask = torch.lt(random, kept - 2**15, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
     return x * mask.mul_(2**16 / kept)

@@ -82,7 +82,7 @@ class Rotary(nn.Module):
 
     Args:
         hs: channels of a head.
-        base: of the angles' geometric progression: the slowest pair turns once in about 2π·base steps.
+        base: of the geometric progression of angles; the slowest pair turns once in about 2π·base steps.
 
     Raises:
         ValueError: hs is odd.

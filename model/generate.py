@@ -22,7 +22,7 @@ from model.linear import Linear
 
 
 def window_start(n: int, block_size: int) -> int:
-    """Return the first of n tokens that the model sees when it predicts the next one.
+    """Return the index of the first of n tokens that the model sees when it predicts the next token.
 
     As long as the n tokens fit, the model sees all. Then the window hops: it drops its older half, and grows
     until it is full again. Between two hops every token keeps its position in the window, so its keys and
@@ -36,7 +36,7 @@ def window_start(n: int, block_size: int) -> int:
 def generate(
     last_logits: Callable[[Tensor], Tensor], idx: Tensor, block_size: int, draw: Callable[[Tensor], Tensor]
 ) -> Iterator[Tensor]:
-    """Yield the next token of each row, (B,) int64, after idx (B, n) with n ≥ 1; without end.
+    """Yield the next token of each row, (B,) int64, after idx (B, n) with n ≥ 1; the iterator never ends.
 
     Args:
         last_logits: a window of tokens (B, ≤ T) -> the logits (B, V) of the token after it.
@@ -50,29 +50,29 @@ def generate(
         token = draw(last_logits(window))
         yield token
         n += 1
-        hopped = window_start(n, block_size) - window_start(n - 1, block_size)
-        window = torch.cat([window, token[:, None]], dim=1)[:, hopped:]
+        dropped = window_start(n, block_size) - window_start(n - 1, block_size)
+        window = torch.cat([window, token[:, None]], dim=1)[:, dropped:]
 
 
 class Decoder:
-    """The last logits of a window, as ``model`` gives them in evaluation mode, with a key-value cache.
+    """Compute the last logits of a window as ``model`` does in evaluation mode, but with a key-value cache.
 
-    When a window is the previous one plus one token, only that token goes through the model. That is right if
-    each position is computed, attention aside, from itself and where it stands alone; ``agrees`` checks it.
+    When a window is the previous one plus one token, only that token goes through the model. That is right
+    if, attention aside, a position's output depends only on the position and its input; ``agrees`` checks it.
 
     The model itself is not changed: the decoder has a copy with the same parameters, in which attention has a
-    cache, dropout is left out, and a module with a faster equal for one token (``torchs``) is replaced by it.
-    A module that depends on positions has an int ``start``, the position of the first time step of its input.
+    cache, dropout is left out, and a module with a method ``torchs`` is replaced by the result, which is
+    faster for one token. A module that depends on positions has an int ``start``, at which its input begins.
 
     Args:
         model: on any device, with parameters in fp32.
-        dtype: of the model's own matrices and of their inputs; bf16 halves the bytes read for each token. The
-            rest is computed in fp32.
+        dtype: dtype of the matrices of each ``Linear`` and of its input; bf16 halves the bytes read for each
+            token. The rest is computed in fp32.
     """
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
-        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        net = copy.deepcopy(model, shared).eval()
+        memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        net = copy.deepcopy(model, memo).eval()  # tensors in memo are shared
         modules: list[Any] = list(net.modules())
         for module in modules:
             for name, child in module.named_children():
@@ -85,14 +85,14 @@ class Decoder:
                 elif isinstance(child, nn.Dropout):
                     setattr(module, name, nn.Identity())
         self.net = without_overhead(net)
-        self.placed = [m for m in self.net.modules() if isinstance(getattr(m, "start", None), int)]
+        self.positional = [m for m in self.net.modules() if isinstance(getattr(m, "start", None), int)]
         self.cached: Tensor | None = None  # the window whose keys and values are in the cache
 
     @torch.inference_mode()
     def __call__(self, window: Tensor) -> Tensor:  # (B, n ≤ T) -> (B, V)
         continues = self.cached is not None and torch.equal(window[:, :-1], self.cached)
         start = window.shape[1] - 1 if continues else 0
-        for module in self.placed:
+        for module in self.positional:
             module.start = start
         self.cached = window
         new = window[:, start:]
@@ -113,7 +113,7 @@ class CachedAttend(nn.Module):
         steps, end = q.shape[2], self.start + q.shape[2]
         if self.start == 0:
             self.k, self.v = (x.new_empty(*x.shape[:2], self.block_size, x.shape[3]) for x in (k, v))
-        self.k.narrow(2, self.start, steps).copy_(k)  # an index takes twice as long
+        self.k.narrow(2, self.start, steps).copy_(k)  # a slice takes twice as long
         self.v.narrow(2, self.start, steps).copy_(v)
         past = self.k.narrow(2, 0, end), self.v.narrow(2, 0, end)
         return F.scaled_dot_product_attention(q, *past, is_causal=self.start == 0)
@@ -121,7 +121,7 @@ class CachedAttend(nn.Module):
 
 @torch.inference_mode()
 def agrees(model: GPT, vocab_size: int) -> bool:
-    """Return True if a ``Decoder`` gives the logits of ``model``, in evaluation mode, for random tokens."""
+    """Return True if ``model``, in evaluation mode, and a ``Decoder`` agree on logits for random tokens."""
     T = min(model.block_size, 8)
     generator = torch.Generator().manual_seed(0)
     idx = torch.randint(vocab_size, (1, T), generator=generator).to(model.head.weight.device)
@@ -132,5 +132,5 @@ def agrees(model: GPT, vocab_size: int) -> bool:
 
 
 def uncached(model: GPT) -> Callable[[Tensor], Tensor]:
-    """Return the last logits of a window as a function, computed by the model itself."""
+    """Return the function from a window to its last logits, computed by the model without a cache."""
     return lambda window: model(window)[:, -1]

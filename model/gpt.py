@@ -1,8 +1,8 @@
-"""GPT-2's network (Radford et al. 2019) in nanoGPT's shape, with its normalization left open.
+"""GPT-2's network (Radford et al. 2019) in nanoGPT's shape, with the normalization left open.
 
 This file knows neither norms nor placements. It is given two callables:
     norm(n) -> module                 maps (…, T, n) to the same shape; see model/norms.py
-    placement(n_layer) -> wire        wire(branch, norm, layer, site) gives the branch its norms and the
+    placement(n_layer) -> wiring      wiring(branch, norm, layer, site) gives the branch its norms and the
                                       residual sum; see model/placements.py
 The branches are in model/attention.py and model/mlp.py.
 Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
@@ -10,7 +10,7 @@ Shapes: B rows, T time steps, C = n_embd channels, V = vocab_size.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
         x ──┬───────────── a ────────────( + )── post ──▶     x ← post(a·x + b·out(f(c·pre(x))))
             └─ pre ─ c ─ f ─ out ─ b ──────┘                  GPT-2:  x ← x + f(norm(x))
 
-    pre, out, post are norms or absent, a, b, c scalars: model/placements.py.
+    pre, out and post are norms or absent; a, b and c are scalars. See model/placements.py.
     """
 
     def __init__(self, attn: nn.Module, mlp: nn.Module) -> None:
@@ -50,17 +50,17 @@ class GPT(nn.Module):
     Args:
         vocab_size, block_size: number of distinct tokens V; longest context T.
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
-        norm: number of features n -> a module that maps (…, T, n) to the same.
-        placement: number of layers -> where the norms stand.
-        final_norm: the norm before the head; default: ``norm``, if the placement wants one there.
-        embedding, attention, mlp: what makes these; partial(Embedding, norm=…, scale=…, positions=…),
-            partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…) set their options.
+        norm: number of features n -> a module that maps (…, T, n) to the same shape.
+        placement: n_layer -> the placement, which wires norms and branches into the residual stream.
+        final_norm: the norm before the head; default: ``norm``, if the placement has a final norm.
+        embedding, attention, mlp: their factories. Options are set by partial(Embedding, norm=…, scale=…,
+            positions=…), partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…).
         head: (n_embd, vocab_size, init) -> the map to logits.
         tie: use the token embedding as the head's weight (Press & Wolf 2017).
         init: the initialization; model/init.py has two.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: add a bias in the linear maps. (A norm decides on its own bias.)
-        seed: of the initial weights. Each parameter has its own stream, (seed, "init", its name), so that
+        seed: seed of the initial weights. Each parameter has its own random stream, (seed, "init", name), so
             neither a norm that draws random numbers nor an additional module changes another parameter.
 
     Raises:
@@ -90,23 +90,23 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.block_size = block_size
-        wire = placement(n_layer)
-        options: dict[str, Any] = {"dropout": dropout, "bias": bias, "init": init} | init.gains(wire, n_layer)
+        wiring = placement(n_layer)
+        options = {"dropout": dropout, "bias": bias, "init": init, **init.gains(wiring, n_layer)}
 
         def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
-            norm_of_slot = partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd)  # "pre" -> a norm
-            return wire(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
+            norm_of_slot = partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd)  # slot -> norm
+            return wiring(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
 
         new_norm = partial(seeded, seed, "embed")
         self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)
         self.blocks = nn.ModuleList()
         for layer in range(n_layer):
-            qk_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
-            attn = attention(n_embd, n_head, new_norm=qk_norm, **options)
+            new_qk_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
+            attn = attention(n_embd, n_head, new_norm=new_qk_norm, **options)
             self.blocks.append(Block(wired(attn, layer, "attn"), wired(mlp(n_embd, **options), layer, "mlp")))
         if final_norm is None:
-            final_norm = norm if wire.final_norm else nn.Identity
-        self.final = seeded(seed, "", final_norm, n_embd, "final")
+            final_norm = norm if wiring.final_norm else nn.Identity
+        self.final = seeded(seed, parent="", norm=final_norm, n=n_embd, name="final")
         self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight

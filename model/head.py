@@ -15,10 +15,10 @@ class Head(Linear):
 
 
 class PaddedHead(Head):
-    """Head's logits, from W padded with rows of zeros to a multiple of 64; the rows' logits are cut off.
+    """Head's logits, from W padded with rows of zeros to a multiple of 64; these rows' logits are cut off.
 
-    GPUs multiply by multiples of 64 faster, and GPT-2's vocabulary of 50,257 is none. training/device.py
-    decides which head is used.
+    GPUs multiply matrices faster if sizes are multiples of 64; GPT-2's vocabulary of 50,257 is not one.
+    training/device.py decides which head is used.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # (…, C) -> (…, V)

@@ -15,8 +15,8 @@ class Init:
     Attributes:
         matrix: (n_in, n_out) -> std of a linear map's weight.
         table: n_embd -> std of an embedding.
-        depth_scaled: draw the last projection of each branch with std/√(2·n_layer); None: as the placement
-            says, which may have another way to keep the residual stream from growing.
+        depth_scaled: draw the last projection of each branch with std/√(2·n_layer); None: the placement
+            decides, as it may keep the residual stream from growing in another way.
     """
 
     matrix: Callable[[int, int], float]
@@ -36,8 +36,8 @@ class Init:
         return placement.depth_scaled_init if self.depth_scaled is None else self.depth_scaled
 
     def gains(self, placement: "Placement", n_layer: int) -> dict[str, float]:
-        """Return the factors on the std of a branch's matrices: of all but the queries' and keys' and the
-        last projection's (``gain``), and of the last projection's (``projection_gain``)."""
+        """Return two factors on the std of a branch's matrices: ``projection_gain`` for the last projection,
+        ``gain`` for all others except queries and keys."""
         depth_scale = (2 * n_layer) ** -0.5 if self.is_depth_scaled(placement) else 1.0
         return {"gain": placement.branch_gain, "projection_gain": placement.branch_gain * depth_scale}
 

@@ -1,4 +1,4 @@
-"""The linear map, drawn from a generator that is passed in."""
+"""A linear map whose weight is drawn from a generator that is passed in."""
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""The norms of single tokens: called with the number of features, each gives a module (…, T, C) -> (…, T, C).
+"""The norms that treat each token alone. Each is a module that maps (…, T, C) to the same shape.
 
-A new norm is a class here (or anywhere importable) and a YAML in conf/norm. It has one positional argument,
-the number of features, statistics in at least fp32, its own initial values, and parameters named ``weight``
-and ``bias`` as torch's, so that a checkpoint moves between the two. In the residual stream x is (B, T, C), as
-QK-norm (B, n_head, T, C / n_head). Norms that use other tokens are in model/batchnorms.py.
+A new norm is a class, here or in any importable module, and a YAML in conf/norm. The class is called with one
+positional argument, the number of features; it sets its initial values and takes statistics in at least fp32.
+Its parameters are named ``weight`` and ``bias`` as in torch, so that a checkpoint fits both. x is (B, T, C)
+in the stream and (B, n_head, T, C / n_head) in QK-norm. Norms over other tokens: model/batchnorms.py.
 """
 
 import operator
@@ -18,7 +18,7 @@ from model.standardize import Standardize, StandardizeByConstants, UnitRMS
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return x in the precision of its statistics: bf16 and fp16 become fp32, fp64 stays."""
+    """Return x in the precision that statistics are taken in: bf16 and fp16 become fp32, fp64 stays."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -60,10 +60,10 @@ class LayerNorm(Affine):
     No other token matters, so training and evaluation are the same function for any batch size, the model
     stays causal, nothing has to be synchronised across devices, and there are no running buffers.
 
-    σ² is the biased variance, Σ(x−μ)²/C, not Σ(x−μ)²/(C−1): it is no estimate, but the second moment of the
+    σ² is the biased variance, Σ(x−μ)²/C, not Σ(x−μ)²/(C−1): not an estimate, but the second moment of the
     very numbers that are scaled, so y has mean square 1 (up to ε). x is centred before it is squared, because
-    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and again, because in fp32 rounding μ
-    leaves an offset of up to |μ|·6e-8. On rows with a large mean this is more accurate than F.layer_norm.
+    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and then centred again, because rounding
+    μ to fp32 leaves an offset of up to |μ|·6e-8. For a large mean this is more accurate than F.layer_norm.
 
     A drop-in for torch.nn.LayerNorm (docs/library.md): the same attributes, state dict and values, in the
     input's dtype, and the same arguments plus ``detach_statistics``.
@@ -115,7 +115,7 @@ class LayerNorm(Affine):
         return self.affine(y).to(x.dtype)
 
     def torchs(self) -> nn.LayerNorm:
-        """Return torch's LayerNorm with these parameters; 7 times as fast for one token, in sampling."""
+        """Return torch's LayerNorm with the same parameters: in sampling, for one token, 7 times as fast."""
         torchs = nn.LayerNorm(list(self.normalized_shape), self.eps, elementwise_affine=False)
         torchs.register_parameter("weight", self.weight)
         torchs.register_parameter("bias", self.bias)
@@ -144,7 +144,7 @@ class RMSNorm(Affine):
 
 
 class ScaleNorm(nn.Module):
-    """y = weight · x / max(‖x‖, ε), with one learned number, initially √C (Nguyen & Salazar 2019, arXiv
+    """y = weight · x / max(‖x‖, ε), with one learned number, initialised to √C (Nguyen & Salazar 2019, arXiv
     1910.05895): RMSNorm with one gain for all features, which puts tokens on a sphere of learned radius.
 
     Args:
@@ -165,8 +165,8 @@ class GroupNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each group of a token's features (Wu & He 2018,
     arXiv 1803.08494): LayerNorm in each of ``num_groups`` equal parts of the features.
 
-    GroupNorm is torch.nn.GroupNorm on (B·T, C). On (B, C, T), as in vision, statistics would run over all
-    positions, too, and LEAK THE FUTURE, even in evaluation.
+    GroupNorm is torch.nn.GroupNorm on (B·T, C). On (B, C, T), as in vision, statistics would also run over
+    all positions and LEAK THE FUTURE, even in evaluation.
 
     Args:
         channels: C, the last dimension of the input.
@@ -193,8 +193,8 @@ class GroupNorm(Affine):
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 
-# Initial α of DyT, from each width upwards. From 4096: the official LLaMA recipes, before MLP and head (0.8,
-# 0.6, 0.2 before attention). 1: the default of that code. 0.5: a table of the paper, at second hand.
+# Smallest width -> initial α of DyT. From 4096 on: the official LLaMA recipes, before MLP and head (before
+# attention: 0.8, 0.6, 0.2). 1 is the default of that code. 0.5 is in a table of the paper, at second hand.
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
@@ -205,16 +205,16 @@ def alpha_of(channels: int) -> float:
 class DynamicTanh(Affine):
     """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
 
-    No statistics: each number is squashed by itself, as LayerNorm is observed to do in trained networks, and
+    DyT has no statistics: each number is squashed alone, by a curve like LayerNorm's in trained networks, and
     α has to follow the scale of x. Language models need α by width and a learned embedding scale of √C.
 
     Args:
         channels: C, the size of the input's last dimension.
-        alpha: initial α, in units of 1/x; None: by width, ``ALPHA``. (0.5 outside of language models.)
-        bias: learn a bias; the official LLaMA has none.
+        alpha: initial α, in units of 1/x; None: by width, as in ``ALPHA``. (0.5 outside of language models.)
+        bias: learn a bias; the official LLaMA recipes have none.
     """
 
-    embedding_scale = True  # wanted in the model
+    embedding_scale = True  # the meaning of model.embedding_scale=auto with this norm
 
     def __init__(self, channels: int, alpha: float | None = None, bias: bool = True) -> None:
         super().__init__(channels, True, bias)
@@ -227,17 +227,17 @@ class DynamicTanh(Affine):
 class DynamicErf(Affine):
     """y = erf(α·x + s) · weight + bias, with learned α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
 
-    DynamicTanh with another curve and a learned shift. Initially α is 0.5 in the paper, and in its patch for
-    language models 1 at GPT-2's width, with a learned embedding scale of √C; for wider models DyT's is taken.
+    DynamicTanh with another curve and a learned shift. The paper initialises α to 0.5; its patch for language
+    models, at GPT-2's width, to 1, with a learned embedding scale of √C. Wider models take DyT's α here.
 
     Args:
         channels: C, the size of the input's last dimension.
-        alpha: initial α, in units of 1/x; None: by width, ``ALPHA``.
+        alpha: initial α, in units of 1/x; None: by width, as in ``ALPHA``.
         shift: initial s.
         bias: learn a bias.
     """
 
-    embedding_scale = True  # wanted in the model
+    embedding_scale = True  # the meaning of model.embedding_scale=auto with this norm
 
     def __init__(
         self, channels: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True

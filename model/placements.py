@@ -1,4 +1,4 @@
-"""Placements of norms around a residual branch f (attention or MLP): settings of one equation,
+"""Placements of norms around a residual branch f (attention or MLP). Each is a setting of one equation:
 
     x ← post(a·x + b·out(f(c·pre(x))))        pre, out, post: a norm or the identity; a, b, c: scalars
 
@@ -18,7 +18,7 @@ from model.scales import LearnedScale, Scale
 
 @dataclass(frozen=True)
 class Slots:
-    """The norms and scalars of the equation that a branch uses; with ``learn_b``, b is an initial value."""
+    """One branch's norms and scalars in the equation; with ``learn_b``, b is learned, from this value."""
 
     pre: bool = False
     out: bool = False
@@ -47,14 +47,14 @@ class Residual(nn.Module):
 
 
 class Placement(ABC):
-    """The wiring of every branch of a model of ``n_layer`` blocks. A subclass defines ``slots``, and the
-    attributes in which it differs.
+    """The wiring of every branch of a model of ``n_layer`` blocks. A subclass defines ``slots`` and overrides
+    attributes as needed.
 
     Attributes:
         final_norm: put a norm between the last block and the head.
-        depth_scaled_init: draw the last projection of a branch with std/√(2·n_layer), as GPT-2 does: then the
-            initial variance of the stream, a sum of 2·n_layer branches, does not grow with depth (Radford et
-            al. 2019, §2.3). False if the placement prevents that growth otherwise.
+        depth_scaled_init: draw the last projection of a branch with std/√(2·n_layer), as GPT-2 does, so that
+            the initial variance of the stream, a sum of 2·n_layer branches, does not grow with depth (Radford
+            et al. 2019, §2.3). False if the placement limits this growth in another way.
         branch_gain: factor on the initial std of a branch's matrices except queries and keys.
     """
 
@@ -72,7 +72,7 @@ class Placement(ABC):
     def __call__(
         self, branch: nn.Module, norm: Callable[[str], nn.Module], layer: int, site: str
     ) -> Residual:
-        """Wire ``branch`` into the residual stream; ``norm(slot)`` makes the norm of that slot."""
+        """Return ``branch`` wired into the residual stream; ``norm(slot)`` makes the norm of a slot."""
         return Residual(branch, norm, self.slots(layer, site))
 
 
@@ -84,7 +84,7 @@ class Pre(Placement):
 
 
 class Post(Placement):
-    """x ← norm(x + f(x)), without a final norm, as each block ends in one (Vaswani et al. 2017)."""
+    """x ← norm(x + f(x)), without a final norm, as each block ends in a norm (Vaswani et al. 2017)."""
 
     final_norm = False
 
@@ -95,8 +95,8 @@ class Post(Placement):
 class Peri(Placement):
     """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    At the start each branch adds a variance of 1, whatever its weights, so the stream's variance grows
-    linearly, by 2·n_layer. As the scale of a branch's weights does not matter, they are not scaled by depth.
+    At the start each branch adds a variance of 1, at any scale of its weights, so the stream's variance grows
+    linearly, by 2·n_layer. As the scale of the weights does not matter, it does not depend on depth.
     """
 
     depth_scaled_init = False
@@ -108,8 +108,8 @@ class Peri(Placement):
 class Output(Placement):
     """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
-    The output of the branch is normed, not its input: it sees the stream at its size. As in Peri, the scale
-    of the branch's weights does not matter.
+    The output of the branch is normed, not its input: the branch sees the stream unscaled. As in Peri, the
+    scale of the branch's weights does not matter.
     """
 
     depth_scaled_init = False
@@ -127,7 +127,7 @@ class DeepNorm(Placement):
     initialises by Xavier's rule (model.init=xavier).
 
     Args:
-        alpha, beta: other values; None: the paper's, by depth.
+        alpha, beta: other values; None: the paper's, by depth. training/build.py reads the attributes.
     """
 
     final_norm = False
@@ -163,14 +163,14 @@ class Mix(Placement):
     Post-norm gives the upper blocks large gradients, pre-norm the lower ones; the mix gives them to all.
 
     Args:
-        fraction: share of post-norm blocks, rounded down: a quarter of fewer than 4 blocks is none.
+        fraction: share of post-norm blocks. Their number is rounded down: a quarter of 3 blocks is 0 blocks.
     """
 
     def __init__(self, n_layer: int, fraction: float = 0.25) -> None:
         super().__init__(n_layer)
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction = {fraction} of the blocks is not between 0 and 1")
-        n_post = int(fraction * n_layer + 1e-9)
+        n_post = int(fraction * n_layer + 1e-9)  # as 0.29 · 100 is 28.999999999999996
         self.by_layer = [Slots(post=True)] * n_post + [Slots(pre=True)] * (n_layer - n_post)
 
     def slots(self, layer: int, site: str) -> Slots:
@@ -182,12 +182,12 @@ class Keel(Placement):
     2601.19895).
 
     Post-norm with a dominating skip, so that gradients reach the first block through any depth. In the first
-    block α is 1, and its attention has no norm after it: "we remove the Post-LN for the very first attention
+    block α is 1, and no norm follows the attention: "we remove the Post-LN for the very first attention
     layer as well as the scaling factor α for both the very first attention and FFN layers" (§3). The paper
     advises against Keel for small data.
 
     Args:
-        alpha: another value; None: the paper's, by depth. For small models the paper tunes it, above 1.
+        alpha: another value; None: the paper's, by depth. For small models the paper tunes α, above 1.
     """
 
     final_norm = False
@@ -206,7 +206,7 @@ class ReZero(Placement):
     """x ← x + α·f(x), with a learned α for each branch, initialised to 0 (Bachlechner et al. 2020, arXiv
     2003.04887).
 
-    At the start each block is the identity, at any depth, so it needs no norm. The paper has no norm at all,
+    At the start each block is the identity, at any depth, so no norm is needed. The paper has no norm at all,
     and one α for both branches of a block; here a final norm stands before the head (model.final_norm=none
     removes it).
     """

@@ -1,13 +1,12 @@
 """Standardization with gradients derived by hand: the core of every norm that has statistics.
 
-Not compiled, it takes 0.6 of autograd's time for a nano model and a third for wide ones, as fewer tensors are
+Uncompiled, it takes 0.6 of autograd's time in a nano model and a third in wide ones, as fewer tensors are
 kept and memory is read less often. Compiled, there is no difference.
 
-Its gradients can be differentiated again, any number of times; only for that is s an output beside y.
-torch.func and forward mode (torch.func.jvp) raise torch's error. The first needs ``setup_context``, by which
-each call looks up its own signature: a norm's forward and backward then take 1.09 of their time in a nano
-model, and its forward 1.6 for one token. The second needs a ``jvp``, and a function with one cannot be
-compiled.
+The gradients can be differentiated any number of times; only for that is s an output beside y. torch.func and
+forward mode (torch.func.jvp) raise torch's error. torch.func would need ``setup_context``, with which each
+call inspects a signature: a norm's forward and backward would take 1.09 times as long in a nano model, and
+the forward for one token 1.6 times. Forward mode needs a ``jvp``, and a function with one cannot be compiled.
 """
 
 import math
@@ -20,14 +19,14 @@ from torch import Tensor
 class Standardize(torch.autograd.Function):
     """y = (x − μ) · s and s = 1/√(σ² + ε), with μ, σ² of each token over the dimensions ``dims``.
 
-    With g, h the gradients of y, s, that of x is s · (g − E[g] − y · (E[g·y] + h·s/n)), with the mean E of μ,
-    over n numbers.
+    If g, h are the gradients of y, s, that of x is s · (g − E[g] − y · (E[g·y] + h·s/n)), where E is the same
+    mean over n numbers as in μ.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         y = x - x.mean(dims, keepdim=True)
-        y -= y.mean(dims, keepdim=True)  # the rounding error of μ
+        y -= y.mean(dims, keepdim=True)  # removes the rounding error of μ
         s = torch.rsqrt(y.square().mean(dims, keepdim=True) + eps)
         y *= s
         ctx.save_for_backward(y, s)
@@ -35,7 +34,7 @@ class Standardize(torch.autograd.Function):
         return y, s
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:  # h ≠ 0: second derivative
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:  # h: for second derivatives
         y, s = ctx.saved_tensors
         n = math.prod([y.shape[dim] for dim in ctx.dims])
         along = torch.addcmul((g * y).mean(ctx.dims, keepdim=True), h, s, value=1 / n)
@@ -46,7 +45,7 @@ class Standardize(torch.autograd.Function):
 
 
 class StandardizeByConstants(Standardize):
-    """y and s of Standardize, with μ and s constant for the gradient of x, which is then s · g."""
+    """y and s of Standardize, but μ and s are constants in the backward: the gradient of x is s · g."""
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:
@@ -55,9 +54,9 @@ class StandardizeByConstants(Standardize):
 
 
 class UnitRMS(torch.autograd.Function):
-    """y = x · s and s = 1/√(E[x²] + ε), with the mean of each token over its last dimension, of n numbers.
+    """y = x · s and s = 1/√(E[x²] + ε), where E is the mean over a token's last dimension, of n numbers.
 
-    With g, h the gradients of y, s, that of x is s · (g − y · (E[g·y] + h·s/n)).
+    If g, h are the gradients of y, s, that of x is s · (g − y · (E[g·y] + h·s/n)).
     """
 
     @staticmethod

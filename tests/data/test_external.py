@@ -25,7 +25,7 @@ def test_a_damaged_meta_is_one_line(tmp_path, train):
         adopted(tmp_path, tmp_path / "cache")
 
 
-def test_a_name_that_holds_val_as_a_part_of_a_word_does_not_validate(tmp_path):
+def test_a_name_with_val_inside_a_word_is_not_a_validation_file(tmp_path):
     tokens = np.arange(100, dtype=np.uint16)
     for name in ("retrieval_train_1.bin", "retrieval_val_1.bin"):
         tokens.tofile(tmp_path / name)
@@ -43,8 +43,8 @@ def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, version: int = 1
 
 
 def adopted(folder: Path, cache: Path):
-    none = {"vocab_size": 300, "val_fraction": None, "verify": True}
-    return prepared(corpus="prepared", path=str(folder), tokenizer="gpt2", cache=str(cache), **none)
+    options = {"vocab_size": 300, "val_fraction": None, "verify": True}
+    return prepared(corpus="prepared", path=str(folder), tokenizer="gpt2", cache=str(cache), **options)
 
 
 def test_llmc_files_are_read_as_they_are(tmp_path):

@@ -1,4 +1,4 @@
-"""python -m scripts.prepare_corpus: every kind of file, killed and resumed, and what it refuses."""
+"""python -m scripts.prepare_corpus: every kind of file, resuming after a kill, and refused input."""
 
 import gzip
 import itertools
@@ -71,8 +71,8 @@ def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
 @pytest.mark.parametrize("tokenizer", ["gpt2", "char", "bpe"])
 def test_a_prepared_corpus_has_the_text_and_its_tokenizer(tmp_path, text_file, tokenizer):
     out = prepared_corpus([text_file, text_file], tmp_path / "out", tokenizer=tokenizer, val_fraction=0.5)
-    none = {"vocab_size": 300, "val_fraction": None, "verify": True}
-    data = prepared(corpus="prepared", path=str(out), tokenizer="char", cache=str(tmp_path / "cache"), **none)
+    more = {"vocab_size": 300, "val_fraction": None, "verify": True}
+    data = prepared(corpus="prepared", path=str(out), tokenizer="char", cache=str(tmp_path / "cache"), **more)
     text = b"".join(data.tokenizer.decode(tokens_of(out, split)) for split in ("train", "val")).decode()
     assert sorted(text) == sorted(2 * LETTERS)
     assert not (tmp_path / "out.part").exists()
@@ -91,7 +91,7 @@ PROGRAM = """
 import signal
 import sys
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore Ctrl-C
     from scripts import prepare_corpus
     prepare_corpus.EVERY = 1
     prepare_corpus.main()
@@ -99,7 +99,7 @@ if __name__ == "__main__":
 
 
 def started(cwd: Path, *arguments: str) -> subprocess.Popen:
-    """Start the program so that every batch is final at once."""
+    """Start the program, which here records its progress after every batch."""
     (cwd / "program.py").write_text(PROGRAM)
     command = [sys.executable, "program.py", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -108,7 +108,7 @@ def started(cwd: Path, *arguments: str) -> subprocess.Popen:
 
 
 def two_files(folder: Path) -> tuple[str, ...]:
-    """Arguments for more than eighty batches."""
+    """Write two files of more than eighty batches, and return the program's arguments."""
     draw = random.Random(0)
     for name in ("a.txt", "b.jsonl"):
         words = [draw.choice(LETTERS.split(" ")) for _ in range(60_000)]

@@ -171,7 +171,7 @@ MANY_CHARACTERS = "".join(map(chr, range(0x10000, 0x10000 + 51_000)))
 
 
 def describe(folder: Path, dtype: object, chars: str = MANY_CHARACTERS, **more) -> None:
-    """Write a meta.json as whoever prepared the folder would."""
+    """Write a meta.json, as the program that prepared the folder would."""
     spec = {"kind": "char", "chars": chars}
     (folder / "meta.json").write_text(json.dumps({"tokenizer": spec, "dtype": dtype} | more))
 
@@ -231,7 +231,7 @@ def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):
 
 
 def test_the_line_in_the_error_turns_a_pickle_into_a_meta_json(tmp_path):
-    """The pickle is nanoGPT's data/shakespeare_char/prepare.py's; a shell runs the line in the folder."""
+    """The pickle is as nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line."""
     chars = "".join(sorted("\n '\"abc"))
     folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
     tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}

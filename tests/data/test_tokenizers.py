@@ -78,7 +78,7 @@ def test_the_default_prompt_is_a_new_line_if_the_vocabulary_has_one(bpe):
 
 
 def trained_by_hand(text: str, vocab_size: int) -> list[bytes]:
-    """Merges by definition: the most frequent neighbours first, those of smaller ids if equally frequent.
+    """Merge by definition: the most frequent neighbours first; if equally frequent, those of smaller ids.
 
     The pieces are those of plain English under GPT-4's pattern.
     """
@@ -151,7 +151,7 @@ CACHED = {
 
 def test_without_the_carrier_tiktoken_has_the_same_tokens(monkeypatch, tmp_path):
     for file in importlib.metadata.files(gpt2_vocab.CARRIER):
-        if file.name in CACHED:  # as tiktoken names what it has downloaded
+        if file.name in CACHED:  # tiktoken's name for the downloaded file
             shutil.copy(file.locate(), tmp_path / hashlib.sha1(CACHED[file.name].encode()).hexdigest())
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})

@@ -26,7 +26,7 @@ EVERYTHING = metric_names.selection(["*"], ["*"])
 
 
 def made(*overrides: str) -> GPT:
-    """A small model whose every parameter is some distance from its start, as after some training."""
+    """Return a small model with every parameter away from its initial value, as after some training."""
     model = build_model(configured(*SIZES, *overrides), V)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -45,7 +45,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 def loss_of(net: Callable[[Tensor], Tensor]) -> Tensor:
     x, y = batch()
-    torch.manual_seed(3)  # of the dropout
+    torch.manual_seed(3)  # for the dropout
     return F.cross_entropy(net(x).flatten(0, 1), y.flatten())
 
 
@@ -59,7 +59,7 @@ def measured(model: GPT, wanted: Callable[[str], bool] = EVERYTHING, **options: 
 
 
 def tensors_of(model: GPT) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Every site's tensor with its gradient; and each block's input, qkv and MLP units."""
+    """Return each site's tensor, with its gradient, and each block's input, qkv and MLP units."""
     sites: dict[str, Tensor] = {}
     others: dict[str, Tensor] = {}
 
@@ -93,7 +93,7 @@ def tensors_of(model: GPT) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
                 added = keep(f"{name}.branch", r.b(normed(f"{name}.out", r.out, branch)) * 1)
                 others[f"{name}.skip"] = r.a(x)
                 x = normed(f"{name}.post", r.post, r.a(x) + added)
-                x = keep(name, x * 1)  # a tensor of its own also where there is no norm
+                x = keep(name, x * 1)  # a separate tensor even without a norm
         others["final.in"] = x
         x = keep("final", model.final(x) * 1)
         return model.head(x)
@@ -103,7 +103,7 @@ def tensors_of(model: GPT) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def by_hand(model: GPT) -> dict[str, float]:
-    """Every statistic in fp64."""
+    """Return every statistic, computed in fp64."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     sites, others = tensors_of(model)
     for name, buffer in model.named_buffers():
@@ -130,7 +130,7 @@ def by_hand(model: GPT) -> dict[str, float]:
         qkv = arrays[f"{i:02d}.attn.qkv"].reshape(B, T, 3, 2, C // 2)
         for row in range(B):
             for head in range(2):
-                for t in range(T - 1, -1, -2):  # 20 positions, so every second one of them
+                for t in range(T - 1, -1, -2):  # every second of 20 positions
                     q, k = qkv[row, t, 0, head], qkv[row, : t + 1, 1, head]
                     scores = k @ q / math.sqrt(C // 2)
                     p = np.exp(scores - scores.max())
@@ -150,7 +150,7 @@ def by_hand(model: GPT) -> dict[str, float]:
             alpha = module.alpha.detach().double().item()
             by_name[f"norm.saturation/{site}"] = (np.abs(alpha * x) > 2).mean()
             by_name[f"norm.alpha/{site}"] = abs(alpha)
-        if getattr(module, "running_mean", torch.zeros(0)).shape == (C,):  # by position there are more
+        if getattr(module, "running_mean", torch.zeros(0)).shape == (C,):  # PositionBatchNorm's has T rows
             mean, var = module.running_mean.double().numpy(), module.running_var.double().numpy()
             gaps = (x.reshape(-1, C).mean(0) - mean) / np.sqrt(var)
             by_name[f"norm.mean_gap/{site}"] = math.sqrt((gaps**2).mean())
@@ -255,11 +255,12 @@ def test_a_wiring_of_the_users_own_is_measured_at_the_sites_that_it_has():
         def forward(self, x: Tensor) -> Tensor:
             return x + self.inner(x)
 
-    class Own(Pre):
+    class OwnPlacement(Pre):
         def __call__(self, branch, norm, layer, site):
             return Wired(branch)
 
-    model = GPT(vocab_size=V, block_size=T, n_layer=1, n_head=2, n_embd=C, norm=nn.LayerNorm, placement=Own)
+    sizes = {"vocab_size": V, "block_size": T, "n_layer": 1, "n_head": 2, "n_embd": C}
+    model = GPT(**sizes, norm=nn.LayerNorm, placement=OwnPlacement)
     values = measured(model)
     assert {name.partition("/")[2] for name in values} == {"embed", "00.attn", "00.mlp", "00", "final"}
 
@@ -275,7 +276,7 @@ def test_a_histogram_counts_the_stream():
     counts, _ = np.histogram(x, bins=statistics.BINS, range=(table["low"], table["high"]))
     assert (table["low"], table["high"], table["nonfinite"]) == (x.min(), x.max(), 0)
     assert sum(table["counts"]) == x.size
-    assert np.abs(np.array(table["counts"]) - counts).sum() <= 4  # numbers on an edge
+    assert np.abs(np.array(table["counts"]) - counts).sum() <= 4  # numbers on the edge of a bin
 
 
 # without effects -----------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def test_an_error_removes_the_hooks_too():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+COMPILER = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 
 
 @COMPILER
@@ -322,11 +323,11 @@ def test_training_has_the_same_bits_with_and_without_statistics(tiny, norm, comp
         f"compile={compiled}",
     )
     without = final_tensors(train_anew(tiny(*base, "stats.every=0")))
-    for often in (("stats.every=1", "stats=all", "stats.histograms_every=2"), ("stats.every=3",), ()):
-        folder = train_anew(tiny(*base, *often))
+    for cadence in (("stats.every=1", "stats=all", "stats.histograms_every=2"), ("stats.every=3",), ()):
+        folder = train_anew(tiny(*base, *cadence))
         assert read_json(folder / "environment.json")["compile"] is (compiled == "true")
         assert same_tensors(final_tensors(folder), without)
-        assert sum("act.rms/embed" in row for row in metric_rows(folder)) == {3: 11, 1: 6, 0: 5}[len(often)]
+        assert sum("act.rms/embed" in row for row in metric_rows(folder)) == {3: 11, 1: 6, 0: 5}[len(cadence)]
     if norm == "batchnorm":
         assert {int(t) for name, t in without.items() if "num_batches" in name} == {11 * 2}
 

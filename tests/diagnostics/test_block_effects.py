@@ -1,4 +1,4 @@
-"""The cost of leaving a block out and how far it turns the stream; the model stays as it was."""
+"""The cost of leaving a block out, and how far the block turns the stream; the model is not changed."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_a_blocks_cost_is_the_rise_of_the_loss_without_it():
 
 
 def turned(angle: float) -> Tensor:
-    """(1, 1, 2)"""
+    """Return a vector (1, 1, 2) of length 3 at this angle, in radians."""
     return 3 * torch.tensor([[[math.cos(angle), math.sin(angle)]]], dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""Each statistic is its formula, in fp64, to a few roundings, at every scale and offset."""
+"""Each statistic is its formula in fp64, up to a few roundings, at every scale and offset."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_a_histogram_counts_every_number_once(array):
     if finite.size:
         assert (low, high) == (finite.min(), finite.max())
         assert counts[0] > 0
-        # of a range below 2e-30 the half is clamped
+        # half a range is clamped if it is below 1e-30
         if np.isfinite(float(finite.max()) - float(finite.min())) and high - low > 4e-30:
             assert counts[-1] > 0 or high == low
 

@@ -1,4 +1,4 @@
-"""init_from=gpt2 asks the Hugging Face hub, here one of this machine, and says what is missing without it."""
+"""init_from=gpt2 downloads from the Hugging Face hub, here a local server, and says how to do without it."""
 
 import hashlib
 import os
@@ -28,10 +28,10 @@ except Exception as error:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The hub's answers about the files of a folder: small ones have git's hash, large ones their SHA-256."""
+    """A hub that serves a folder; ETags are git's hash for small files and the SHA-256 for large ones."""
 
     folder: Path
-    lies_of = ""  # a file
+    lies_of = ""  # name of the file whose hash is wrong
     asked: list[str]
 
     def do_GET(self) -> None:
@@ -74,13 +74,13 @@ def hub(tmp_path: Path) -> Iterator[type[Hub]]:
         server.shutdown()
 
 
-def asked(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A process that wants gpt2 from there, with a cache of its own."""
-    own = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+def load_gpt2(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Load gpt2 from the hub at ``url`` in a new process, with a new cache."""
+    settings = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
     return subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=tmp_path,
-        env=os.environ | own | {"PYTHONPATH": str(ROOT)} | environ,
+        env=os.environ | settings | {"PYTHONPATH": str(ROOT)} | environ,
         capture_output=True,
         text=True,
         timeout=120,
@@ -89,34 +89,34 @@ def asked(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedProce
 
 @pytest.mark.slow
 def test_it_is_fetched_once_and_is_what_the_hub_has(tmp_path, hub):
-    first = asked(tmp_path, hub.url)
+    first = load_gpt2(tmp_path, hub.url)
     assert first.returncode == 0, first.stderr
     assert "init_from=gpt2: downloading model.safetensors from the Hugging Face hub" in first.stdout
     n = len(hub.asked)
     assert n > 0
-    again = asked(tmp_path, hub.url)
+    again = load_gpt2(tmp_path, hub.url)
     assert again.stdout.splitlines() == first.stdout.splitlines()[-1:]
-    assert len(hub.asked) == n  # there was nothing to ask
+    assert len(hub.asked) == n  # everything was in the cache
 
 
 @pytest.mark.slow
 def test_weights_that_are_not_what_the_hub_says_are_refused(tmp_path, hub):
     hub.lies_of = "model.safetensors"
-    done = asked(tmp_path, hub.url)
+    done = load_gpt2(tmp_path, hub.url)
     assert done.returncode == 1
     assert "is damaged (its hash differs from the hub's); delete the file" in done.stderr
 
 
 def test_without_a_way_to_the_hub_it_says_what_to_do(tmp_path):
-    done = asked(tmp_path, "http://127.0.0.1:9")
+    done = load_gpt2(tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 1
     assert done.stderr.startswith("ConfigError: init_from: gpt2 cannot be downloaded (")
     assert "or give a folder with config.json and model.safetensors" in done.stderr
 
 
-def test_without_their_package_it_says_so(tmp_path):
+def test_without_huggingface_hub_the_error_says_what_to_install(tmp_path):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/huggingface_hub.py").write_text("raise ImportError")
-    done = asked(tmp_path, "", PYTHONPATH=os.pathsep.join([str(tmp_path / "without"), str(ROOT)]))
+    done = load_gpt2(tmp_path, "", PYTHONPATH=os.pathsep.join([str(tmp_path / "without"), str(ROOT)]))
     assert done.returncode == 1
     assert "pip install -r requirements-hub.txt, or give a folder" in done.stderr

@@ -1,5 +1,5 @@
-"""init_from: GPT-2's weights in a folder of Hugging Face's layout are its function here, and what is no such
-folder is refused."""
+"""init_from: a GPT-2 in a folder of Hugging Face's layout gives the same function here; other folders are
+refused."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from training.build import initial_model
 from training.state import describe_initialisation
 
 CHARS = "".join(sorted(set(LETTERS)))
-RUN = [one for one in TINY if not one.startswith("model.")]  # which the weights say
+RUN = [key for key in TINY if not key.startswith("model.")]  # the weights determine the model
 
 SIZES = st.fixed_dictionaries(
     {
@@ -50,11 +50,11 @@ SIZES = st.fixed_dictionaries(
 
 
 def ours(folder: Path) -> tuple[GPT, Any]:
-    """Our model of a folder, in evaluation, and the checkpoint that it is to us."""
+    """Return our model of a folder, in evaluation mode, and the checkpoint that we read the folder as."""
     source = dict.fromkeys(("run", "checkpoint")) | {"init_from": str(folder)}
-    found = load_model.load(ModelSource(**source, which="last", runs_dir=""))
-    vocab_size = tokenizers.from_spec(found.meta.tokenizer).vocab_size
-    return load_model.load_model(found, vocab_size).eval(), found
+    checkpoint = load_model.load(ModelSource(**source, which="last", runs_dir=""))
+    vocab_size = tokenizers.from_spec(checkpoint.meta.tokenizer).vocab_size
+    return load_model.load_model(checkpoint, vocab_size).eval(), checkpoint
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -62,7 +62,7 @@ def weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def likeliest(model: GPT, ids: list[int], n: int) -> list[int]:
-    """The n tokens that sample.py draws at temperature 0."""
+    """Return the n tokens that sample.py draws at temperature 0."""
     idx = torch.tensor([ids])
     drawn = generate(Decoder(model), idx, model.block_size, lambda logits: logits.argmax(-1))
     return [int(next(drawn)) for _ in range(n)]
@@ -79,7 +79,7 @@ def test_logits_are_those_of_transformers_and_another_gelu_is_noticed(tmp_path, 
             return float((reference(idx).logits - ours(tmp_path)[0].to(dtype)(idx)).abs().max())
 
     assert largest_difference() < tolerance
-    said(tmp_path, activation_function="gelu")
+    edit_config(tmp_path, activation_function="gelu")
     assert largest_difference() > 10 * tolerance
 
 
@@ -97,7 +97,7 @@ OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
 def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("gpt2")
     reference = gpt2_models.saved(folder, **sizes)
-    model, found = ours(folder)
+    model, checkpoint = ours(folder)
     idx = torch.randint(sizes["vocab_size"], (3, 50), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5
@@ -107,30 +107,30 @@ def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     model, _ = ours(folder)
     back = folder / "back"
     back.mkdir()
-    export.write_huggingface(found, weights(model), back)
+    export.write_huggingface(checkpoint, weights(model), back)
     again, tokenizer = gpt2_models.loaded(back)
     reference, _ = gpt2_models.loaded(folder)
     assert weights(reference).keys() == weights(again).keys()
     assert all(torch.equal(weights(reference)[name], tensor) for name, tensor in weights(again).items())
-    said = {key: getattr(again.config, key) for key in sizes} | {"activation_function": None}
-    assert said == sizes | {"activation_function": None}  # of which two are one function
+    values = {key: getattr(again.config, key) for key in sizes} | {"activation_function": None}
+    assert values == sizes | {"activation_function": None}  # two of its names are one function
     start = [int(i) for i in idx[0, :5]]
     ours_then_theirs = [likeliest(model, start, 50), gpt2_models.greedy(reference, start, 50)]
     assert ours_then_theirs == [gpt2_models.greedy(again, start, 50)] * 2
     assert len(tokenizer) == sizes["vocab_size"]
 
 
-# folders of other kinds that are the same ---------------------------------------------------------------
+# other folders with the same weights -------------------------------------------------------------------
 
 
-def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-    """The folder with other tensors in its file."""
+def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    """Change the tensors in the folder's file."""
     file = folder / "model.safetensors"
     safetensors.torch.save_file(change(safetensors.torch.load_file(file)), file)
 
 
-def said(folder: Path, **changes: Any) -> None:
-    """The folder with a config.json that says something else."""
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change values in the folder's config.json."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
@@ -145,7 +145,7 @@ def as_on_the_hub(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_other_ways_to_write_the_same_weights(tmp_path):
     gpt2_models.saved(tmp_path)
     before = weights(ours(tmp_path)[0])
-    changed(tmp_path, as_on_the_hub)
+    edit_tensors(tmp_path, as_on_the_hub)
     pretrained.cache_clear()
     after = weights(ours(tmp_path)[0])
     assert all(torch.equal(before[name], tensor) for name, tensor in after.items())
@@ -153,7 +153,7 @@ def test_other_ways_to_write_the_same_weights(tmp_path):
 
 def test_weights_in_half_precision_are_their_numbers(tmp_path):
     gpt2_models.saved(tmp_path)
-    changed(tmp_path, lambda tensors: {name: t.bfloat16() for name, t in tensors.items()})
+    edit_tensors(tmp_path, lambda tensors: {name: t.bfloat16() for name, t in tensors.items()})
     read = weights(ours(tmp_path)[0])["embed.tokens.weight"]
     assert read.dtype == torch.float32
     assert torch.equal(read, read.bfloat16().float())
@@ -174,12 +174,12 @@ def test_weights_in_several_files(tmp_path):
         pretrained(str(tmp_path)).check()
 
 
-def test_a_vocabulary_that_was_filled_up_is_cut(tmp_path):
+def test_the_padding_of_a_vocabulary_is_cut_off(tmp_path):
     gpt2_models.saved(tmp_path, chars=CHARS)
-    filled = -len(CHARS) % 64
+    padding = -len(CHARS) % 64
     wte = "transformer.wte.weight"
-    changed(tmp_path, lambda some: some | {wte: torch.cat([some[wte], torch.ones(filled, 16)])})
-    said(tmp_path, vocab_size=len(CHARS) + filled)
+    edit_tensors(tmp_path, lambda old: old | {wte: torch.cat([old[wte], torch.ones(padding, 16)])})
+    edit_config(tmp_path, vocab_size=len(CHARS) + padding)
     assert ours(tmp_path)[0].head.weight.shape == (len(CHARS), 16)
     with pytest.raises(ConfigError, match="has a vocabulary of 64 tokens, but the text's tokenizer has 65"):
         pretrained(str(tmp_path)).tensors(8, 65)
@@ -219,7 +219,7 @@ def test_runs_of_other_weights_by_one_name_are_others_and_compared_as_such(tmp_p
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     trained(tmp_path)
     assert "nothing left to do" in trained(tmp_path).stdout
-    changed(tmp_path / "theirs", lambda tensors: {name: tensor * 2 for name, tensor in tensors.items()})
+    edit_tensors(tmp_path / "theirs", lambda tensors: {name: tensor * 2 for name, tensor in tensors.items()})
     trained(tmp_path)
     compared = programs.succeed("compare.py", "runs", cwd=tmp_path)
     assert len(set(re.findall(r"theirs [0-9a-f]{8}", compared.stdout))) == 2
@@ -251,7 +251,7 @@ def test_what_the_weights_cannot_be_is_refused(tmp_path, arguments, line):
 
 
 def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
-    """Not by one of its own, which would have as many tokens, and other ones."""
+    """A new tokenizer of that text would have as many tokens, but other ones."""
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     (tmp_path / "rotated.txt").write_text("".join(CHARS[::-1]) * 40)
     trained(tmp_path, "data.path=rotated.txt")
@@ -259,8 +259,8 @@ def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
     [*_, newest] = sorted(run.glob("checkpoints/*"))
     assert load(newest).meta.tokenizer["chars"] == CHARS
     (tmp_path / "rotated.txt").write_text("".join(chr(ord(c) + 200) for c in CHARS) * 40)
-    own = "theirs was trained with another tokenizer than this text's; give data.tokenizer=init_from"
-    for more, line in (((), "is not in the vocabulary of"), (("data.tokenizer=char",), own)):
+    message = "theirs was trained with another tokenizer than this text's; give data.tokenizer=init_from"
+    for more, line in (((), "is not in the vocabulary of"), (("data.tokenizer=char",), message)):
         check_refused(trained(tmp_path, "data.path=rotated.txt", *more, run=programs.run), line)
 
 
@@ -276,7 +276,7 @@ def test_a_folder_may_have_any_name(tmp_path, name):
     trained(tmp_path, f"init_from={name}", "train.steps=0")
 
 
-def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
+def test_a_resumed_run_is_not_initialised_from_them_again(tmp_path):
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     common = ("train.steps=6", "train.checkpoint_every=3")
     assert "initialised from" in trained(tmp_path, *common).stdout
@@ -289,7 +289,7 @@ def test_a_run_that_goes_on_does_not_begin_with_them(tmp_path):
     assert "initialised from" not in done.stdout
 
 
-def test_what_is_said_and_the_same_is_taken(tmp_path):
+def test_settings_that_agree_with_the_weights_are_accepted(tmp_path):
     gpt2_models.saved(tmp_path)
     config = configured(f"init_from={tmp_path}", "model.n_layer=2", "model.bias=true", "model.block_size=64")
     assert config.model.n_layer == 2
@@ -299,12 +299,12 @@ def test_what_is_said_and_the_same_is_taken(tmp_path):
     assert configured(f"init_from={tmp_path}", "norm.eps=1e-3").norm.options["eps"] == 1e-3
 
 
-def test_of_gpt2s_vocabulary_the_tokenizer_is_gpt2s(tmp_path):
+def test_with_gpt2s_vocabulary_the_tokenizer_is_gpt2s(tmp_path):
     gpt2_models.theirs(vocab_size=50304, n_embd=4).save_pretrained(tmp_path)
     assert configured(f"init_from={tmp_path}").data.tokenizer == "gpt2"
-    model, found = ours(tmp_path)
+    model, checkpoint = ours(tmp_path)
     assert model.head.weight.shape == (50257, 4)
-    assert found.meta.tokenizer["special"] == ["<|endoftext|>"]
+    assert checkpoint.meta.tokenizer["special"] == ["<|endoftext|>"]
 
 
 @pytest.mark.parametrize("norm", ["rmsnorm", "dyt", "none", "torch_layernorm"])
@@ -317,7 +317,7 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
     assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
     words = describe_initialisation(model, str(tmp_path))
-    skipped = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # of 5 norms, biases; all
+    skipped = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # 5 biases; all of 5 norms
     fresh = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
     exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
     assert words == f"initialised from {tmp_path}" + exceptions * bool(skipped or fresh)
@@ -327,11 +327,11 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
 
 
 def nanogpts(reference: Any, folder: Path, bias: bool = True) -> None:
-    """A ckpt.pt as nanoGPT's train.py writes it, of a compiled model with these weights."""
+    """Write a ckpt.pt as nanoGPT's train.py does for a compiled model with these weights."""
     tensors = {}
     for name, tensor in reference.state_dict().items():
-        turned = tensor.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight", "lm_head.weight"))
-        tensors[f"_orig_mod.{name}"] = tensor.T.contiguous() if turned else tensor
+        transposed = tensor.ndim == 2 and not name.endswith(("wte.weight", "wpe.weight", "lm_head.weight"))
+        tensors[f"_orig_mod.{name}"] = tensor.T.contiguous() if transposed else tensor
     tensors["_orig_mod.transformer.h.0.attn.bias"] = torch.ones(1, 1, 64, 64)  # without flash attention
     if not bias:
         tensors = {name: t for name, t in tensors.items() if not name.endswith(".bias") or t.ndim == 4}
@@ -372,8 +372,8 @@ def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, b
         )[1]
     converted(tmp_path / "out", command)
     (tmp_path / "out/meta.json").write_text(json.dumps({"tokenizer": {"kind": "char", "chars": CHARS}}))
-    model, found = ours(tmp_path / "out")
-    assert found.meta.config.model.bias is bias
+    model, checkpoint = ours(tmp_path / "out")
+    assert checkpoint.meta.config.model.bias is bias
     idx = torch.randint(len(CHARS), (3, 50), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert (model(idx) - reference(idx).logits).abs().max() <= 1e-5

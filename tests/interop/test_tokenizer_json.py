@@ -1,5 +1,5 @@
-"""Our tokenizers as Hugging Face's tokenizer.json: transformers gives the same ids, and what is read is what
-was written."""
+"""Our tokenizers as Hugging Face's tokenizer.json: transformers gives the same ids, and reading undoes
+writing."""
 
 import copy
 import json
@@ -32,15 +32,15 @@ PIECES = [
 
 
 def text(number: int, chars: str | None) -> str:
-    """Pieces that are cut in some way, or any characters at all."""
-    some = random.Random(number)
+    """Return random text from ``chars`` if given, else from PIECES (odd ``number``) or any characters."""
+    draw = random.Random(number)
     if chars:
-        return "".join(some.choices(chars, k=60))
+        return "".join(draw.choices(chars, k=60))
     if number % 2:
-        numbers = [str(some.randrange(10**9)) for _ in PIECES]
-        return "".join(some.choices([*PIECES, *numbers, "a", "B", " the"], k=40))
+        numbers = [str(draw.randrange(10**9)) for _ in PIECES]
+        return "".join(draw.choices([*PIECES, *numbers, "a", "B", " the"], k=40))
     ranges = [(32, 127), (32, 127), (0, 0xD800), (0xE000, 0x110000)]
-    return "".join(chr(some.randrange(*some.choice(ranges))) for _ in range(40))
+    return "".join(chr(draw.randrange(*draw.choice(ranges))) for _ in range(40))
 
 
 TEXT = LETTERS + " ".join(text(number, None) for number in range(1, 2000, 2))  # with merges in all pieces
@@ -53,13 +53,13 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def written(request, tmp_path_factory):
-    """A tokenizer of ours, and a folder with it for transformers."""
-    made, folder = KINDS[request.param](), tmp_path_factory.mktemp("tokenizer")
-    said = json.dumps(tokenizer_json.to_tokenizer_json(made.spec))
-    (folder / "tokenizer.json").write_text(said, encoding="utf-8")
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
-    return made, folder
+    """Return a tokenizer of ours, and a folder in which transformers finds it."""
+    tokenizer, folder = KINDS[request.param](), tmp_path_factory.mktemp("tokenizer")
+    content = json.dumps(tokenizer_json.to_tokenizer_json(tokenizer.spec))
+    (folder / "tokenizer.json").write_text(content, encoding="utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer, folder
 
 
 def test_transformers_gives_the_ids_that_ours_gives_of_a_thousand_random_texts(written):
@@ -68,14 +68,14 @@ def test_transformers_gives_the_ids_that_ours_gives_of_a_thousand_random_texts(w
     ours, folder = written
     theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     chars = ours.spec.get("chars")
-    for some in (text(number, chars) for number in range(1000)):
-        ids = ours.encode(some).tolist()
-        assert theirs(some)["input_ids"] == ids
+    for sample in (text(number, chars) for number in range(1000)):
+        ids = ours.encode(sample).tolist()
+        assert theirs(sample)["input_ids"] == ids
         assert theirs.decode(ids).encode() == ours.decode(ids)
     assert len(theirs) == ours.vocab_size
 
 
-def test_what_is_read_is_what_was_written(written):
+def test_reading_undoes_writing(written):
     ours, folder = written
     assert tokenizer_json.read(folder / "tokenizer.json") == ours.spec
 
@@ -83,58 +83,58 @@ def test_what_is_read_is_what_was_written(written):
 def test_a_character_that_is_not_in_the_vocabulary_is_an_error_there_too(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
-    said = tokenizer_json.to_tokenizer_json({"kind": "char", "chars": "ab"})
-    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    content = tokenizer_json.to_tokenizer_json({"kind": "char", "chars": "ab"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(Exception, match="Missing"):
         PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))("abc")
 
 
-def gpt2s_own(said: dict) -> dict:
-    """Write a tokenizer as OpenAI's file on the hub is written: an old format, that means the same."""
-    said["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
-    del said["model"]["type"], said["pre_tokenizer"]["use_regex"]
-    said["model"]["vocab"]["<|endoftext|>"] = 50256
-    return said
+def gpt2s_own(content: dict) -> dict:
+    """Return ``content`` in the old format of OpenAI's file on the hub, which means the same."""
+    content["model"] |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    del content["model"]["type"], content["pre_tokenizer"]["use_regex"]
+    content["model"]["vocab"]["<|endoftext|>"] = 50256
+    return content
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("merges", [str, list], ids=["as text", "as pairs"])
 def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
     spec = tokenizers.gpt2("", "", 0).spec
-    said = gpt2s_own(tokenizer_json.to_tokenizer_json(spec))
+    content = gpt2s_own(tokenizer_json.to_tokenizer_json(spec))
     if merges is list:
-        said["model"]["merges"] = [pair.split(" ") for pair in said["model"]["merges"]]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+        content["model"]["merges"] = [pair.split(" ") for pair in content["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     assert tokenizer_json.read(tmp_path / "tokenizer.json") == spec
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda said: said["model"]["merges"].reverse(),
-        lambda said: said["model"]["merges"].pop(),
-        lambda said: said["model"]["vocab"].update({"a": 3}),
-        lambda said: said["model"]["vocab"].update({"zzzz": 2**70}),
-        lambda said: said["model"].update(end_of_word_suffix="</w>"),
-        lambda said: said["model"].update(ignore_merges=True),
-        lambda said: said["added_tokens"].append({"content": "quick", "id": 300}),
-        lambda said: said.update(post_processor={"type": "TemplateProcessing", "single": []}),
-        lambda said: said.update(normalizer={"type": "Lowercase"}),
-        lambda said: said.update(pre_tokenizer=None),
-        lambda said: said["pre_tokenizer"].update(add_prefix_space=True),
-        lambda said: said["model"].update(type="Unigram"),
-        lambda said: said.update(model=[]),
-        lambda said: said.update(added_tokens=[{"content": "x" * 10_000, "id": -1}]),
+        lambda content: content["model"]["merges"].reverse(),
+        lambda content: content["model"]["merges"].pop(),
+        lambda content: content["model"]["vocab"].update({"a": 3}),
+        lambda content: content["model"]["vocab"].update({"zzzz": 2**70}),
+        lambda content: content["model"].update(end_of_word_suffix="</w>"),
+        lambda content: content["model"].update(ignore_merges=True),
+        lambda content: content["added_tokens"].append({"content": "quick", "id": 300}),
+        lambda content: content.update(post_processor={"type": "TemplateProcessing", "single": []}),
+        lambda content: content.update(normalizer={"type": "Lowercase"}),
+        lambda content: content.update(pre_tokenizer=None),
+        lambda content: content["pre_tokenizer"].update(add_prefix_space=True),
+        lambda content: content["model"].update(type="Unigram"),
+        lambda content: content.update(model=[]),
+        lambda content: content.update(added_tokens=[{"content": "x" * 10_000, "id": -1}]),
     ],
 )
 def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path, change):
-    said = tokenizer_json.to_tokenizer_json(tokenizers.train_bpe(LETTERS, "", 300).spec)
-    said["pre_tokenizer"] = copy.deepcopy(tokenizer_json.PRE_TOKENIZERS["gpt2"])
+    content = tokenizer_json.to_tokenizer_json(tokenizers.train_bpe(LETTERS, "", 300).spec)
+    content["pre_tokenizer"] = copy.deepcopy(tokenizer_json.PRE_TOKENIZERS["gpt2"])
     file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps(said))
+    file.write_text(json.dumps(content))
     assert tokenizer_json.read(file)["pattern"] == "gpt2"
-    change(said)
-    file.write_text(json.dumps(said))
+    change(content)
+    file.write_text(json.dumps(content))
     with pytest.raises(DataError, match="neither a byte pair encoding like GPT-2's nor"):
         tokenizer_json.read(file)
 

@@ -37,10 +37,7 @@ def test_batchnorm_is_torchs_on_channels_first_in_training_and_evaluation(shape,
         assert_all_close(outcome(ours, x), outcome(ChannelsLast(), x), 1e-8)
     x = drawn(shape, seed + 9)
     torch.testing.assert_close(ours.eval()(x), ChannelsLast().eval()(x))
-    for (
-        key,
-        value,
-    ) in ours.state_dict().items():  # running_var took the unbiased variance
+    for key, value in ours.state_dict().items():  # running_var took the unbiased variance
         torch.testing.assert_close(value, torchs.state_dict()[key])
 
 
@@ -53,7 +50,7 @@ def test_one_value_per_channel_in_training_and_other_channels_are_errors():
         norm(torch.zeros(2, 5, 7))
 
 
-# the family ------------------------------------------------------------------------------------------
+# other norms over the batch ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 4, 3, 5)])
@@ -97,9 +94,9 @@ def test_running_batchnorm_is_torchs_evaluation_with_the_previous_estimates():
     torchs.load_state_dict(ours.state_dict())
     for seed in range(4):
         x = drawn((2, 3, 5), seed) * 3 + 1
-        before = outcome(torchs.eval(), x)
+        expected = outcome(torchs.eval(), x)
         torchs.train()(x)  # updates the estimates
-        assert_all_close(outcome(ours.train(), x), before, 1e-10)
+        assert_all_close(outcome(ours.train(), x), expected, 1e-10)
         torch.testing.assert_close(ours.state_dict(), torchs.state_dict())
     x = drawn((2, 3, 5), 9)
     torch.testing.assert_close(ours.eval()(x), torchs.eval()(x))
@@ -120,7 +117,7 @@ def test_powernorm_divides_by_the_running_mean_square_and_updates_it_afterwards(
     torch.testing.assert_close(norm(x), expected)  # evaluation updates nothing
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [RunningBatchNorm, PowerNorm])
 def test_the_compiled_gradient_uses_the_estimates_of_the_forward(kind, backend):
@@ -139,8 +136,8 @@ def test_the_compiled_gradient_uses_the_estimates_of_the_forward(kind, backend):
 
 
 def on_shares(norms: list[nn.Module], x: torch.Tensor, g: torch.Tensor) -> list[list[np.ndarray]]:
-    """Return for each norm, after three steps on this rank's share of x (B, T, C), whose output has gradient
-    g: output, gradient of the input, state, gradients of the parameters."""
+    """Return, for each norm after three steps on this rank's share of x (B, T, C) with output gradient g:
+    output, gradient of the input, state, gradients of the parameters."""
     rank, count = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     rows = len(x) // count
     share_of_rank = slice(rank * rows, (rank + 1) * rows)
@@ -172,7 +169,7 @@ def test_the_shares_of_several_ranks_are_normalized_as_one_batch(count):
             elif i < states:  # the same on all ranks
                 for state in by_rank:
                     np.testing.assert_allclose(state, tensor)
-            else:  # summed outside
+            else:  # this test sums over the ranks
                 np.testing.assert_allclose(sum(by_rank), tensor)
         if k < len(apart):
             alone = np.concatenate([share[len(kinds) + k][0] for share in shares])

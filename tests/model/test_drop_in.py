@@ -40,7 +40,7 @@ def with_ours(net: nn.Module) -> nn.Module:
     return net
 
 
-# made like torch's ------------------------------------------------------------------------------------
+# the constructor --------------------------------------------------------------------------------------
 
 
 def test_its_signature_is_torchs_and_one_more_keyword():
@@ -115,7 +115,7 @@ def test_it_can_be_made_on_the_meta_device_and_reset_elsewhere():
     LayerNorm(6, bias=False).reset_parameters()
 
 
-# gives torch's values ----------------------------------------------------------------------------------
+# values -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -141,16 +141,16 @@ def test_an_input_without_rows():
     assert x.grad.shape == (0, 6)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("detach", [False, True])
 def test_it_compiles_in_one_piece(detach):
     norm = randomized(LayerNorm(6, detach_statistics=detach))
     compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
-    for rows in (3, 5, 7):  # from the second shape on for any number of rows
+    for rows in (3, 5, 7):  # from the second shape on it is compiled for any number
         x = drawn((rows, 6), dtype=torch.float32).requires_grad_()
         results = []
-        for one in (norm, compiled):
-            y = one(x)
+        for module in (norm, compiled):
+            y = module(x)
             results.append([y, *torch.autograd.grad(y.pow(3).sum(), [x, *norm.parameters()])])
         for eager, other in zip(*results, strict=True):
             torch.testing.assert_close(eager, other, rtol=1e-4, atol=1e-4)
@@ -174,7 +174,7 @@ def gpt2(dtype: torch.dtype) -> nn.Module:
     return randomized(gpt2_models.theirs(n_head=4, n_embd=32).to(dtype))
 
 
-def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
+def check_same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
     """Compare outputs and gradients of all parameters after replacing torch's norms by ours."""
     results = []
     for net in (theirs, with_ours(theirs)):
@@ -192,19 +192,19 @@ def same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same(dtype):
-    same(gpt2(dtype), torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0)), dtype)
+    check_same(gpt2(dtype), torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0)), dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_in_torchs_own_transformer_outputs_and_gradients_are_the_same(norm_first, dtype):
-    same(transformer(norm_first, dtype), drawn((2, 5, 16), dtype=dtype), dtype)
+    check_same(transformer(norm_first, dtype), drawn((2, 5, 16), dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
 def test_torchs_fast_path_reads_our_weights(norm_first):
-    """In evaluation without gradients its layers are one kernel, given each norm's weight, bias and eps."""
+    """In evaluation without gradients a layer is one kernel, given each norm's weight, bias and eps."""
     theirs = transformer(norm_first, torch.float64).eval()
     ours, x = with_ours(theirs), drawn((2, 5, 16))
     hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
@@ -235,15 +235,15 @@ def test_first_and_second_derivatives_are_those_of_finite_differences(name):
 
 
 def formula(norm: LayerNorm, x: torch.Tensor, statistics_of: torch.Tensor) -> torch.Tensor:
-    """The same function for autograd."""
+    """LayerNorm's formula, differentiated by autograd."""
     mean, var = statistics_of.mean(-1, keepdim=True), statistics_of.var(-1, correction=0, keepdim=True)
     return (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
 
 
 @pytest.mark.parametrize("detach", [False, True])
 def test_derivatives_of_any_order_are_those_of_the_formula(detach):
-    """Up to the third, which torch 2.13's own LayerNorm has wrong. Statistics that are constants to the
-    gradient are constants to the gradient's gradient."""
+    """Up to the third derivative, which is wrong in torch 2.13's own LayerNorm. Detached statistics are
+    constants in the higher derivatives, too."""
     norm = randomized(LayerNorm(4, detach_statistics=detach).double())
     for order in (1, 2, 3):
         results = []
@@ -258,7 +258,7 @@ def test_derivatives_of_any_order_are_those_of_the_formula(detach):
         assert results[0].abs().max() > 0.1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("norm", [LayerNorm(4), RMSNorm(4)], ids=["layernorm", "rmsnorm"])
 def test_torch_func_and_forward_mode_are_refused(norm):
     with pytest.raises(RuntimeError, match="functorch transforms"):

@@ -87,8 +87,8 @@ def test_the_output_is_on_the_device_of_the_input():
         assert dropout(torch.ones(5, device="cpu"), 0.5, True).is_cpu
 
 
-@pytest.mark.long  # a compiler takes its time: make test-long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.long  # compiling is slow: make test-long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 def test_compiled_with_other_random_numbers_as_many_are_kept():
     torch.manual_seed(0)
     y = torch.compile(lambda x: dropout(x, 0.2, True))(torch.ones(2**20))

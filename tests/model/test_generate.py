@@ -20,7 +20,7 @@ V, T = 11, 8
 
 
 def random_model(*overrides: str) -> GPT:
-    """A model with random parameters and running estimates, in fp64, so that equal text is no luck."""
+    """Return a model in fp64 with random parameters and estimates, so that equal text is not by chance."""
     model = build_model(configured(*SMALL_KEYS, *overrides), V).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -33,7 +33,7 @@ def random_model(*overrides: str) -> GPT:
 
 
 def text(last_logits, prompt: Tensor, length: int) -> Tensor:
-    """Draw the likeliest token, the second, the third, the likeliest, …, so that the text has several."""
+    """Draw the likeliest token, the second, the third, the likeliest, …, so that the text has variety."""
     rank = cycle(range(3))
 
     def draw(logits: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def test_the_window_ends_with_the_newest_token_fits_and_hops_by_half(n, block_si
     assert 1 <= n - start <= block_size
     assert n - start > block_size // 2 or start == 0
     assert after - start in (0, max(1, block_size // 2))
-    assert (after > start) == (n - start == block_size)  # no sooner than it is full
+    assert (after > start) == (n - start == block_size)  # it hops when it is full
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 7, 8])
@@ -102,7 +102,7 @@ def test_in_bf16_matrices_have_half_the_bytes_and_logits_differ_by_rounding():
     assert all(module.weight.dtype == torch.bfloat16 for module in matrices)
     for n in range(4, T + 1):
         exact = model(idx[:, :n])[:, -1]
-        assert 1e-5 < (decoder(idx[:, :n]) - exact).std() / exact.std() < 2**-6  # bf16 has 8 bits
+        assert 1e-5 < (decoder(idx[:, :n]) - exact).std() / exact.std() < 2**-6  # bf16: 8 bits
 
 
 def test_onednn_is_switched_back_even_after_an_error():

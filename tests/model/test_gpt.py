@@ -1,5 +1,5 @@
-"""The network is GPT-2's (its logits: tests/interop/test_pretrained.py), and its initial values depend on the
-seed and the names alone."""
+"""The network is GPT-2's, and the initial values depend on the seed and the parameters' names alone.
+(tests/interop/test_pretrained.py compares the logits.)"""
 
 import math
 

@@ -21,8 +21,8 @@ from training.build import bind
 @example(shape=(4, 5, 2), trailing=1, affine=False, bias=False, seed=135)
 @settings(max_examples=100, deadline=None)
 def test_layernorm_is_torchs_forward_and_backward(shape, trailing, affine, bias, seed):
-    """In fp64 to 1e-11. In fp32 ours is compared with torch's fp64: torch's own fp32 is off by more than 1e-3
-    if the features of a row are nearly equal, as for seed 135 with shape (4, 5, 2)."""
+    """In fp64 they agree to 1e-11. In fp32 ours is compared with torch's fp64: torch's own fp32 is off by
+    more than 1e-3 if the features of a row are nearly equal, as for seed 135 with shape (4, 5, 2)."""
     options = {"eps": 1e-5, "elementwise_affine": affine, "bias": bias}
     ours = LayerNorm(shape[-trailing:], **options)
     randomize(ours)
@@ -127,7 +127,7 @@ def test_scalenorm_dyt_and_derf_equal_x_transformers(shape):
     same_as(DynamicTanh(n).double(), others.DynamicTanh(n).double(), x, tanh)
     same_as(DynamicErf(n).double(), others.Derf(n).double(), x, erf)
     ours, reference = ScaleNorm(n).double(), others.ScaleNorm(n).double()
-    assert torch.equal(ours.weight, torch.tensor(n**0.5).double())  # there it is 1, times √n
+    assert torch.equal(ours.weight, torch.tensor(n**0.5).double())  # theirs is 1, multiplied by √n
     with torch.no_grad():
         reference.g.fill_(1.3)
         ours.weight.fill_(1.3 * n**0.5)
@@ -170,7 +170,7 @@ VARIED = {
     "rmsnorm_no_gain": {"elementwise_affine"},
     "torch_rmsnorm": {"eps"},
     "batchnorm_position": {"max_steps"},
-}  # on purpose
+}  # differ on purpose
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -46,7 +46,7 @@ def test_rotary_positions_replace_the_learned_ones():
     assert not [name for name, _ in rotary.named_parameters() if "positions" in name]
     x, swapped = torch.tensor([[3, 4, 5, 5]]), torch.tensor([[4, 3, 5, 5]])
 
-    def last(options: dict, idx: Tensor) -> Tensor:  # a second layer sees the order by the causal mask
+    def last(options: dict, idx: Tensor) -> Tensor:  # with 2 layers the causal mask would reveal the order
         return small(**options, n_layer=1)(idx)[0, 3]
 
     assert (last(ROTARY, x) - last(ROTARY, swapped)).abs().max() > 1e-6
@@ -62,7 +62,7 @@ def test_angles_are_exact_in_bf16():
     x = torch.ones(1, 1, 300, 8, dtype=torch.bfloat16)
     exact = Rotary(8)(x.double())
     assert Rotary(8)(x).dtype == torch.bfloat16
-    assert (Rotary(8)(x).double() - exact).abs().max() < 0.01  # one rounding; angles in bf16 are off by 1
+    assert (Rotary(8)(x).double() - exact).abs().max() < 0.01  # one rounding; bf16 angles would be off by 1
 
 
 # the MLP ----------------------------------------------------------------------------------------------

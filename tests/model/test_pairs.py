@@ -1,4 +1,4 @@
-"""Properties of every norm in every placement. A new YAML of either group joins by existing."""
+"""Properties of every norm in every placement; new files in conf/norm and conf/placement are included."""
 
 import itertools
 
@@ -22,7 +22,7 @@ FIRST = daily(PAIRS, lambda number: PAIRS[number] in AROUND, "long")
 
 
 def made(norm: str, placement: str, *overrides: str) -> GPT:
-    """Build the model of this pair; norm and placement are composed apart, as Hydra takes its time."""
+    """Build the model of this pair; norm and placement are composed separately, as Hydra is slow."""
     halves = [f"placement.fraction={1 / 2}"] if placement == "mix" else []  # one of two blocks each
     config = configured(f"norm={norm}", *SMALL_KEYS, "model.bias=true", *overrides)
     other = configured(f"placement={placement}", *halves)
@@ -120,7 +120,7 @@ def outcomes(model: nn.Module, net: nn.Module, x: Tensor) -> list[Tensor]:
     daily(PAIRS, lambda number: PAIRS[number] in AROUND[::5], "long"),
 )
 def test_compiled_it_is_the_same_function(norm, placement):
-    """Trace, differentiate and functionalize it, as a compiler does, without generating code."""
+    """Trace, differentiate and functionalize the model, as a compiler does, without generating code."""
     torch._dynamo.reset()
     model = made(norm, placement)
     for residual in (model.blocks[0].attn, model.blocks[-1].mlp):  # the branches are compiled elsewhere
@@ -135,7 +135,7 @@ def test_compiled_it_is_the_same_function(norm, placement):
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_gradients_are_those_of_finite_differences(norm, placement, evaluation):
-    """The gradients of a branch tanh(W x) in its placement, by the input and by every parameter."""
+    """The gradients of a branch tanh(W x) in its placement with respect to input and parameters."""
     config = configured(f"norm={norm}", f"placement={placement}", *SMALL_KEYS)
     n = 4
     wire, kind = bind("placement", config.placement)(4), bind("norm", config.norm)
@@ -158,8 +158,8 @@ def test_gradients_are_those_of_finite_differences(norm, placement, evaluation):
     assert torch.autograd.gradcheck(function, (x.requires_grad_(), *values))
 
 
-@pytest.mark.long  # a compiler takes its time: make test-long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch's code
+@pytest.mark.long  # compiling is slow: make test-long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("norm", NORMS)
 def test_compiled_to_code_it_is_the_same_function(norm):
     torch._dynamo.reset()

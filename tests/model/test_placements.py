@@ -1,4 +1,4 @@
-"""A placement is its equation. (The variance of the stream in each: tests/findings/test_independent.py.)"""
+"""Each placement is its equation. (tests/findings/test_independent.py tests the stream's variance.)"""
 
 from functools import partial
 
