@@ -37,7 +37,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     steps = options.steps
     ours.warm_up(bench)
     length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
-    flags = [*nanogpt.CPU_RECIPE, *nanogpt.size_of("nano"), *length]
+    flags = [*nanogpt.CPU_RECIPE, *nanogpt.flags_of("nano"), *length]
     variants: Variants = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
     # hopeless_after=0: no run stops early as diverged, so every run does all its steps.
     common = ["experiment=norm_ablation", "seed=0", "train.hopeless_after=0", f"train.steps={steps}"]

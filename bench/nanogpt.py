@@ -19,13 +19,13 @@ PREPARE = "data/shakespeare_char/prepare.py"
 LINKED = ("train.py", "sample.py", "model.py", "configurator.py", "config")
 
 
-def size_of(name: str) -> list[str]:
-    """Return the command-line flags that set a size of SIZES."""
-    return [f"--{key}={value}" for key, value in zip(KEYS, SIZES[name], strict=True)]
+def flags_of(size: str) -> list[str]:
+    """Return the command-line flags for a size in SIZES."""
+    return [f"--{key}={value}" for key, value in zip(KEYS, SIZES[size], strict=True)]
 
 
 # The flags that nanoGPT's README recommends on a CPU. nanoGPT's train.py makes max_iters + 1 updates.
-CPU_RECIPE = ["--eval_iters=20", "--log_interval=1", *size_of("cpu")]
+CPU_RECIPE = ["--eval_iters=20", "--log_interval=1", *flags_of("cpu")]
 EVAL_BATCHES = 200  # batches of 64 windows: these give the whole split's loss to within about 0.003 nats
 # Patterns of lines that nanoGPT's programs print.
 LOSS, VAL_LOSS = r"^iter \d+: loss (\S+),", r"^step .* val loss (\S+)"
@@ -40,7 +40,7 @@ class Peer:
             if not (checkout / name).exists():
                 raise BenchError(f"--peer: {checkout}: {name} is missing; give a checkout of nanoGPT")
         self.bench, self.folder = bench, bench.folder()
-        self.device = f"--device={'cuda' if bench.cuda else 'cpu'}"
+        self.device = "--device=cuda" if bench.cuda else "--device=cpu"
         git = ["git", "--git-dir", str(checkout / ".git"), "rev-parse", "HEAD"]
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
         bench.versions["peer"] = {"commit": commit or None}

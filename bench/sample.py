@@ -57,7 +57,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
         variants: Variants = {}
         if peer:
             quick = ["--max_iters=1", "--eval_interval=1", "--eval_iters=1", "--batch_size=1"]
-            peer.train([*nanogpt.size_of(size), *quick, "--always_save_checkpoint=True"])
+            peer.train([*nanogpt.flags_of(size), *quick, "--always_save_checkpoint=True"])
             variants[baseline] = partial(measure_peer, peer, lengths)
         quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
         run = ours.train(bench, [*ours.size_of(size), *quick, "precision=fp32"])

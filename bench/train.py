@@ -34,7 +34,7 @@ def measure_ours(bench: Bench, size: str, steps: int, overrides: Sequence[str]) 
 
 
 def measure_peer(peer: Peer, size: str, steps: int, compiled: bool) -> Measured:
-    flags = [*nanogpt.size_of(size), "--eval_iters=1", "--log_interval=1", f"--compile={compiled}"]
+    flags = [*nanogpt.flags_of(size), "--eval_iters=1", "--log_interval=1", f"--compile={compiled}"]
     run = peer.train([*flags, f"--max_iters={steps}", f"--lr_decay_iters={steps}"])
     *_, block_size, _, batch_size = ours.SIZES[size]
     seconds = median(ours.drop_warm_up(run.numbers(nanogpt.MILLISECONDS))) / 1000

@@ -46,7 +46,7 @@ class Activations:
 
     def __enter__(self) -> dict[str, Tensor]:
         self.values = {}
-        self.after("embed", lambda _, embedded: embedded.requires_grad_())  # gradients end here
+        self.after("embed", lambda _, embedded: embedded.requires_grad_())  # backward ends here
         self.watch_stream("embed", "embed")
         for i in range(len(self.modules["blocks"])):
             self.watch_block(f"{i:02d}", f"blocks.{i}")

@@ -1,6 +1,6 @@
 """Compute a model's output from the same state every time, and find out what makes the output vary anyway.
 
-A test that exchanges tokens can only accuse a model that gives the same output twice for the same tokens.
+A test that exchanges tokens can prove a leak only if the same tokens give the same output twice.
 """
 
 import copy

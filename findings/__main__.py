@@ -8,7 +8,7 @@
     python -m findings --docs                       write results/findings.md, with all measured findings
 
 Earlier measurements are reused. runs/findings has the runs, the numbers, and findings.md with pictures. A
-finding is a YAML in conf/finding; put your own into the folder finding of a --config-dir.
+finding is a YAML in conf/finding; put your own into DIR/finding and add --config-dir=DIR.
 """
 
 import argparse

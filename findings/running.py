@@ -114,12 +114,12 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     command += [f"--config-dir={config_dir}"] if config_dir else []
     received: list[int] = []
 
-    def forward(number: int, frame: Any) -> None:  # sweep.wait below waits for the end of the sweep
+    def pass_on(number: int, frame: Any) -> None:  # raises nothing, so sweep.wait below continues
         received.append(number)
         sweep.send_signal(number)
 
     sys.stdout.flush()
-    with subprocess.Popen(command) as sweep, signals.handled(forward):
+    with subprocess.Popen(command) as sweep, signals.handled(pass_on):
         status = sweep.wait()
     if received:
         raise signals.Interrupted(received[0])

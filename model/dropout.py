@@ -25,7 +25,7 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Drop elements like ``torch.nn.functional.dropout``, by the same generator; on a CPU by another mask.
+    """Drop elements as ``torch.nn.functional.dropout`` does; on a CPU, others with the same generator.
 
     On a CPU each random number of 64 bits decides on four elements, by 16 bits each. (torch.func.vmap does
     not support that.)
@@ -40,6 +40,6 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     n = x.numel()
     random = torch.randint(-(2**63), 2**63 - 1, ((n + 3) // 4,), device=x.device)  # int64
     random = random.view(torch.int16)[:n].view(x.shape)
-    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # so many of 2^16 equally likely numbers
+    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # how many of 2^16 numbers keep x
     mask = torch.lt(random, kept - 2**15, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
     return x * mask.mul_(2**16 / kept)

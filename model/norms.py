@@ -62,8 +62,8 @@ class LayerNorm(Affine):
 
     σ² is the biased variance, Σ(x−μ)²/C, not Σ(x−μ)²/(C−1): not an estimate, but the second moment of the
     very numbers that are scaled, so y has mean square 1 (up to ε). x is centred before it is squared, because
-    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3), and then centred again, because rounding
-    μ to fp32 leaves an offset of up to |μ|·6e-8. For a large mean this is more accurate than F.layer_norm.
+    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3); it is centred twice, because rounding μ
+    to fp32 leaves an offset of up to |μ|·6e-8. For a large mean this is more accurate than F.layer_norm.
 
     A drop-in for torch.nn.LayerNorm (docs/library.md): the same attributes, state dict and values, in the
     input's dtype, and the same arguments plus ``detach_statistics``.

@@ -123,8 +123,8 @@ class Run:
             self.lock.release()
 
     def claim(self) -> None:
-        """Create the folder and lock it until this process ends. Raises ConfigError if another process has
-        locked it, or if it cannot be written."""
+        """Create the folder and lock it until the end of ``with``. Raises ConfigError if another process has
+        locked the folder, or if the folder cannot be written."""
         if self.lock or not self.writes:
             return
         try:
@@ -132,7 +132,7 @@ class Run:
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: is a symbolic link to another folder; remove it")
             self.lock = hold(self.folder / ".lock")
-        except BlockingIOError as holder:
+        except BlockingIOError as holder:  # its text is "process 7 on HOST"
             raise ConfigError(
                 f"{self.folder}: {holder} is training this run; wait for that process or end it"
             ) from None

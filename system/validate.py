@@ -77,8 +77,8 @@ def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return an error line for a key that does not exist, or that the chosen norm, placement or optimizer
-    lacks; the line suggests the most similar key."""
+    """Return an error line for an unknown key, with the most similar key, or for a key in ``known`` that the
+    chosen norm, placement or optimizer lacks."""
     if key in known:
         return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
     similar = difflib.get_close_matches(key, known, n=1) or [

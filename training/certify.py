@@ -77,9 +77,9 @@ class Certifier:
 
     def text(self, seed: int) -> tuple[Tensor, Tensor]:
         """Return two batches of the training split, each (B, T) int64."""
-        rows, steps = self.shape
-        x, _ = windows.training_batch(self.tokens.train, steps, 2 * rows, seed)
-        idx, other = torch.from_numpy(x).split(rows)
+        B, T = self.shape
+        x, _ = windows.training_batch(self.tokens.train, T, 2 * B, seed)
+        idx, other = torch.from_numpy(x).split(B)
         return idx, other
 
     def random_tokens(self, seed: int) -> tuple[Tensor, Tensor]:

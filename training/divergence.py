@@ -105,8 +105,8 @@ class Divergence:
 def find_non_finite(
     strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
 ) -> str:
-    """Return where numbers first become non-finite, as ``first in <module>``: in a step whose update was
-    skipped or, if ``evaluation``, in the evaluation at that step."""
+    """Return the end of a message, such as ``first in <place>``: where a step whose update was skipped or,
+    if ``evaluation``, the evaluation at that step first becomes non-finite."""
 
     def losses() -> Iterator[Callable[[Net], Tensor]]:
         """Yield the loss of each batch as a function of a net."""
@@ -121,6 +121,6 @@ def find_non_finite(
     strategy.model.train(not evaluation)
     with strategy.full_model(), torch.set_grad_enabled(not evaluation):
         for loss_of in losses():
-            if module := first_non_finite(strategy.model, loss_of, ranks.first_found):
-                return f"first in {module}"
+            if place := first_non_finite(strategy.model, loss_of, ranks.first_found):
+                return f"first in {place}"
     return "but no single layer shows it"

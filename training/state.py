@@ -101,12 +101,12 @@ def restore_optimizers(
                 if paths := table.pop(names[parameter], None):
                     tensors = {key: checkpoint.tensors[at["$tensor"]].clone() for key, at in paths.items()}
                     tensors |= {key: shard(tensors[key], parameter) for key in tensors if key != "step"}
-                    shapes = {key: (t.shape, t.is_floating_point()) for key, t in tensors.items()}
-                    of_parameter = parameter.shape, True
-                    keys = optimizer.state_keys
-                    expected = {key: (torch.Size(), True) if key == "step" else of_parameter for key in keys}
-                    if shapes != expected:  # torch's fused optimizers write into the state unchecked
-                        raise ValueError(f"{names[parameter]}: {', '.join(shapes)}")
+                    kinds = {key: (t.shape, t.is_floating_point()) for key, t in tensors.items()}
+                    shapes = {key: () if key == "step" else parameter.shape for key in optimizer.state_keys}
+                    if kinds != {
+                        key: (shape, True) for key, shape in shapes.items()
+                    }:  # torch's fused optimizers write into the state unchecked
+                        raise ValueError(f"{names[parameter]}: {', '.join(kinds)}")
                     state[i] = tensors
             # torch moves each tensor to the device where it belongs
             optimizer.load_state_dict(
