@@ -91,6 +91,11 @@ class Run:
         return run_files.leaks(self.certificate)
 
     @property
+    def leaking_modes(self) -> list[str]:
+        """The modes, "train" and "eval", in which the run's logits leak."""
+        return run_files.leaking_modes(self.certificate)
+
+    @property
     def causality(self) -> str:
         """ "causal", "LEAKS", or how far this was tested."""
         return run_files.causality(self.certificate)
