@@ -28,7 +28,7 @@ from system.terminal import escaped
 
 def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     """Return the runs that have ended, and a line per folder passed over and per remark on a run."""
-    runs: dict[str, Run] = {}
+    runs: list[Run] = []
     passed_over = []
     for folder in find_runs(paths):
         try:
@@ -36,12 +36,9 @@ def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
         except UnreadableError as error:
             passed_over.append(f"{folder}: {error}")
             continue
-        if run.name in runs:
-            passed_over.append(f"{folder}: the same run as {runs[run.name].folder}")
-            continue
-        runs[run.name] = run
+        runs.append(run)
         passed_over += [f"{folder}: {remark}" for remark in remarks]
-    return list(runs.values()), passed_over
+    return runs, passed_over
 
 
 def load_report(args: argparse.Namespace) -> Report:
@@ -53,7 +50,7 @@ def load_report(args: argparse.Namespace) -> Report:
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
         raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
     report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed)
-    report.passed_over = [*map(escaped, passed_over)]
+    report.passed_over = [*map(escaped, passed_over), *report.passed_over]
     return report
 
 

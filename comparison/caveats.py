@@ -1,4 +1,4 @@
-"""Caveats of a comparison: how rates were chosen, the data regime, coupled settings, other differences."""
+"""Caveats of a comparison: the data regime, coupled settings, other differences."""
 
 import math
 from collections import defaultdict
@@ -7,28 +7,6 @@ from collections.abc import Sequence
 from comparison import groups as grouping
 from comparison.groups import as_text, title
 from comparison.load import Run
-from comparison.rates import Family
-
-
-def rates(families: Sequence[Family], chosen_elsewhere: bool) -> str:
-    """Return a sentence on how the learning rates were chosen, which decides what the table can mean."""
-    all_rates = sorted({rate for family in families for rate in family.rates})
-    rate_list = grouping.join(f"{rate:g}" for rate in all_rates)
-    if chosen_elsewhere:
-        return "Each group is at its own best learning rate, chosen by other runs on other seeds."
-    if all(len(family.rates) == 1 for family in families):
-        if len(all_rates) > 1:
-            return f"Confounded: each group has one learning rate, and they differ ({rate_list})."
-        return (
-            f"All groups have one learning rate, {all_rates[0]:g}: at each group's own best rate the "
-            "order may differ (confounded)."
-        )
-    one_rate = [title(family.keys) for family in families if len(family.rates) == 1]
-    exception = f" Confounded, having one rate only: {grouping.join(one_rate)}." if one_rate else ""
-    return (
-        f"Each group is at its own best learning rate of {rate_list}, by the mean over seeds. The "
-        f"compared runs chose it themselves, which the verdicts account for (Bonferroni).{exception}"
-    )
 
 
 def regime(runs: Sequence[Run]) -> str:

@@ -91,6 +91,11 @@ class Run:
         return run_files.leaks(self.certificate)
 
     @property
+    def leaking_modes(self) -> list[str]:
+        """The modes, "train" and "eval", in which the run's logits leak."""
+        return run_files.leaking_modes(self.certificate)
+
+    @property
     def causality(self) -> str:
         """ "causal", "LEAKS", or how far this was tested."""
         return run_files.causality(self.certificate)
@@ -181,19 +186,24 @@ def read_yaml(file: Path) -> Any:
 
 
 def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
-    """Return the axes and metrics of a run, which may still be running, and remarks on invalid lines. Raises
-    OSError, and ValueError if a metric is not a number."""
+    """Return the axes and metrics of a run, which may still be running, and remarks on invalid lines: those
+    whose step is no whole number or comes again, and those with true or false. Raises OSError, and ValueError
+    if a metric is not a number."""
     axes: dict[str, list[float]] = {"step": [], "tokens": [], "seconds": []}
     columns: dict[str, tuple[list[int], list[Any]]] = defaultdict(lambda: ([], []))
     invalid = []
     for number, line in enumerate(lines(file), 1):
         try:
             row = from_json(line, allow_inf_nan=False)
+            is_plain = type(row["step"]) is int and bool not in map(type, row.values())
             position = [float(row.pop(axis)) for axis in axes]
-            if not all(map(math.isfinite, position)):
+            if not (is_plain and math.isfinite(sum(position)) and min(position) >= 0):
                 raise ValueError
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            invalid.append(number)
+            invalid.append(f"line {number} is not a row")
+            continue
+        if axes["step"] and position[0] <= axes["step"][-1]:
+            invalid.append(f"line {number} does not come after step {axes['step'][-1]:,.0f}")
             continue
         index = len(axes["step"])
         for axis, value in zip(axes, position, strict=True):
@@ -203,9 +213,9 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
                 rows, values = columns[name]
                 rows.append(index)
                 values.append(value)
-    remarks = [f"{file.name}: line {number} is not a row and is passed over" for number in invalid[:3]]
+    remarks = [f"{file.name}: {line} and is passed over" for line in invalid[:3]]
     if len(invalid) > 3:
-        remarks.append(f"{file.name}: {len(invalid) - 3:,} more lines are not rows")
+        remarks.append(f"{file.name}: {len(invalid) - 3:,} more lines are passed over")
     metrics = {}
     for name, (rows, values) in columns.items():
         numbers = np.array(values, np.float64)  # np.array also parses the strings NaN and Infinity

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from comparison.groups import RATE, Group, Keys, families_over
+from comparison.load import Run
 from comparison.verdicts import Interval, Losses, interval
+
+LOSS = "val/full_loss"
 
 
 @dataclass
@@ -24,8 +27,20 @@ class Family:
         return self.rates[min(self.rates) if self.best is None else self.best]
 
     def is_at_edge(self, rate: float | None) -> bool:
-        """Return True if a rate is the lowest or highest of several, so a better rate may lie beyond it."""
-        return len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
+        """Return True if a better rate may lie beyond: no rate was tried there, or the next one failed."""
+        is_end = len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
+        return is_end or bool(self.failed_neighbours(rate))
+
+    def failed_neighbours(self, rate: float | None) -> dict[float, int]:
+        """Return the rates next to ``rate`` at which runs diverged or collapsed, and how many runs did."""
+        if rate not in self.rates or self.best is None:
+            return {}
+        best = float(np.mean([run.last(LOSS) for run in self.best_group.runs]))
+        ordered, i = [*self.rates], [*self.rates].index(rate)
+        neighbours = ordered[max(0, i - 1) : i] + ordered[i + 1 : i + 2]
+        runs = {neighbour: self.rates[neighbour].runs for neighbour in neighbours}
+        counts = {r: sum(run.diverged or has_collapsed(run, best) for run in runs[r]) for r in runs}
+        return {neighbour: count for neighbour, count in counts.items() if count}
 
     @property
     def losses(self) -> dict[float, Losses]:
@@ -41,22 +56,38 @@ def families(groups: Sequence[Group]) -> list[Family]:
     return result
 
 
+def initial_loss(run: Run) -> float:
+    """Return the loss that was evaluated at step 0; NaN if none was."""
+    steps, losses = run.curve("val/loss")
+    return float(losses[0]) if len(steps) and steps[0] == 0 else math.nan
+
+
+def has_collapsed(run: Run, best: float) -> bool:
+    """Return True if a run that finished ended no better than half of the way from its initial loss down to
+    ``best``, the loss that its arm can reach."""
+    initial = initial_loss(run)
+    return best < initial and run.last(LOSS) > (initial + best) / 2
+
+
 def best_rate(rates: Mapping[float, Group]) -> float | None:
-    """Return the rate with the lowest mean val/full_loss, whatever metric is compared. The mean is over the
-    seeds that all rates have, or over each rate's own seeds if no seed has all rates."""
+    """Return the rate with the lowest mean loss, whatever metric is compared; None if no rate has a mean."""
+    means = mean_losses(rates)
+    return min(means, key=lambda rate: means[rate], default=None)
+
+
+def mean_losses(rates: Mapping[float, Group]) -> dict[float, float]:
+    """Return the mean val/full_loss at each rate at which no seed diverged. The mean is over the seeds that
+    all these rates have, or over each rate's own seeds if no seed has all rates."""
     losses = {
-        rate: {run.seed: run.last("val/full_loss") for run in group.runs}
+        rate: {run.seed: run.last(LOSS) for run in group.runs}
         for rate, group in rates.items()
         if not group.diverged
     }
-    if not losses:
-        return None
-    common = set.intersection(*(set(by_seed) for by_seed in losses.values()))
-    means = {
-        rate: np.mean([loss for seed, loss in by_seed.items() if not common or seed in common])
+    common = set.intersection(*map(set, losses.values())) if losses else set()
+    return {
+        rate: float(np.mean([loss for seed, loss in by_seed.items() if not common or seed in common]))
         for rate, by_seed in losses.items()
     }
-    return min(means, key=lambda rate: means[rate])
 
 
 @dataclass
@@ -96,8 +127,8 @@ def sensitivities(families: Sequence[Family]) -> list[Sensitivity]:
     result = []
     for family in families:
         groups = [family.rates[rate] for rate in common]
-        curves = [run.curve("val/loss") for group in groups for run in group.runs]
-        initial_losses = [losses[0] for steps, losses in curves if len(steps) and steps[0] == 0]
+        initial_losses = [initial_loss(run) for group in groups for run in group.runs]
+        initial_losses = [loss for loss in initial_losses if math.isfinite(loss)]
         if not initial_losses:
             return []
         by_seed = [dict.fromkeys(group.diverged, math.inf) | group.values for group in groups]

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from comparison import caveats, commands
+from comparison import caveats, commands, doubts
 from comparison import groups as grouping
+from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
-from comparison.plans import USUAL
-from comparison.rates import Family, Sensitivity, families, sensitivities
+from comparison.plans import MIN_PAIRS, USUAL
+from comparison.rates import LOSS, Family, Sensitivity, families, sensitivities
+from comparison.tuning import sentences, tuning_runs
 from comparison.verdicts import (
     CONFIDENCE,
     Interval,
@@ -23,7 +25,6 @@ from comparison.verdicts import (
     seeds_needed,
 )
 
-LOSS = "val/full_loss"
 LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
 
 
@@ -46,6 +47,12 @@ class Row:
     @property
     def title(self) -> str:
         return title(self.family.keys)
+
+    @property
+    def used(self) -> list[int]:
+        """The seeds of the pairs that are compared; of the mean, if the row has no baseline."""
+        losses = self.group.losses
+        return sorted(losses.keys() & (self.baseline.best_group.losses if self.baseline else losses).keys())
 
 
 @dataclass
@@ -85,6 +92,7 @@ def build_report(
     if not any(metric in run.metrics for run in runs):
         names = sorted({name for run in runs for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
+    runs, copies = unique(runs)
     tuning = tuning_runs(runs)
     compared = [run for run in runs if run not in tuning]
     if not mixed:
@@ -103,25 +111,13 @@ def build_report(
     judge(rows, baseline or {}, metric, compared)
     rows.sort(key=lambda row: row.verdict != "baseline")
     tuning_families = families(grouping.group_runs(tuning, LOSS)) if tuning else []
-    summary = [caveats.regime(compared), caveats.rates(arms, bool(tuning)), *caveats.couplings(compared)]
-    if tuning:
-        summary.append(f"{len(tuning)} shorter runs, which chose the rates, are not compared.")
-    row_lines = (line for row in rows for line in warnings(row, tuning_families))
+    summary = [caveats.regime(compared), *sentences(arms, tuning), *caveats.couplings(compared)]
+    warnings = caveats.differences(compared)
+    for row in rows:
+        lines = doubts.of_row(row.family, row.difference, tuning_families, metric)
+        warnings += [f"{row.title}: {line}" for line in lines]
     rate_costs = sensitivities(tuning_families or (arms if metric == LOSS else []))
-    return Report(metric, rows, compared, summary, [*caveats.differences(compared), *row_lines], rate_costs)
-
-
-def tuning_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the tuning runs, by which the learning rates of other runs were chosen. These other runs have
-    ``tuned`` in their config; a tuning run differs from one of them only in rate, length and seed."""
-    final = {likeness(run) for run in runs if RATE in (run.config.get("tuned") or [])}
-    return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
-
-
-def likeness(run: Run) -> str:
-    """Return a text that is the same for runs that differ only in rate, length and seed."""
-    ignored = (RATE, "train.steps", "seed")
-    return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
+    return Report(metric, rows, compared, summary, warnings, rate_costs, copies)
 
 
 def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run]) -> None:
@@ -135,27 +131,24 @@ def judge(rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: S
         row.verdict = "no baseline with the same other settings"
         row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
-    p_values = [p_of_pair(row.family, baseline) for row, baseline in pairs]
+    p_values, reasons = [], []
+    for row, other in pairs:
+        reasons.append(doubts.unfit(row.group, other.best_group, metric))
+        p_values.append(math.nan if reasons[-1] else p_of_pair(row.family, other))
     comparisons = sum(not math.isnan(p) for p in p_values)
-    for (row, other), p in zip(pairs, holm(p_values), strict=True):
+    for (row, other), why, p in zip(pairs, reasons, holm(p_values), strict=True):
         differences = paired(row.group.losses, other.best_group.losses)
         row.difference = interval(differences)
-        row.verdict = verdict(row.group, other.best_group, differences, p, metric)
-        if row.group.losses and other.best_group.losses and not p <= 1 - CONFIDENCE:
+        row.verdict = why or verdict(differences, p, metric)
+        if not why and not p <= 1 - CONFIDENCE:
             if not math.isnan(p):
                 rates = max(len(row.family.rates), len(other.rates))  # one was chosen of these: Bonferroni
                 row.seed_range = seeds_needed(differences, comparisons * rates)
             row.command = commands.more_seeds([row.group, other.best_group], row.seed_range)
 
 
-def verdict(group: Group, baseline: Group, differences: Sequence[float], p: float, metric: str) -> str:
+def verdict(differences: Sequence[float], p: float, metric: str) -> str:
     """Return the verdict on a group; ``p`` is adjusted for all comparisons."""
-    if group.diverged:
-        return f"diverged {len(group.diverged)} of {len(group.seeds)}"
-    if baseline.diverged:
-        return "the baseline diverged"
-    if not group.values or not baseline.values:
-        return f"no {metric} to compare"
     if math.isnan(p):
         return f"no verdict: {len(differences)} common seed{'' if len(differences) == 1 else 's'}"
     if p > 1 - CONFIDENCE:
@@ -169,6 +162,8 @@ def verdict(group: Group, baseline: Group, differences: Sequence[float], p: floa
 def p_of_pair(family: Family, baseline: Family) -> float:
     """Return the two-sided p-value of no difference, each family at its best rate."""
     if family.best is None or baseline.best is None:
+        return math.nan
+    if len(paired(family.best_group.losses, baseline.best_group.losses)) < MIN_PAIRS:
         return math.nan
     if len(family.rates) == len(baseline.rates) == 1:
         return p_value(paired(family.best_group.losses, baseline.best_group.losses))
@@ -194,25 +189,3 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
     options = [key for key in keys if grouping.component(key)]
     chosen = dict.fromkeys([*(wanted or keys[:1]), *options])
     return {key: (row or rows[0]).family.keys.get(key) for key in chosen}
-
-
-def warnings(row: Row, tuning_families: Sequence[Family]) -> list[str]:
-    """Return warnings about a row. ``tuning_families``: the families by which best rates were chosen."""
-    lines = []
-    tuning = [f for f in tuning_families if likeness(f.best_group.runs[0]) == likeness(row.group.runs[0])]
-    if any(family.is_at_edge(row.family.best) for family in [row.family, *tuning]):
-        lines.append(
-            f"its best learning rate, {row.family.best:g}, is the lowest or highest that "
-            "was tried: a better rate may lie beyond it"
-        )
-    if any(run.leaks for run in row.group.runs):
-        lines.append(
-            "it LEAKS: in training its logits depend on later tokens or other rows, so its training loss is "
-            "not a language model's; compare it on validation only"
-        )
-    elif doubts := dict.fromkeys(run.causality for run in row.group.runs if run.causality != "causal"):
-        lines.append(f"whether it leaks was not fully tested ({', '.join(doubts)})")
-    total = len(row.group.values)
-    if row.difference and not row.group.diverged and row.difference.n < total:
-        lines.append(f"only {row.difference.n} of its {total} seeds are shared with the baseline")
-    return [f"{row.title}: {line}" for line in lines]

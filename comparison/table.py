@@ -55,7 +55,8 @@ def cells(report: Report) -> list[Cells]:
         if with_rates or RATE in group.keys:
             rate = "—" if row.family.best is None else f"{row.family.best:g}"
             cell["best rate" if with_rates else "rate"] = rate
-        cell["seeds"] = str(len(group.seeds))
+        count, total = len(row.used), len({run.seed for run in runs})
+        cell["seeds"] = str(total) if count == total else f"{count} of {total}"
         cell[report.metric] = "—" if group.diverged else with_interval(row.loss, form)
         cell["difference"] = with_interval(row.difference, f"+{form}")
         cell["verdict"] = verdict(row)
@@ -75,7 +76,8 @@ def cells(report: Report) -> list[Cells]:
 def notes(report: Report) -> list[str]:
     """Return sentences on how to read the table."""
     lines = [
-        "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed."
+        "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed; "
+        "seeds counts the pairs."
     ]
     if sum(row.baseline is not None for row in report.rows) > 1:
         lines.append(

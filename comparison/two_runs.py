@@ -63,6 +63,8 @@ def render(a: Run, b: Run) -> RenderableType:
     for run in (a, b):
         if run.diverged:
             parts.append(Text(f"{run.name} diverged by step {run.status['step']}: {run.status['reason']}"))
+        if run.causality != "causal":
+            parts.append(Text(f"{run.name}: does it leak? {run.causality}", "yellow"))
     hint = "One run each: only more seeds can tell whether that is noise (python compare.py FOLDER)."
     parts.append(Text(hint, "dim"))
     return Lines(*parts)

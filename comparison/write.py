@@ -35,7 +35,8 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     rows = cells(report)
     (out / "table.md").write_text(markdown(rows), encoding="utf-8")
     write_csv(out / "table.csv", rows)
-    write_csv(out / "runs.csv", [run_row(run, report) for run in report.runs])
+    used = {id(run) for row in report.rows for run in row.group.runs if run.seed in row.used}
+    write_csv(out / "runs.csv", [run_row(run, report) | {"used": id(run) in used} for run in report.runs])
     write_metrics(report, out / "metrics.csv")
     yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
     for old in (out / "figures").glob("*.svg"):

@@ -170,13 +170,23 @@ def leaks(certificate: Mapping[str, Any]) -> bool:
     return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers(certificate))
 
 
+def leaking_modes(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the modes, train and eval, in which a certificate that says so has leaks; both if it does not
+    say in which."""
+    measured = [(mode, answer.get(mode, {})) for answer in answers(certificate) for mode in ("train", "eval")]
+    found = {mode for mode, sizes in measured if any(type(size) is float and size for size in sizes.values())}
+    return sorted(found or {"train", "eval"}, reverse=True) if leaks(certificate) else []
+
+
 def causality(certificate: Mapping[str, Any]) -> str:
     """Return what is known of an ended run: "causal", "LEAKS", or what is missing in its certificate."""
     if leaks(certificate):
         return "LEAKS"
     if not certificate:
         return "not tested"
-    if any(answer["reason"] for answer in answers(certificate)):
+    if any(
+        each["reason"] or None in (each["causal"], each["independent_rows"]) for each in answers(certificate)
+    ):
         return "not known"
     if "asked" not in certificate["start"]:
         return "asked at 4 cuts"

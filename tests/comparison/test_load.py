@@ -1,5 +1,7 @@
 """Run folders are read back; broken and foreign ones are reported, and do not hide the others."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,28 @@ def test_invalid_lines_are_reported_and_passed_over(tmp_path):
         stream.write('[1]\n{"step": NaN, "tokens": 1, "seconds": 1}\n' + huge + '{"step": 1001, "tok')
     run, remarks = load(folder)
     assert remarks[:3] == [f"metrics.jsonl: line {n} is not a row and is passed over" for n in (3, 4, 5)]
-    assert remarks[3:] == ["metrics.jsonl: 1 more lines are not rows"]
+    assert remarks[3:] == ["metrics.jsonl: 1 more lines are passed over"]
+    assert run.last("val/full_loss") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ({"step": -1}, "is not a row"),
+        ({"step": 1000.5}, "is not a row"),
+        ({"step": True}, "is not a row"),
+        ({"step": 1001, "seconds": -1}, "is not a row"),
+        ({"step": 1001, "val/full_loss": True}, "is not a row"),
+        ({"step": 1000, "val/full_loss": 1.0}, "does not come after step 1,000"),
+        ({"step": 500, "val/full_loss": 1.0}, "does not come after step 1,000"),
+    ],
+)
+def test_a_line_that_no_run_writes_is_no_number_of_the_run(tmp_path, line, what):
+    folder = made(tmp_path)
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"tokens": 1, "seconds": 1} | line) + "\n")
+    run, remarks = load(folder)
+    assert remarks == [f"metrics.jsonl: line 3 {what} and is passed over"]
     assert run.last("val/full_loss") == 2.0
 
 

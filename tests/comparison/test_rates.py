@@ -40,7 +40,6 @@ def test_the_best_rate_is_by_the_mean_over_seeds_and_none_at_which_a_seed_diverg
     )
     [family] = families(group_runs(runs, "val/full_loss"))
     assert family.best == 3e-3
-    assert not family.is_at_edge(family.best)
     assert family.losses.keys() == {1e-3, 3e-3}
 
 
@@ -49,6 +48,22 @@ def test_a_best_rate_at_the_edge_is_known_and_one_of_one_is_no_edge(tmp_path):
     by_norm = {family.keys["norm"]: family for family in families(group_runs(runs, "val/full_loss"))}
     assert by_norm["layernorm"].is_at_edge(1e-2)
     assert not by_norm["none"].is_at_edge(by_norm["none"].best)
+
+
+@pytest.mark.parametrize(
+    ("above", "failed"),
+    [
+        ([2.3, 3.1], {}),  # half of the way from 4.3 down to 2.0 is 3.15
+        ([2.3, 3.2], {1e-2: 1}),
+        ([3.2, None], {1e-2: 2}),
+    ],
+)
+def test_a_best_rate_next_to_one_that_fails_is_at_the_edge_of_those_that_train(tmp_path, above, failed):
+    losses = {"1e-3": [2.1, 2.1], "3e-3": [2.0, 2.0], "1e-2": above, "3e-2": [None, None]}
+    runs = several(tmp_path, {f"optim.learning_rate={rate}": ends for rate, ends in losses.items()})
+    [family] = families(group_runs(runs, "val/full_loss"))
+    assert family.failed_neighbours(3e-3) == failed
+    assert family.is_at_edge(3e-3) == bool(failed)
 
 
 def test_sensitivity_is_over_the_rates_that_all_have_and_starts_at_the_first_loss(tmp_path):

@@ -29,7 +29,9 @@ def made(
     **environment: Any,
 ) -> Path:
     """Write the folder of a run with these overrides that ended at the loss ``final``; None: diverged."""
-    config = json.loads(composed(*overrides))
+    seeds = [word for word in overrides if word.startswith("seed=")]
+    config = json.loads(composed(*(word for word in overrides if word not in seeds)))
+    config["seed"] = int(seeds[-1].removeprefix("seed=")) if seeds else config["seed"]  # composing is slow
     others = {key: value for key, value in config.items() if key not in ("seed", "tuned", "runs_dir")}
     group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{abs(hash(json.dumps(others))):x}"
     group = environment.pop("group", group)
@@ -59,10 +61,12 @@ def made(
     return folder
 
 
-def several(parent: Path, losses: Mapping[str, list[float | None]], **options: Any) -> list[Run]:
-    """Write and load runs of each command line that ended with the given losses, at seeds 0, 1, …"""
+def several(
+    parent: Path, losses: Mapping[str, list[float | None]], first: int = 0, **options: Any
+) -> list[Run]:
+    """Write and load runs of each command line that ended with these losses, at seeds first, first + 1, …"""
     return [
         load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
         for arguments, by_seed in losses.items()
-        for seed, loss in enumerate(by_seed)
+        for seed, loss in enumerate(by_seed, first)
     ]
