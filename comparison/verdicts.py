@@ -5,7 +5,7 @@ seed: the differences have less noise than the losses.
 
     interval            Student 1908: mean ± t·s/√n, of one comparison that is looked at once
     decide              the verdicts: the chance that any of a table is false is at most 5 %, at all looks
-    looks_needed        the looks at which a t-test has a power of 80 %
+    looks_needed        the pairs at which the rule has a power of 80 %
 
 results/verdicts.md has the simulations by which the rule was chosen (scripts/simulate_verdicts.py).
 """
@@ -187,12 +187,13 @@ def decide(
     pairs = there.sum(2)
     packed = np.take_along_axis(differences, np.argsort(~there, axis=2, kind="stable"), 2)
     p, p_equivalent = np.full(pairs.shape, np.nan), np.full(pairs.shape, np.nan)
-    lower = np.zeros(pairs.shape, bool)
+    lower, was_judged = np.zeros((2, *pairs.shape), bool)
     for size, error in looks(planned):
         if size > differences.shape[2]:
             break
         complete = there[..., :size].all(2)
         judged = complete if size == planned else pairs >= size
+        was_judged |= judged
         x = np.where(judged[..., None], packed[..., :size], np.nan)
         factor = comparisons * (1 - CONFIDENCE) / error
         unequal, equivalent = (factor * each for each in moderated_t(x, complete, matters))
@@ -203,12 +204,38 @@ def decide(
     verdict = np.select(
         [is_equivalent, is_different & lower, is_different], ["equivalent", "lower", "higher"], "open"
     )
-    first = looks(planned)[0][0]
     reasons = {
         "too few pairs": pairs < MIN_PAIRS,
-        "planned pairs are missing": np.isnan(p) & (pairs < first),
+        "planned pairs are missing": ~was_judged,
         "its differences are all the same": np.isnan(p),
         "not distinguishable": verdict == "open",
     }
     reason = np.select([*reasons.values()], [*reasons], "")
     return Decision(verdict, np.where(verdict == "open", reason, ""), p, p_equivalent)
+
+
+def looks_needed(
+    differences: Sequence[float], planned: int | None, comparisons: int, matters: float = MATTERS
+) -> tuple[int, int] | None:
+    """Return the fewest and the most pairs at which a verdict "lower" or "higher" has a chance of POWER, if
+    the difference is as large as seen. Both are looks ahead; LOOKS[-1] + 1: none is sufficient.
+
+    Few seeds say little about the noise, so there are two numbers: one for each end of an 80 % interval of
+    its standard deviation. It is taken from the arm alone: the rule, which also knows the other arms', may
+    be faster. None if the difference seen is less than its standard error, or than what matters: there may
+    be nothing to find.
+    """
+    n = len(differences)
+    mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1)) if n > 1 else 0.0
+    if deviation == 0 or mean < max(matters, deviation / math.sqrt(n)):
+        return None
+    sizes, errors = np.array([look for look in looks(planned) if look[0] > n] or [(0, 0.0)]).T
+    needed = []
+    for tail in (0.1, 0.9):
+        end = deviation * math.sqrt((n - 1) / chdtri(n - 1, tail))
+        powers = 1 - nctdtr(
+            sizes - 1, mean / end * np.sqrt(sizes), stdtrit(sizes - 1, 1 - errors / comparisons / 2)
+        )
+        sufficient = sizes[~(powers < POWER) & (sizes > n)]  # NaN: scipy cannot tell it from 1
+        needed.append(int(sufficient[0]) if len(sufficient) else LOOKS[-1] + 1)
+    return needed[0], needed[1]

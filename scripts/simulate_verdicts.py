@@ -1,8 +1,11 @@
 """Simulate the verdicts of comparison/verdicts.py, print tables: python -m scripts.simulate_verdicts"""
 
 import argparse
+import contextlib
+import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from scipy.special import stdtrit
@@ -25,6 +28,8 @@ from scripts.verdict_simulator import (
     print_table,
     sds_of,
 )
+
+Cell = Callable[[int, int], str]  # arms, planned seeds -> a cell
 
 
 def coverage(s: Simulator) -> None:
@@ -49,50 +54,48 @@ def coverage(s: Simulator) -> None:
     )
 
 
+def table_of(s: Simulator, seeds: int | None, noise: str, planned: bool = True) -> Cell:
+    def cell(arms: int, n: int) -> str:
+        batches = s.differences(arms, seeds or n, noise=noise)
+        return s.share(batches, lambda x: false_verdict(x, n if planned else None, arms, 0, 0))
+
+    return cell
+
+
+def print_cells(
+    title: str, rows: dict[str, Cell], arms: Sequence[int] = ARMS, plans: Sequence[int] = PLANS
+) -> None:
+    header = ["", *(f"arms: {a}, seeds: {n}" for a in arms for n in plans)]
+    print_table(title, header, ([k, *(cell(a, n) for a in arms for n in plans)] for k, cell in rows.items()))
+
+
 def false_verdicts(s: Simulator) -> None:
-    def cells(event_of: Callable[[int, int | None, int], str]) -> list[str]:
-        return [event_of(arms, n, n) for arms in ARMS for n in PLANS]
+    rows = {noise: table_of(s, None, noise) for noise in NOISES}
+    print_cells("Tables with a false verdict, %, all differences 0, at the plan", rows)
 
-    def simple(noise: str, seeds: int | None, planned: bool = True) -> Callable[[int, int | None, int], str]:
-        def cell(arms: int, plan: int | None, n: int) -> str:
-            p = plan if planned else None
-            return s.share(
-                s.differences(arms, seeds or n, noise=noise), lambda x: false_verdict(x, p, arms, 0, 0)
-            )
 
-        return cell
-
-    def by_hand(arms: int, plan: int | None, n: int) -> str:
+def looked_at_again(s: Simulator) -> None:
+    def by_hand(arms: int, n: int) -> str:
         def event(x: Array) -> Array:
-            return false_verdict(x.reshape(-1, 1, x.shape[2]), plan, arms, 0, 0).reshape(len(x), arms).any(1)
+            return false_verdict(x.reshape(-1, 1, x.shape[2]), n, arms, 0, 0).reshape(len(x), arms).any(1)
 
         return s.share(s.differences(arms, 50), event)
 
-    def best_as_baseline(arms: int, plan: int | None, n: int) -> str:
+    def best_as_baseline(arms: int, n: int) -> str:
         def event(x: Array) -> Array:
             groups = np.concatenate([np.zeros_like(x[:, :1]), x], 1)
             order = np.argsort(groups.mean(2), 1)
             groups = np.take_along_axis(groups, order[..., None], 1)
-            return false_verdict(groups[:, 1:] - groups[:, :1], plan, arms * (arms + 1) // 2, 0, 0)
+            return false_verdict(groups[:, 1:] - groups[:, :1], n, arms * (arms + 1) // 2, 0, 0)
 
         return s.share(s.differences(arms, n), event)
 
-    header = ["", *(f"{arms} arm{'s' * (arms > 1)}, {n}" for arms in ARMS for n in PLANS)]
-    rows = ([f"at the plan, {noise}", *cells(simple(noise, None))] for noise in NOISES)
-    print_table("Tables with a false verdict, %, all differences 0, by arms and planned seeds", header, rows)
-    more = {
-        "at the plan and all looks to 50": simple("normal", 50),
-        "the same, t with 3 df": simple("t, 3 df", 50),
-        "the arms looked at one by one, all looks to 50": by_hand,
-        "baseline: the lowest arm, at the plan": best_as_baseline,
-    }
-    print_table(
-        "The same, looked at again or after choosing", header, ([k, *cells(f)] for k, f in more.items())
-    )
-    rows = ([noise, *(simple(noise, 50, False)(arms, None, 3) for arms in ARMS)] for noise in NOISES)
-    print_table(
-        "The same without a plan, at all looks from 3 to 50", ["noise", *(f"{a} arms" for a in ARMS)], rows
-    )
+    rows = {"the lowest of all as baseline, at the plan": best_as_baseline}
+    rows["the plan and all looks to 50"] = table_of(s, 50, "normal")
+    print_cells("The same, all differences 0, looked at again or after choosing", rows)
+    print_cells("The arms looked at one by one, at the plan and all looks to 50", {"": by_hand}, (20,))
+    rows = {noise: table_of(s, 50, noise, planned=False) for noise in NOISES}
+    print_cells("Without a plan, at all looks from 3 to 50", rows, plans=(50,))
 
 
 def unequal_noise(s: Simulator) -> None:
@@ -107,7 +110,7 @@ def unequal_noise(s: Simulator) -> None:
             for n in PLANS
         ]
         rows.append([name, *cells])
-    header = ["noise", *(f"{a} arms, {n}" for a in (4, 5, 7, 20) for n in PLANS)]
+    header = ["noise", *(f"arms: {a}; {n}" for a in (4, 5, 7, 20) for n in PLANS)]
     print_table("Tables with a false verdict, %, at the plan, the arms' noise unequal", header, rows)
 
 
@@ -118,31 +121,28 @@ def equivalence(s: Simulator) -> None:
         "half at +, half at − what matters": lambda arms, m: m * (-1.0) ** np.arange(arms),
         "0, what matters, 10 ×, in turn": lambda arms, m: np.resize([0, m, 10 * m], arms),
     }
-    for to, planned in ((0, True), (50, True), (50, False)):
-        rows = []
-        for name, means_of in tables.items():
-            for m in (1.0, 2.0, 4.0, 8.0):
-                cells = []
+    rows = []
+    for name, means_of in tables.items():
+        for m in (1.0, 2.0, 4.0):
+            row = [f"{name}, {m:g} sd"]
+            for seeds, plan in ((3, 3), (5, 5), (10, 10), (50, 3), (50, None)):
                 for arms in ARMS:
-                    for n in PLANS if planned else (3,):
-                        means, plan = means_of(arms, m), n if planned else None
-                        batches = s.differences(arms, to or n, means)
-                        cells.append(
-                            s.share(
-                                batches, lambda x, p=plan, a=arms, w=means, m=m: false_verdict(x, p, a, w, m)
-                            )
-                        )
-                rows.append([f"{name}, {m:g} sd", *cells])
-        header = [
-            "true differences",
-            *(f"{a} arms" + f", {n}" * planned for a in ARMS for n in (PLANS if planned else (3,))),
-        ]
-        when = (
-            "at the plan"
-            if not to
-            else f"at {'the plan and ' if planned else ''}all looks to 50{'' if planned else ', no plan'}"
-        )
-        print_table(f"Tables with a false verdict, %, {when}", header, rows)
+                    means = means_of(arms, m)
+
+                    def event(x: Array, plan=plan, arms=arms, means=means, m=m) -> Array:
+                        return false_verdict(x, plan, arms, means, m)
+
+                    row.append(s.share(s.differences(arms, seeds, means), event))
+            rows.append(row)
+    looks_of = (
+        "at the plan, 3",
+        "at the plan, 5",
+        "at the plan, 10",
+        "plan 3, looks to 50",
+        "no plan, to 50",
+    )
+    header = ["true differences", *(f"{words}; arms: {a}" for words in looks_of for a in ARMS)]
+    print_table("Tables with a false verdict, %, arms that differ", header, rows)
 
 
 def power(s: Simulator) -> None:
@@ -168,7 +168,7 @@ def power(s: Simulator) -> None:
             for n in PLANS
         ]
         rows.append([f"{m:g} sd", *cells])
-    header = ["what matters", *(f"{a} arms, {n}" for a in ARMS for n in PLANS)]
+    header = ["what matters", *(f"arms: {a}; {n}" for a in ARMS for n in PLANS)]
     print_table("Equal arms that are called equivalent at the plan, %", header, rows)
 
 
@@ -194,23 +194,35 @@ def seeds_to_a_verdict(s: Simulator) -> None:
 
 
 SECTIONS = {
-    "candidates": [tests_of_a_look, rules_for_more_seeds, stepping_down, rates_of_the_compared_runs],
-    "rule": [coverage, false_verdicts, unequal_noise, equivalence, power, seeds_to_a_verdict],
+    "Candidates": [tests_of_a_look, rules_for_more_seeds, stepping_down, rates_of_the_compared_runs],
+    "The rule": [
+        coverage,
+        false_verdicts,
+        looked_at_again,
+        unequal_noise,
+        equivalence,
+        power,
+        seeds_to_a_verdict,
+    ],
 }
+
+
+def printed(function: Callable[[Simulator], None], tables: int) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        function(Simulator(tables))
+    return text.getvalue()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=10_000, help="per cell")
-    parser.add_argument("--only", choices=sorted(SECTIONS))
     options = parser.parse_args()
     start = time.monotonic()
-    simulator = Simulator(options.tables)
-    for name, tables in SECTIONS.items():
-        if options.only in (None, name):
-            print(f"\n## {name.capitalize()}")
-            for table in tables:
-                table(simulator)
+    with ProcessPoolExecutor(2) as pool:
+        for name, functions in [*SECTIONS.items()]:
+            print(f"\n## {name}")
+            for text in pool.map(printed, functions, [options.tables] * len(functions)):
+                print(text, end="", flush=True)
     error = 100 * np.sqrt(0.05 * 0.95 / options.tables)
     print(f"\n{options.tables:,} tables a cell: 5 % ± {2 * error:.1f} (2 standard errors). ", end="")
     print(f"It took {(time.monotonic() - start) / 60:.0f} minutes.")

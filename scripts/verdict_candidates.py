@@ -89,7 +89,8 @@ def tests_of_a_look(s: Simulator) -> None:
                 )
             )
             rows.append(row)
-        title = f"Candidates for the test at the plan: {arms} arms, {n} seeds; false verdicts in % at {100 * PLAN_ERROR:g} %"
+        at = f"{arms} arms, {n} seeds; false verdicts in % at {100 * PLAN_ERROR:g} %"
+        title = f"Candidates for the test at the plan: {at}"
         print_table(title, ["test", *spreads, "power, 2 sd"], rows)
 
 
@@ -103,11 +104,14 @@ def rules_for_more_seeds(s: Simulator) -> None:
         "every seed, equal parts": dict.fromkeys(everywhere, ALPHA / len(everywhere)),
         "**13 looks, equal parts**": dict.fromkeys(LOOKS, ALPHA / len(LOOKS)),
         "every seed, all of 5 % (before)": dict.fromkeys(everywhere, ALPHA),
+        "planned 3 with 3 %, 12 looks with 2 %": {n: 0.03 if n == 3 else 0.02 / 12 for n in LOOKS},
+        "planned 3 with 4 %, 12 looks with 1 %": {n: 0.04 if n == 3 else 0.01 / 12 for n in LOOKS},
+        "**planned 3 with 4.5 %, 12 looks with 0.5 %**": {n: 0.045 if n == 3 else 0.005 / 12 for n in LOOKS},
     }
     results: dict[str, list[str]] = {
         name: [] for name in (*schedules, "e-process, g = 1", "e-process, g = ¼", "e-process, g = 4")
     }
-    s = Simulator(s.tables // 4)
+    s = Simulator(s.tables // 2)
     for effect in (0, 0.5, 1, 2):
         decided: dict[str, list[Array]] = {name: [] for name in results}
         for x in s.differences(arms, most, np.eye(arms)[0] * effect):
@@ -122,9 +126,10 @@ def rules_for_more_seeds(s: Simulator) -> None:
             seeds = most - all_tables[:, 0].sum(1) + (all_tables[:, 0, -1])
             share = all_tables[..., -1].any(1) if effect == 0 else all_tables[:, 0, -1]
             results[name] += [f"{100 * share.mean():.1f}"] + ([f"{seeds.mean():.1f}"] if effect else [])
-    header = ["looks", "false", *(f"{e:g} sd: {w}" for e in (0.5, 1, 2) for w in ("found", "mean seeds"))]
+    words = ("found", "mean seeds")
+    header = ["looks", "false", *(f"{e:g} sd: {w}" for e in (0.5, 1, 2) for w in words)]
     print_table(
-        f"Candidates for seeds added one by one to {most}, no plan, {arms} arms (%, undecided = {most} seeds)",
+        f"Candidates for seeds added one by one to {most}, {arms} arms (%, undecided = {most} seeds)",
         header,
         ([k, *v] for k, v in results.items()),
     )

@@ -73,8 +73,9 @@ def sds_of(kind: str, arms: int) -> Array:
 def false_verdict(
     x: Array, planned: int | None, comparisons: int, means: Array | float, matters: float
 ) -> Array:
-    """Return True for each table that has a false verdict at any look. Adjusted p-values never rise from look
-    to look, so the last look has every verdict there was; only a side may change, so the first is asked too."""
+    """Return True for each table that has a false verdict at any look. Adjusted p-values never rise
+    from look to look: the last has every verdict there was. Only a side may change, so the first is asked
+    too."""
     means = np.broadcast_to(means, x.shape[1])
     false = np.zeros(len(x), bool)
     for size in {looks(planned)[0][0] if np.any(means) else x.shape[2], x.shape[2]}:
