@@ -154,7 +154,12 @@ class Decision:
 
 def looks(planned: int | None) -> list[tuple[int, float]]:
     """Return the numbers of pairs at which arms are judged, each with its part of the 5 %: PLAN_ERROR for the
-    plan, and equal parts of the rest (of all, without a plan) for the later ones of LOOKS."""
+    plan, and equal parts of the rest (of all, without a plan) for the later ones of LOOKS.
+
+    With 7 arms, no plan, and seeds added one by one, an effect of 2 sds has a verdict after 5.4 seeds in the
+    mean; with a t e-process, which may be looked at any number of times, after 9.6, and never before the 8th
+    seed. A test at every seed instead of 13 looks finds small effects more seldom.
+    """
     plan = [(planned, PLAN_ERROR)] if planned and planned >= MIN_PAIRS else []
     later = [size for size in LOOKS if not plan or size > plan[0][0]]
     return plan + [(size, (1 - CONFIDENCE - sum(error for _, error in plan)) / len(later)) for size in later]
@@ -173,7 +178,9 @@ def decide(
 
     Each look (``looks``) tests two hypotheses of an arm on its first pairs (``moderated_t``): "no
     difference", and "a difference of at least what matters" (TOST, Schuirmann 1987). At most one of them is
-    true, so each may have the arm's whole share of the error: Bonferroni over arms and looks.
+    true, so each may have the arm's whole share of the error: Bonferroni over arms and looks. Holm's step-down
+    gave false verdicts in 7 % of tables: an arm that is rightly "higher" must not raise the others' share while
+    it may still be called equivalent.
 
     Args:
         differences: (tables, arms, seeds), nats: arm − baseline, NaN if a pair is missing. Seeds are in the
@@ -191,7 +198,7 @@ def decide(
     for size, error in looks(planned):
         if size > differences.shape[2]:
             break
-        complete = there[..., :size].all(2)
+        complete = np.all(there[..., :size], axis=2)
         judged = complete if size == planned else pairs >= size
         was_judged |= judged
         x = np.where(judged[..., None], packed[..., :size], np.nan)

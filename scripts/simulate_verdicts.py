@@ -23,8 +23,10 @@ from scripts.verdict_simulator import (
     PLANS,
     SPREADS,
     Array,
+    Bools,
     Simulator,
     false_verdict,
+    first_arm_is,
     print_table,
     sds_of,
 )
@@ -32,32 +34,27 @@ from scripts.verdict_simulator import (
 Cell = Callable[[int, int], str]  # arms, planned seeds -> a cell
 
 
+def covers(x: Array) -> Bools:
+    n = x.shape[2]
+    return np.abs(x.mean(2))[:, 0] <= stdtrit(n - 1, 0.975) * x.std(2, ddof=1)[:, 0] / np.sqrt(n)
+
+
 def coverage(s: Simulator) -> None:
-    def row(name: str, base: str) -> list[str]:
-        cells = []
-        for n in PLANS:
-
-            def covers(x: Array, n=n) -> Array:
-                half = stdtrit(n - 1, 0.975) * x.std(2, ddof=1) / np.sqrt(n)
-                return (np.abs(x.mean(2)) <= half)[:, 0]
-
-            shape = (s.tables * 2, 1, n)
-            x = (NOISES[name](s.rng, shape) - NOISES[base](s.rng, shape)) / np.sqrt(2)
-            cells.append(s.share([x], covers))
-        return [name if base == name else f"{name}; baseline normal", *cells]
-
-    pairs = [(name, name) for name in NOISES] + [(name, "normal") for name in NOISES if name != "normal"]
-    print_table(
-        "Coverage of the 95 % t-interval, %",
-        ["noise", *(f"{n} seeds" for n in PLANS)],
-        (row(*p) for p in pairs),
-    )
+    rows = []
+    for base in ("same", "normal"):
+        for name in list(NOISES)[base == "normal" :]:
+            cells = []
+            for n in PLANS:
+                baseline = NOISES[name if base == "same" else base](s.rng, (s.tables, 1, n))
+                cells.append(s.share([(NOISES[name](s.rng, baseline.shape) - baseline) / np.sqrt(2)], covers))
+            rows.append([name + "; baseline normal" * (base == "normal"), *cells])
+    print_table("Coverage of the 95 % t-interval, %", ["noise", *(f"{n} seeds" for n in PLANS)], rows)
 
 
 def table_of(s: Simulator, seeds: int | None, noise: str, planned: bool = True) -> Cell:
     def cell(arms: int, n: int) -> str:
         batches = s.differences(arms, seeds or n, noise=noise)
-        return s.share(batches, lambda x: false_verdict(x, n if planned else None, arms, 0, 0))
+        return s.share(batches, false_verdict(n if planned else None, arms))
 
     return cell
 
@@ -76,21 +73,21 @@ def false_verdicts(s: Simulator) -> None:
 
 def looked_at_again(s: Simulator) -> None:
     def by_hand(arms: int, n: int) -> str:
-        def event(x: Array) -> Array:
-            return false_verdict(x.reshape(-1, 1, x.shape[2]), n, arms, 0, 0).reshape(len(x), arms).any(1)
+        def event(x: Array) -> Bools:
+            alone = false_verdict(n, arms)(x.reshape(-1, 1, x.shape[2]))
+            return np.any(alone.reshape(len(x), arms), axis=1)
 
         return s.share(s.differences(arms, 50), event)
 
     def best_as_baseline(arms: int, n: int) -> str:
-        def event(x: Array) -> Array:
+        def event(x: Array) -> Bools:
             groups = np.concatenate([np.zeros_like(x[:, :1]), x], 1)
-            order = np.argsort(groups.mean(2), 1)
-            groups = np.take_along_axis(groups, order[..., None], 1)
-            return false_verdict(groups[:, 1:] - groups[:, :1], n, arms * (arms + 1) // 2, 0, 0)
+            groups = np.take_along_axis(groups, np.argsort(groups.mean(2), 1)[..., None], 1)
+            return false_verdict(n, arms * (arms + 1) // 2)(groups[:, 1:] - groups[:, :1])
 
         return s.share(s.differences(arms, n), event)
 
-    rows = {"the lowest of all as baseline, at the plan": best_as_baseline}
+    rows: dict[str, Cell] = {"the lowest of all as baseline, at the plan": best_as_baseline}
     rows["the plan and all looks to 50"] = table_of(s, 50, "normal")
     print_cells("The same, all differences 0, looked at again or after choosing", rows)
     print_cells("The arms looked at one by one, at the plan and all looks to 50", {"": by_hand}, (20,))
@@ -99,19 +96,11 @@ def looked_at_again(s: Simulator) -> None:
 
 
 def unequal_noise(s: Simulator) -> None:
-    rows = []
-    for name, (kind, base) in SPREADS.items():
-        cells = [
-            s.share(
-                s.differences(a, n, 0, sds_of(kind, a), base),
-                lambda x, a=a, n=n: false_verdict(x, n, a, 0, 0),
-            )
-            for a in (4, 5, 7, 20)
-            for n in PLANS
-        ]
-        rows.append([name, *cells])
-    header = ["noise", *(f"arms: {a}; {n}" for a in (4, 5, 7, 20) for n in PLANS)]
-    print_table("Tables with a false verdict, %, at the plan, the arms' noise unequal", header, rows)
+    def of(kind: str, base: float) -> Cell:
+        return lambda a, n: s.share(s.differences(a, n, 0, sds_of(kind, a), base), false_verdict(n, a))
+
+    rows = {name: of(*spread) for name, spread in SPREADS.items()}
+    print_cells("Tables with a false verdict, %, at the plan, the noise unequal", rows, (4, 5, 7, 20))
 
 
 def equivalence(s: Simulator) -> None:
@@ -121,55 +110,35 @@ def equivalence(s: Simulator) -> None:
         "half at +, half at − what matters": lambda arms, m: m * (-1.0) ** np.arange(arms),
         "0, what matters, 10 ×, in turn": lambda arms, m: np.resize([0, m, 10 * m], arms),
     }
+    cases = [(n, n, arms) for n in PLANS for arms in ARMS] + [(50, 3, 1), (50, 3, 7), (50, None, 7)]
     rows = []
     for name, means_of in tables.items():
         for m in (1.0, 2.0, 4.0):
             row = [f"{name}, {m:g} sd"]
-            for seeds, plan in ((3, 3), (5, 5), (10, 10), (50, 3), (50, None)):
-                for arms in ARMS:
-                    means = means_of(arms, m)
-
-                    def event(x: Array, plan=plan, arms=arms, means=means, m=m) -> Array:
-                        return false_verdict(x, plan, arms, means, m)
-
-                    row.append(s.share(s.differences(arms, seeds, means), event))
+            for seeds, plan, arms in cases:
+                means = means_of(arms, m)
+                batches = s.differences(arms, seeds, means)
+                row.append(s.share(batches, false_verdict(plan, arms, means, m)))
             rows.append(row)
-    looks_of = (
-        "at the plan, 3",
-        "at the plan, 5",
-        "at the plan, 10",
-        "plan 3, looks to 50",
-        "no plan, to 50",
-    )
-    header = ["true differences", *(f"{words}; arms: {a}" for words in looks_of for a in ARMS)]
+    when = [f"seeds: {n}" if n == plan else f"plan: {plan}, looks to {n}" for n, plan, _ in cases]
+    header = [
+        "true differences",
+        *(f"arms: {arms}, {w}" for w, (_, _, arms) in zip(when, cases, strict=True)),
+    ]
     print_table("Tables with a false verdict, %, arms that differ", header, rows)
 
 
 def power(s: Simulator) -> None:
-    rows = []
-    for arms in ARMS:
-        row = [str(arms)]
-        for n in PLANS:
-            for effect in (1, 2, 3):
-                batches = s.differences(arms, n, np.eye(arms)[0] * effect)
-                row.append(
-                    s.share(batches, lambda x, n=n, a=arms: decide(x, n, a, 0).verdict[:, 0] == "higher")
-                )
-        rows.append(row)
-    header = ["arms", *(f"{n} seeds, {e} sd" for n in PLANS for e in (1, 2, 3))]
-    print_table("Power at the plan, %, one arm differs", header, rows)
-    rows = []
-    for m in (1.0, 2.0, 4.0):
-        cells = [
-            s.share(
-                s.differences(a, n), lambda x, n=n, a=a, m=m: decide(x, n, a, m).verdict[:, 0] == "equivalent"
-            )
-            for a in ARMS
-            for n in PLANS
-        ]
-        rows.append([f"{m:g} sd", *cells])
-    header = ["what matters", *(f"arms: {a}; {n}" for a in ARMS for n in PLANS)]
-    print_table("Equal arms that are called equivalent at the plan, %", header, rows)
+    def finds(effect: float) -> Cell:
+        return lambda a, n: s.share(s.differences(a, n, np.eye(a)[0] * effect), first_arm_is("higher", n, a))
+
+    def equals(m: float) -> Cell:
+        return lambda a, n: s.share(s.differences(a, n), first_arm_is("equivalent", n, a, m))
+
+    rows = {f"{effect} sd": finds(effect) for effect in (1, 2, 3)}
+    print_cells("Power at the plan, %, one arm differs by", rows)
+    rows = {f"{m} sd": equals(m) for m in (1, 2, 4)}
+    print_cells("Equal arms that are called equivalent at the plan, %, where this matters", rows)
 
 
 def seeds_to_a_verdict(s: Simulator) -> None:

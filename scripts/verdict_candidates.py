@@ -3,12 +3,16 @@
 A test takes differences (tables, arms, pairs) and returns two-sided p-values (tables, arms).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import digamma, polygamma, stdtr
 
 from comparison.moderation import inverse_trigamma, moderated_t
 from comparison.verdicts import LOOKS, PLAN_ERROR
-from scripts.verdict_simulator import ALPHA, SPREADS, Array, Simulator, print_table, sds_of
+from scripts.verdict_simulator import ALPHA, SPREADS, Array, Bools, Event, Simulator, print_table, sds_of
+
+Test = Callable[[Array], Array]
 
 
 def p_of(mean: Array, variance: Array, n: int, degrees: Array | float) -> Array:
@@ -62,6 +66,14 @@ def e_values(x: Array, g: float = 1) -> Array:
     return np.exp(np.maximum.accumulate(logs, 2))
 
 
+def any_below(test: Test, arms: int) -> Event:
+    return lambda x: np.any(test(x) * arms <= PLAN_ERROR, axis=1)
+
+
+def first_below(test: Test, arms: int) -> Event:
+    return lambda x: test(x)[:, 0] * arms <= PLAN_ERROR
+
+
 def tests_of_a_look(s: Simulator) -> None:
     """Candidates for the test at the plan."""
     tests = {
@@ -75,20 +87,11 @@ def tests_of_a_look(s: Simulator) -> None:
     for arms, n in ((7, 3), (7, 5), (20, 3)):
         rows = []
         for name, test in tests.items():
-
-            def any_false(x: Array, test=test, arms=arms) -> Array:
-                return (test(x) * arms <= PLAN_ERROR).any(1)
-
-            row = [name] + [
+            any_false, finds = any_below(test, arms), first_below(test, arms)
+            cells = [
                 s.share(s.differences(arms, n, 0, sds_of(k, arms), b), any_false) for k, b in spreads.values()
             ]
-            effect = np.eye(arms)[0] * 2
-            row.append(
-                s.share(
-                    s.differences(arms, n, effect), lambda x, t=test, a=arms: t(x)[:, 0] * a <= PLAN_ERROR
-                )
-            )
-            rows.append(row)
+            rows.append([name, *cells, s.share(s.differences(arms, n, np.eye(arms)[0] * 2), finds)])
         at = f"{arms} arms, {n} seeds; false verdicts in % at {100 * PLAN_ERROR:g} %"
         title = f"Candidates for the test at the plan: {at}"
         print_table(title, ["test", *spreads, "power, 2 sd"], rows)
@@ -113,7 +116,7 @@ def rules_for_more_seeds(s: Simulator) -> None:
     }
     s = Simulator(s.tables // 2)
     for effect in (0, 0.5, 1, 2):
-        decided: dict[str, list[Array]] = {name: [] for name in results}
+        decided: dict[str, list[Bools]] = {name: [] for name in results}
         for x in s.differences(arms, most, np.eye(arms)[0] * effect):
             p = {n: rule(x[..., :n]) * arms for n in everywhere}
             for name, schedule in schedules.items():
@@ -139,10 +142,11 @@ def stepping_down(s: Simulator) -> None:
     """Candidates for both hypotheses of an arm: arms at 0 and arms at what matters, in one table."""
     arms, n, means = 20, 10, np.repeat([0.0, 1.0], 10)
 
-    def false(p: Array, p_equivalent: Array, share: Array) -> Array:
-        return (p[:, :10] <= share[:, :10]).any(1) | (p_equivalent[:, 10:] <= share[:, 10:]).any(1)
+    def false(p: Array, p_equivalent: Array, share: Array) -> Bools:
+        below = [p[:, :10] <= share[:, :10], p_equivalent[:, 10:] <= share[:, 10:]]
+        return np.any(np.concatenate(below, 1), axis=1)
 
-    def step_down(p: Array, p_equivalent: Array) -> Array:
+    def step_down(p: Array, p_equivalent: Array) -> Bools:
         """Holm 1979 over arms, each by the smaller of its p-values, which is its verdict."""
         both = np.minimum(p, p_equivalent)
         order = np.argsort(both, 1)
@@ -155,7 +159,7 @@ def stepping_down(s: Simulator) -> None:
 
     rows = []
     for noise in (0.2, 0.3, 0.4, 0.5, 0.6):
-        shares: dict[str, list[Array]] = {"Bonferroni": [], "Holm": []}
+        shares: dict[str, list[Bools]] = {"Bonferroni": [], "Holm": []}
         for x in s.differences(arms, n, means / noise):
             p, p_equivalent = moderated_t(x, np.ones(x.shape[:2], bool), 1 / noise)
             shares["Bonferroni"].append(false(p, p_equivalent, np.full(p.shape, ALPHA / arms)))

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from comparison.verdicts import decide, looks
 
 Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Event = Callable[[Array], Bools]  # differences (tables, arms, seeds) -> (tables,)
 Sample = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 ALPHA = 0.05
@@ -59,7 +61,7 @@ class Simulator:
             baseline = base * NOISES[noise](self.rng, (tables, 1, seeds))
             yield (arm - baseline) / np.sqrt(2) + np.reshape(means, (-1, 1))
 
-    def share(self, batches: Iterable[Array], event: Callable[[Array], Array]) -> str:
+    def share(self, batches: Iterable[Array], event: Event) -> str:
         """Return how often an event happens, in %; ``event`` maps differences to (tables,) of bool."""
         return f"{100 * np.mean(np.concatenate([event(batch) for batch in batches])):.1f}"
 
@@ -71,18 +73,25 @@ def sds_of(kind: str, arms: int) -> Array:
 
 
 def false_verdict(
-    x: Array, planned: int | None, comparisons: int, means: Array | float, matters: float
-) -> Array:
-    """Return True for each table that has a false verdict at any look. Adjusted p-values never rise
-    from look to look: the last has every verdict there was. Only a side may change, so the first is asked
-    too."""
-    means = np.broadcast_to(means, x.shape[1])
-    false = np.zeros(len(x), bool)
-    for size in {looks(planned)[0][0] if np.any(means) else x.shape[2], x.shape[2]}:
-        verdict = decide(x[..., :size], planned, comparisons, matters).verdict
-        wrong = (verdict == "lower") & (means >= 0) | (verdict == "higher") & (means <= 0)
-        false |= (wrong | (verdict == "equivalent") & (np.abs(means) >= matters)).any(1)
-    return false
+    planned: int | None, comparisons: int, means: Array | float = 0, matters: float = 0
+) -> Event:
+    """Return the event that a table has a false verdict at any look. Adjusted p-values never rise from look
+    to look: the last has every verdict there was. Only a side may change, so the first is asked too."""
+
+    def event(x: Array) -> Bools:
+        truth = np.broadcast_to(means, x.shape[1])
+        false = np.zeros(len(x), bool)
+        for size in {looks(planned)[0][0] if np.any(truth) else x.shape[2], x.shape[2]}:
+            verdict = decide(x[..., :size], planned, comparisons, matters).verdict
+            wrong = (verdict == "lower") & (truth >= 0) | (verdict == "higher") & (truth <= 0)
+            false |= np.any(wrong | (verdict == "equivalent") & (np.abs(truth) >= matters), axis=1)
+        return false
+
+    return event
+
+
+def first_arm_is(word: str, planned: int | None, comparisons: int, matters: float = 0) -> Event:
+    return lambda x: decide(x, planned, comparisons, matters).verdict[:, 0] == word
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
