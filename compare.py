@@ -49,7 +49,7 @@ def load_report(args: argparse.Namespace) -> Report:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
         raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-    report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed)
+    report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed, args.matters)
     report.passed_over = [*map(escaped, passed_over), *report.passed_over]
     return report
 
@@ -99,6 +99,13 @@ def main() -> None:
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
+    add(
+        "--matters",
+        type=float,
+        default=0.01,
+        metavar="NATS",
+        help="smallest loss difference that matters: 0.01",
+    )
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")

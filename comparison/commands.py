@@ -16,11 +16,11 @@ def rerun(run: Run) -> str:
     return shlex.join(["python", "train.py", *arguments, *mode])
 
 
-def more_seeds(groups: Sequence[Group], seed_range: tuple[int, int] | None) -> str:
-    """Return the command that trains the missing seeds, so that all groups have the same, in number the low
-    end of ``seed_range`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single command."""
+def more_seeds(groups: Sequence[Group], least: int) -> str:
+    """Return the command that trains the missing seeds, so that all groups have the same, in number at least
+    ``least`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single command."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
-    count = min(max(seed_range[0] if seed_range else 0, 3), MAX_SEEDS)
+    count = min(max(least, 3), MAX_SEEDS)
     next_seed = max(seeds, default=-1) + 1
     seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
     commands = []

@@ -22,6 +22,10 @@ class Family:
     best: float | None  # the rate with the lowest mean loss among those at which no seed diverged, if any
 
     @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.rates.values() for run in group.runs]
+
+    @property
     def best_group(self) -> Group:
         """The group at the best rate; at the lowest rate if a seed diverged at every rate."""
         return self.rates[min(self.rates) if self.best is None else self.best]

@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from comparison import caveats
+from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
-from comparison.report import Report, Row
+from comparison.report import Report
 from comparison.verdicts import Interval
 
 Cells = dict[str, str]  # column -> text
@@ -79,16 +80,14 @@ def notes(report: Report) -> list[str]:
         "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed; "
         "seeds counts the pairs."
     ]
-    if sum(row.baseline is not None for row in report.rows) > 1:
+    if any(row.difference for row in report.rows):
         lines.append(
-            "The verdicts hold together: the chance that any of them is false is at most 5 % (Holm), so a "
-            "row may be not distinguishable although its own interval excludes 0."
+            f"The verdicts hold together: the chance that any of {report.comparisons} comparisons has a false one "
+            "is at most 5 %, however often you add seeds and look again. So a row may have no verdict although "
+            "its interval excludes 0."
         )
     if any(row.seed_range for row in report.rows):
-        lines.append(
-            "This holds if you look once. Adding seeds until a verdict appears finds false ones more often: "
-            "choose the number of seeds beforehand, or use new seeds only (--where seed=…)."
-        )
+        lines.append('"N to M may settle it": if the difference is as large as seen.')
     lines.append("gap: validation minus training loss. tokens/s: median. memory: the largest of any run.")
     return lines
 

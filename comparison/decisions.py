@@ -1,0 +1,141 @@
+"""Judge the rows of a table: find their baselines, and give the verdicts, which hold together.
+
+comparison/verdicts.py has the rule; comparison/plans.py says what was planned before there was a result.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from comparison import commands, doubts
+from comparison import groups as grouping
+from comparison.groups import RATE, ComparisonError, Group, Keys, title
+from comparison.load import Run
+from comparison.plans import USUAL, family_size, planned_seeds
+from comparison.rates import Family
+from comparison.verdicts import Interval, decide, interval, looks_needed, next_look, paired
+
+LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
+
+
+@dataclass
+class Row:
+    """A group, at its best learning rate if it has several, compared with its baseline."""
+
+    family: Family
+    loss: Interval
+    baseline: Family | None = None
+    difference: Interval | None = None  # from the baseline, over common seeds
+    verdict: str = ""
+    seed_range: tuple[int, int] | None = None  # (fewest, most) seeds that may lead to a verdict
+    command: str = ""  # the command that trains more seeds
+
+    @property
+    def group(self) -> Group:
+        return self.family.best_group
+
+    @property
+    def title(self) -> str:
+        return title(self.family.keys)
+
+    @property
+    def used(self) -> list[int]:
+        """The seeds of the pairs that are compared; of the mean, if the row has no baseline."""
+        losses = self.group.losses
+        return sorted(losses.keys() & (self.baseline.best_group.losses if self.baseline else losses).keys())
+
+
+def judge(
+    rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run], matters: float
+) -> int:
+    """Compare each row with its baseline. Return the number of comparisons for which the verdicts hold.
+
+    Args:
+        matters: the smallest difference of losses that matters, in nats.
+    """
+    wanted = baseline_values(rows, baseline, runs)
+    for row in rows:
+        keys = row.family.keys
+        if all(keys.get(key) == value for key, value in wanted.items()):
+            row.verdict = "baseline"
+            continue
+        row.verdict = "no baseline with the same other settings"
+        row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
+    pairs = [(row, row.baseline) for row in rows if row.baseline]
+    baselines = {id(other): other.runs for _, other in pairs}
+    comparisons = family_size([row.family.runs for row in rows], [*baselines.values()], len(pairs))
+    by_plan = defaultdict(list)
+    for row, other in pairs:
+        row.difference = interval(paired(row.group.losses, other.best_group.losses))
+        row.verdict = doubts.unfit(row.group, other.best_group, metric)
+        if not row.verdict:
+            by_plan[tuple(planned_seeds(row.family.runs, other.runs))].append((row, other))
+    for planned, members in by_plan.items():
+        judge_together(members, planned, comparisons, metric, matters)
+    return comparisons
+
+
+def judge_together(
+    pairs: Sequence[tuple[Row, Family]],
+    planned: Sequence[int],
+    comparisons: int,
+    metric: str,
+    matters: float,
+) -> None:
+    """Give the verdicts on rows for which the same seeds were planned; [] if none were."""
+    seeds = [*planned, *sorted({seed for row, _ in pairs for seed in row.used} - {*planned})]
+    table = np.full((1, len(pairs), len(seeds)), math.nan)
+    for i, (row, other) in enumerate(pairs):
+        losses, baseline_losses = row.group.losses, other.best_group.losses
+        for seed in row.used:
+            table[0, i, seeds.index(seed)] = losses[seed] - baseline_losses[seed]
+    matters = matters if "loss" in metric else 0
+    plan = len(planned) or None
+    decision = decide(table, plan, comparisons, matters)
+    for (row, other), differences, verdict, reason in zip(
+        pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
+    ):
+        count = len(row.used)
+        row.verdict = in_words(reason or verdict, count, metric, matters)
+        if verdict == "open":
+            differences = differences[np.isfinite(differences)]
+            row.seed_range = looks_needed(differences, plan, comparisons, matters)
+            least = row.seed_range[0] if row.seed_range else next_look(count, plan)
+            row.command = commands.more_seeds([row.group, other.best_group], least or 0)
+
+
+def in_words(verdict: str, seeds: int, metric: str, matters: float) -> str:
+    """Return a verdict of comparison/verdicts.py, or its reason for none, as the table has it."""
+    if verdict == "equivalent":
+        return f"equivalent (within {matters:g})"
+    if verdict == "not distinguishable":
+        return f"not distinguishable at {seeds} seeds"
+    if verdict not in ("lower", "higher"):
+        return f"no verdict: {verdict} ({seeds})"
+    if any(word in metric for word in LOWER_IS_BETTER):
+        return "better" if verdict == "lower" else "worse"
+    return verdict
+
+
+def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:
+    """Return the values that make a group a baseline: the requested values, or USUAL, or the first value of
+    the first key; and the options of the baseline's norm and placement. Raises ComparisonError if no group
+    has the requested values."""
+    keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
+    for key, text in requested.items():
+        if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
+            names = grouping.join(keys)
+            raise ComparisonError(f"--baseline: no group has {key}={text}; the groups differ in {names}")
+    requested = {key: text for key, text in requested.items() if key in keys}
+    wanted = requested or {key: word for key, word in USUAL.items() if key in keys}
+    row = next((row for row in rows if grouping.has_values(row.family.keys, wanted)), None)
+    if row is None and requested:
+        words = " ".join(f"{key}={text}" for key, text in requested.items())
+        names = grouping.join(row.title for row in rows)
+        raise ComparisonError(f"--baseline: no group has {words}; available: {names}")
+    options = [key for key in keys if grouping.component(key)]
+    chosen = dict.fromkeys([*(wanted or keys[:1]), *options])
+    return {key: (row or rows[0]).family.keys.get(key) for key in chosen}
