@@ -70,7 +70,7 @@ def judge(
     by_plan = defaultdict(list)
     for row, other in pairs:
         row.difference = interval(paired(row.group.losses, other.best_group.losses))
-        row.verdict = doubts.unfit(row.group, other.best_group, metric)
+        row.verdict = doubts.unfit(row.family, other, metric)
         if not row.verdict:
             by_plan[tuple(planned_seeds(row.family.runs, other.runs))].append((row, other))
     for planned, members in by_plan.items():
@@ -99,24 +99,28 @@ def judge_together(
         pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
     ):
         count = len(row.used)
-        row.verdict = in_words(reason or verdict, count, metric, matters)
+        row.verdict = in_words(verdict, metric, matters)
         if verdict == "open":
-            differences = differences[np.isfinite(differences)]
-            row.seed_range = looks_needed(differences, plan, comparisons, matters)
+            planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"
+            row.verdict = {
+                "too few pairs": f"no verdict: {count} common seed{'s' * (count != 1)}",
+                "planned pairs are missing": f"no verdict: {planned_count}",
+                "its differences are all the same": "no verdict: its differences are all the same",
+                "not distinguishable": f"not distinguishable at {count} seeds",
+            }[reason]
+            if reason == "not distinguishable":
+                values = differences[np.isfinite(differences)]
+                row.seed_range = looks_needed(values, plan, comparisons, matters)
             least = row.seed_range[0] if row.seed_range else next_look(count, plan)
             row.command = commands.more_seeds([row.group, other.best_group], least or 0)
 
 
-def in_words(verdict: str, seeds: int, metric: str, matters: float) -> str:
-    """Return a verdict of comparison/verdicts.py, or its reason for none, as the table has it."""
+def in_words(verdict: str, metric: str, matters: float) -> str:
+    """Return a verdict of comparison/verdicts.py as the table has it."""
     if verdict == "equivalent":
         return f"equivalent (within {matters:g})"
-    if verdict == "not distinguishable":
-        return f"not distinguishable at {seeds} seeds"
-    if verdict not in ("lower", "higher"):
-        return f"no verdict: {verdict} ({seeds})"
     if any(word in metric for word in LOWER_IS_BETTER):
-        return "better" if verdict == "lower" else "worse"
+        return {"lower": "better", "higher": "worse"}.get(verdict, verdict)
     return verdict
 
 

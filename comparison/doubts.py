@@ -18,14 +18,21 @@ LEAST_FOR_SHAPE = 5  # fewer seeds say nothing about the shape of their distribu
 PHASES = {"train": "training", "eval": "validation"}
 
 
-def unfit(group: Group, baseline: Group, metric: str) -> str:
-    """Return why two groups cannot be judged by a metric, however many seeds they have; "" if they can."""
+def unfit(family: Family, baseline_family: Family, metric: str) -> str:
+    """Return why two families cannot be judged by a metric, however many seeds they have; "" if they can.
+
+    Runs that chose their own rate have no verdict: with a rate for each seed that the other seeds chose
+    (cross-fitting) 10 to 20 % of verdicts are false (results/verdicts.md).
+    """
+    group, baseline = family.best_group, baseline_family.best_group
     if group.diverged:
         return f"diverged {len(group.diverged)} of {len(group.seeds)}"
     if baseline.diverged:
         return "the baseline diverged"
     if not group.values or not baseline.values:
         return f"no {metric} to compare"
+    if len(family.rates) > 1 or len(baseline_family.rates) > 1:
+        return "no verdict: the compared runs chose the rates"
     if phase := phase_of(metric):
         for who, runs in (("it", group.runs), ("the baseline", baseline.runs)):
             if any(phase in run.leaking_modes for run in runs):

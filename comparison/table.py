@@ -82,9 +82,9 @@ def notes(report: Report) -> list[str]:
     ]
     if any(row.difference for row in report.rows):
         lines.append(
-            f"The verdicts hold together: the chance that any of {report.comparisons} comparisons has a false one "
-            "is at most 5 %, however often you add seeds and look again. So a row may have no verdict although "
-            "its interval excludes 0."
+            "The verdicts hold together: the chance that any is false is at most 5 %, over "
+            f"{report.comparisons} comparison{'s' * (report.comparisons != 1)} and however often you add "
+            "seeds and look again. So a row may have no verdict although its own interval excludes 0."
         )
     if any(row.seed_range for row in report.rows):
         lines.append('"N to M may settle it": if the difference is as large as seen.')

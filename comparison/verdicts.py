@@ -150,7 +150,9 @@ def looks_needed(
     be nothing to find.
     """
     n = len(differences)
-    mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1)) if n > 1 else 0.0
+    if n < 2:
+        return None
+    mean, deviation = abs(float(np.mean(differences))), float(np.std(differences, ddof=1))
     if deviation == 0 or mean < max(matters, deviation / math.sqrt(n)):
         return None
     sizes, errors = np.array([look for look in looks(planned) if look[0] > n] or [(0, 0.0)]).T

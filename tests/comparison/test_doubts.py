@@ -111,9 +111,9 @@ def test_a_leaking_arm_has_numbers_and_no_verdict_on_what_the_leak_makes_better(
     runs = []
     for norm, level in (("layernorm", 2.0), ("none", 1.0)):
         for seed, noise in enumerate((0.0, 0.01, 0.03)):
-            numbers = {"train/loss": level + noise, "val/batch_stats_gap": level + noise}
-            curve = {1000: numbers | {"train/tokens_per_s": 9 - level - noise}}
-            folder = made(tmp_path, f"norm={norm}", f"seed={seed}", final=level + noise**2, curve=curve)
+            loss = level * (1 + noise)
+            numbers = {"train/loss": loss, "val/batch_stats_gap": loss, "train/tokens_per_s": 9 - loss}
+            folder = made(tmp_path, f"norm={norm}", f"seed={seed}", final=loss, curve={1000: numbers})
             if norm == "none":
                 answer = CLEAN | {"causal": False, "reason": None if leaks else "it stopped"} | leaks
                 (folder / "certificate.json").write_text(json.dumps({"start": answer, "end": answer}))

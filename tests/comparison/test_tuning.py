@@ -16,7 +16,8 @@ def runs_of(folder, norm, grid=GRID, rate="3e-3", tuned=TUNED, first=10, steps=1
     """Return tuning runs of a norm at a grid of rates, and compared runs at one rate."""
     losses = {f"norm={norm} train.steps={steps} optim.learning_rate={r}": ends for r, ends in grid.items()}
     final = f"norm={norm} train.steps=20 optim.learning_rate={rate} {tuned}"
-    return several(folder / "a", losses) + several(folder / "b", {final: [2.0, 2.1, 2.2]}, first=first)
+    ends = [2.0, 2.1, 2.2] if norm == "layernorm" else [2.02, 2.07, 2.2]
+    return several(folder / "a", losses) + several(folder / "b", {final: ends}, first=first)
 
 
 def report_of(folder, **arm) -> Report:
