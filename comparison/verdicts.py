@@ -94,10 +94,10 @@ def decide(
     it is looked at while seeds are added; the same data always have the same verdicts.
 
     Each look (``looks``) tests two hypotheses of an arm on its first pairs (``moderated_t``): "no
-    difference", and "a difference of at least what matters" (TOST, Schuirmann 1987). At most one of them is
-    true, so each may have the arm's whole share of the error: Bonferroni over arms and looks. Holm's
-    step-down gave false verdicts in 7 % of tables: an arm that is rightly "higher" must not raise the others'
-    share while it may still be called equivalent.
+    difference", and "a difference of at least what matters" (TOST, Schuirmann 1987). At most one is true, so
+    each may have the arm's whole share of the error: Bonferroni over arms and looks. Holm's step-down gave
+    false verdicts in 7 % of tables: arms that are rightly "higher" raise the others' shares, yet may
+    themselves be falsely called equivalent.
 
     Args:
         differences: (tables, arms, seeds), nats: arm − baseline, NaN if a pair is missing. Seeds are in the

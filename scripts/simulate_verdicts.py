@@ -142,13 +142,14 @@ def power(s: Simulator) -> None:
 
 
 def seeds_to_a_verdict(s: Simulator) -> None:
+    s = Simulator(s.tables // 10)  # every look of every table
     rows = []
     for plan in (3, 5, 10, None):
         for arms in ARMS:
             row = ["none" if plan is None else str(plan), str(arms)]
             for effect in (1, 2, 3):
                 seeds = []
-                for x in Simulator.differences(s, arms, 50, np.eye(arms)[0] * effect):
+                for x in s.differences(arms, 50, np.eye(arms)[0] * effect):
                     at = np.full(len(x), 50)
                     for size, _ in reversed(looks(plan)):
                         at[decide(x[..., :size], plan, arms, 0).verdict[:, 0] != "open"] = size
@@ -156,7 +157,7 @@ def seeds_to_a_verdict(s: Simulator) -> None:
                 row.append(f"{np.concatenate(seeds).mean():.1f}")
             rows.append(row)
     print_table(
-        "Mean seeds to a verdict, seeds added one by one to 50",
+        f"Mean seeds to a verdict, seeds added one by one to 50 ({s.tables} tables)",
         ["planned", "arms", "1 sd", "2 sd", "3 sd"],
         rows,
     )
