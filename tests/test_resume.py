@@ -32,6 +32,7 @@ from tests.helpers.runs import (
     with_runs_dir,
 )
 from training import device
+from training.timing import Clock
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
 CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("adamw", "muon")]
@@ -97,14 +98,18 @@ def check_status_says(folder: Path, number: int, saved: int) -> None:
     assert (status["best"] or {}) == {key: best[key] for key in ("step", "val/loss") if best}
 
 
-def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch):
+@pytest.mark.parametrize("saved", [None, 2])
+def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypatch, saved):
     config = tiny("train.steps=3")
+    if saved:
+        stop_after(config, monkeypatch, saved - 1)
     monkeypatch.setattr(causality, "describe", lambda *what: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(system_signals.Interrupted):
         train_or_resume(config)
     [folder] = Path(config.runs_dir).iterdir()
     status = read_status(folder)
-    assert (status["state"], status["reason"]) == ("interrupted", "before its first step")
+    assert (status["state"], status["saved"]) == ("interrupted", saved)
+    assert status["reason"] == "before its first step"
     monkeypatch.undo()
     assert read_status(train_or_resume(config))["state"] == "finished"
 
@@ -199,6 +204,7 @@ def test_if_every_checkpoint_is_damaged_nothing_is_touched(tiny, tmp_path, monke
 
 def test_a_resumed_run_keeps_its_earlier_seconds_and_its_best(tiny, monkeypatch):
     config = tiny(*HARD, "train.steps=9")
+    monkeypatch.setattr(Clock, "lap", lambda self: 0.5)
     folder = stop_after(config, monkeypatch, 5)
     (folder / "metrics.jsonl").write_text(
         "".join(json.dumps(row | {"seconds": row["seconds"] + 1000}) + "\n" for row in metric_rows(folder))
@@ -207,6 +213,7 @@ def test_a_resumed_run_keeps_its_earlier_seconds_and_its_best(tiny, monkeypatch)
     stop_after(config, monkeypatch, 6)
     assert read_status(folder)["best"]["step"] == 4  # from before the resume; no evaluation was due since
     assert all(row["seconds"] > 1000 for row in metric_rows(folder))
+    assert all(row["train/tokens_per_s"] == 4 * 8 / 0.5 for row in metric_rows(folder))
 
 
 def test_starting_over_leaves_no_checkpoint_of_before(tiny, monkeypatch):

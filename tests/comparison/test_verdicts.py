@@ -90,7 +90,9 @@ def test_nor_where_the_learning_rates_were_chosen_by_the_same_runs(flat):
 def test_rates_that_cannot_be_paired_leave_it_open():
     base = {0: 2.0, 1: 2.1, 2: 2.2}
     other = {seed: loss - 0.5 - 0.01 * seed for seed, loss in base.items()}
-    assert p_of_best({1e-3: other}, {1e-3: base, 1e-2: base}, 1e-3, 1e-3) < 0.05
+    p = p_value(paired(other, base))
+    assert p_of_best({1e-3: other}, {1e-3: base, 1e-2: base}, 1e-3, 1e-3) == pytest.approx(p)  # costs nothing
+    assert p_of_best({1e-3: other, 1e-2: base}, {1e-3: base}, 1e-3, 1e-3) == pytest.approx(2 * p)
     assert math.isnan(p_of_best({1e-3: other}, {1e-3: base, 1e-2: {0: 1.0}}, 1e-3, 1e-3))
 
 

@@ -132,6 +132,7 @@ def test_scalenorm_dyt_and_derf_equal_x_transformers(shape):
         reference.g.fill_(1.3)
         ours.weight.fill_(1.3 * n**0.5)
     torch.testing.assert_close(ours(x), reference(x), rtol=1e-10, atol=1e-10)
+    assert torch.equal(ScaleNorm(4, eps=8.0)(torch.ones(4)), torch.full((4,), 2 / 8))  # √4·x / max(√4, ε)
 
 
 def test_a_zero_vector_has_a_finite_output_and_gradient():

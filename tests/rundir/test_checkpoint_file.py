@@ -157,6 +157,9 @@ def test_the_newest_of_this_run_is_found_and_anothers_is_not(tmp_path):
     ):
         checkpoint_file.newest(tmp_path, "another")
     assert checkpoint_file.saved_steps(tmp_path) == [1, 2]
+    one, two = (checkpoint_file.path_of(tmp_path, step) for step in (1, 2))
+    two.write_bytes(one.read_bytes())
+    assert checkpoint_file.newest(tmp_path, "r").path == one
 
 
 def test_other_names_and_folders_are_left_alone(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from data.token_cache import prepare
 from rundir import checkpoint_file
 from rundir.folder import read_status
 from rundir.run_files import read_json
@@ -17,6 +18,9 @@ from tests.helpers import rank_program
 from tests.helpers.programs import ROOT, succeed
 from tests.helpers.runs import rows_without_clocks
 from tests.helpers.waiting import until
+from training import device
+from training.batches import Batches
+from training.parallel.ranks import Ranks
 
 CARD = ("batchnorm", "layernorm", "torch_layernorm", "none")
 MORE = ("train.steps=50", "train.batch_size=8", "train.eval_every=25", "model.dropout=0", "stats=all")
@@ -73,6 +77,13 @@ def test_several_ranks_train_the_run_of_one_process(arguments, tmp_path, norm, p
     rows, expected = rows_of(shared), rows_of(alone)
     assert rows[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-6)
     assert_alike(rows, expected)
+
+
+def test_each_rank_and_micro_batch_has_its_own_dropout_masks(tiny):
+    config = tiny("train.grad_accum=2")
+    tokens, compute = prepare(**config.data.model_dump()), device.choose("cpu", "fp32")
+    ranks = [Batches(config, tokens, compute, Ranks(rank, 2)) for rank in (0, 1)]
+    assert len({batch.dropout_seed for batches in ranks for batch in batches.micro_batches(0)}) == 4
 
 
 def test_a_rank_may_have_no_sequence_whose_attention_is_observed(arguments, tmp_path):
