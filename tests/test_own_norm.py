@@ -1,4 +1,5 @@
-"""A norm outside the project, as docs/own-norm.md has it: a class and a YAML, and no edit of the project."""
+"""Norms and a placement outside the project, as docs/own-norm.md has them: a class and a YAML, and no edit of
+the project. Those that leak are found."""
 
 import json
 import re
@@ -19,14 +20,18 @@ def home(tmp_path_factory):
     """A folder that holds what it says, a text, and the runs of an ablation of it."""
     home = tmp_path_factory.mktemp("home")
     (home / "mine" / "norm").mkdir(parents=True)
-    [code, *_] = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-    [options] = re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL)
+    code, options = blocks("python")[0], blocks("yaml")[0]
     assert f"_target_: {DOTTED}" in options
     (home / "mine" / "mynorms.py").write_text(code)
     (home / "mine" / "norm" / f"{NAME}.yaml").write_text(options)
     (home / "text.txt").write_text(LETTERS)
     started(home, "train.py", "-m", f"norm=layernorm,{NAME}", "seed=0,1", "stats=all", *usual(home))
     return home
+
+
+def blocks(kind: str = "") -> list[str]:
+    """Return the page's blocks of this language, such as "python"."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
 
 
 def usual(home) -> tuple[str, ...]:
@@ -89,3 +94,47 @@ def test_an_edited_norm_is_a_new_run(home):
         assert "nothing left to do" not in edited.stdout
     finally:
         file.write_text(before)
+
+
+def check_marked(home, output: str, folder) -> None:
+    """Check that a run printed, at its start and its end, that it LEAKS, and that compare.py marks it."""
+    assert output.count(" LEAKS: a logit moves in training by up to ") == 2
+    assert "finished, val/full_loss" in output
+    compared = started(home, "compare.py", str(folder), "--out", f"report-{folder.name}")
+    assert [line.rstrip().endswith("LEAKS") for line in compared.stdout.splitlines()].count(True) == 1
+
+
+@pytest.mark.slow
+def test_patches_that_share_part_of_their_mean_are_found_by_the_run_and_marked_by_the_comparison(home):
+    """A norm that an earlier form of the certificate passed at this block_size: tests/helpers/leaks."""
+    target = "tests.helpers.leaks.published.PatchesShareMean"
+    (home / "mine" / "norm" / "patches.yaml").write_text(f"_target_: {target}\n")
+    sizes = ("model.block_size=128", "train.steps=20", "model.n_embd=32", "train.batch_size=8")
+    done = started(home, "train.py", "norm=patches", *usual(home), *sizes)
+    [folder] = home.glob("runs/patches-pre-s0-*")
+    check_marked(home, done.stdout, folder)
+
+
+def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
+    pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
+    (home / "mine" / "placement").mkdir()
+    (home / "mine" / "mvsplit.py").write_text(blocks("python")[2])
+    (home / "mine" / "placement" / "mvsplit.yaml").write_text(blocks("yaml")[1])
+    done = started(home, "train.py", "placement=mvsplit", *usual(home))
+    [folder] = home.glob("runs/layernorm-mvsplit-s0-*")
+    check_marked(home, done.stdout, folder)
+    for answer in json.loads((folder / "certificate.json").read_text()).values():
+        assert (answer["causal"], answer["independent_rows"]) == (False, True)
+        assert min(answer[mode]["future"] for mode in ("train", "eval")) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by einx
+def test_the_decoder_of_that_library_is_causal_without_the_option(capsys):
+    pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
+    exec(blocks("python")[3], {})
+    off, on = capsys.readouterr().out.splitlines()
+    assert off in SECTION
+    name, page = re.search(r"(mv_split_residual=True): (\S+)\n", SECTION).groups()
+    assert on.split(": ")[0] == name
+    assert float(on.split(": ")[1]) == pytest.approx(float(page), rel=0.2)  # other versions of torch

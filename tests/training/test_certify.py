@@ -22,7 +22,11 @@ def certificate_of(tiny, monkeypatch):
         real = build.bind
 
         def bind(group, component, packages=None):
-            return leaks.LEAKS[name]["norm"] if group == "norm" else real(group, component, packages)
+            return (
+                (leaks.LEAKS | leaks.PUBLISHED)[name]["norm"]
+                if group == "norm"
+                else real(group, component, packages)
+            )
 
         monkeypatch.setattr(build, "bind", bind)
         folder = train_anew(tiny(*SHAPE, *overrides))
@@ -31,8 +35,9 @@ def certificate_of(tiny, monkeypatch):
     return make
 
 
-def test_a_leak_that_begins_while_the_run_trains_is_found_at_its_end(certificate_of):
-    certificate = certificate_of("late_schedule")
+@pytest.mark.parametrize("name", ["late_schedule", "prepbn"])
+def test_a_leak_that_begins_while_the_run_trains_is_found_at_its_end(certificate_of, name):
+    certificate = certificate_of(name)
     assert certificate["start"]["causal"] is True
     assert certificate["end"]["causal"] is False
 

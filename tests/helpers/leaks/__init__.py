@@ -1,4 +1,4 @@
-"""Adversarial modules for a test of leaks in model.GPT: LEAKS leak, CAUSAL do not.
+"""Adversarial modules for a test of leaks in model.GPT: LEAKS and PUBLISHED leak, CAUSAL do not.
 
 Each entry has the keyword arguments for ``model.GPT`` and ``needs``: what a test must do to find the leak
 (LEAKS), or why a naive test may report a leak (CAUSAL). ``kwargs(entry)`` returns the arguments, defaults
@@ -111,6 +111,7 @@ from tests.helpers.leaks.over_time import (
     TrainedGate,
     TransposedGroupNorm,
 )
+from tests.helpers.leaks.published import Patches, PatchesShareMean, PRepBN, RowPairs
 
 
 def norm(kind: type[nn.Module], needs: str, **others: Any) -> dict[str, Any]:
@@ -219,6 +220,20 @@ LEAKS: dict[str, dict[str, Any]] = {
         "placement": EarlyExit,
         "needs": "Evaluation mode, many exchanges: a threshold is crossed.",
     },
+}
+
+PUBLISHED: dict[str, dict[str, Any]] = {  # not invented: tests/helpers/leaks/published.py has the sources
+    **{
+        f"patches_of_{size}": {
+            "norm": partial(Patches, size=size),
+            "needs": f"More cuts than every {size}th, or another first cut than 0.",
+        }
+        for size in (2, 3, 7, 42)
+    },
+    "patches_share_mean": norm(PatchesShareMean, "Cuts that are not all multiples of 3."),
+    "row_pairs": norm(RowPairs, "Look at another row than 0 and 1; time is independent."),
+    "prepbn": norm(PRepBN, "One of the calls in training after the first."),
+    "prepbn_begun": {"norm": partial(PRepBN, done=6), "needs": "Training mode."},
 }
 
 SEEDS = "Two calls differ unless "
