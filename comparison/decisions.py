@@ -14,7 +14,7 @@ from comparison import commands, doubts
 from comparison import groups as grouping
 from comparison.groups import RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
-from comparison.plans import USUAL, family_size, planned_seeds
+from comparison.plans import USUAL, family_size, in_order, planned_seeds
 from comparison.rates import Family
 from comparison.verdicts import Interval, decide, interval, looks_needed, next_look, paired
 
@@ -30,6 +30,7 @@ class Row:
     baseline: Family | None = None
     difference: Interval | None = None  # from the baseline, over common seeds
     verdict: str = ""
+    planned: int = 0  # the number of seeds that a plan had before there was a result; 0 without a plan
     seed_range: tuple[int, int] | None = None  # (fewest, most) seeds that may lead to a verdict
     command: str = ""  # the command that trains more seeds
 
@@ -86,7 +87,9 @@ def judge_together(
     matters: float,
 ) -> None:
     """Give the verdicts on rows for which the same seeds were planned; [] if none were."""
-    seeds = [*planned, *sorted({seed for row, _ in pairs for seed in row.used} - {*planned})]
+    later = {seed for row, _ in pairs for seed in row.used} - {*planned}
+    runs = [run for row, other in pairs for run in (*row.family.runs, *other.runs)]
+    seeds = [*planned, *in_order(later, runs)]
     table = np.full((1, len(pairs), len(seeds)), math.nan)
     for i, (row, other) in enumerate(pairs):
         losses, baseline_losses = row.group.losses, other.best_group.losses
@@ -98,7 +101,7 @@ def judge_together(
     for (row, other), differences, verdict, reason in zip(
         pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
     ):
-        count = len(row.used)
+        row.planned, count = len(planned), len(row.used)
         row.verdict = in_words(verdict, metric, matters)
         if verdict == "open":
             planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from comparison.load import Run
 
 USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
-MIN_PAIRS = 3  # fewer have no verdict
+MIN_PAIRS = 3  # below it, never a verdict
 Plan = dict[str, Any]
 
 
@@ -28,6 +28,18 @@ def planned_seeds(arm: Iterable["Run"], baseline: Iterable["Run"]) -> list[int]:
     plans = [plan for plan in (first_plan(arm), first_plan(baseline)) if plan]
     valid = [plan for plan in plans if len(plan["ended_before"]) < MIN_PAIRS]
     return sorted(set.intersection(*({*plan["seeds"]} for plan in valid))) if valid else []
+
+
+def in_order(seeds: Iterable[int], runs: Iterable["Run"]) -> list[int]:
+    """Return seeds in the order in which they were trained, as far as plans tell, else by number."""
+    plans: dict[int, str] = {}  # seed -> when its last plan was written
+    earlier: set[int] = set()
+    for run in runs:
+        if plan := run.environment.get("plan"):
+            plans[run.seed] = max(plans.get(run.seed, ""), str(plan["written"]))
+            earlier |= {*plan["ended_before"]}
+    without_plan = {seed: "" if seed in earlier else "later" for seed in seeds}  # digits come before letters
+    return sorted(without_plan, key=lambda seed: (plans.get(seed, without_plan[seed]), seed))
 
 
 def family_size(arms: Sequence[Sequence["Run"]], baselines: Sequence[Sequence["Run"]], shown: int) -> int:

@@ -18,7 +18,7 @@ from comparison import caveats
 from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
 from comparison.report import Report
-from comparison.verdicts import Interval
+from comparison.verdicts import LOOKS, Interval
 
 Cells = dict[str, str]  # column -> text
 
@@ -37,7 +37,7 @@ def with_interval(interval: Interval | None, form: str = ".4f") -> str:
 def verdict(row: Row) -> str:
     if row.seed_range is None:
         return row.verdict
-    low, high = (f"{n:,}" if n <= 1000 else "over 1,000" for n in row.seed_range)
+    low, high = (str(n) if n <= LOOKS[-1] else f"over {LOOKS[-1]}" for n in row.seed_range)
     return f"{row.verdict}; {low if low == high else f'{low} to {high}'} may settle it"
 
 
@@ -85,6 +85,12 @@ def notes(report: Report) -> list[str]:
             "The verdicts hold together: the chance that any is false is at most 5 %, over "
             f"{report.comparisons} comparison{'s' * (report.comparisons != 1)} and however often you add "
             "seeds and look again. So a row may have no verdict although its own interval excludes 0."
+        )
+        planned = sorted({row.planned for row in report.rows if row.difference})
+        plan = " or ".join(f"{number or 'no number of'} seeds" for number in planned)
+        lines.append(
+            f"Planned before the first run: {plan}. A verdict is possible at the planned number and at "
+            f"{', '.join(map(str, LOOKS))} seeds."
         )
     if any(row.seed_range for row in report.rows):
         lines.append('"N to M may settle it": if the difference is as large as seen.')

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.special import chdtri, nctdtr, stdtrit
 
 from comparison.moderation import moderated_t
+from comparison.plans import MIN_PAIRS
 
 CONFIDENCE = 0.95
 POWER = 0.8
 MATTERS = 0.01  # nats; a smaller difference of losses is of no interest
-MIN_PAIRS = 3  # below it, never a verdict
 PLAN_ERROR = 0.045  # of the 5 %, the part of the planned look; the later looks have the rest
 LOOKS = (3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50)  # pairs; nothing is decided between two looks
 

@@ -1,0 +1,84 @@
+"""Verdicts follow the plan that the runs carry: the same runs and command always have the same verdicts."""
+
+import numpy as np
+
+from comparison import plans
+from comparison.load import load
+from comparison.report import build_report
+from comparison.verdicts import decide
+from tests.helpers.run_folders import made
+
+NORMS = ("layernorm", "rmsnorm", "none", "dyt")
+
+
+def plan_of(norm, seeds=(0, 1, 2), written="2026-01-01", ended_before=(), arms=NORMS) -> dict:
+    return {
+        "written": written,
+        "arms": [*arms],
+        "arm": norm,
+        "seeds": [*seeds],
+        "ended_before": [*ended_before],
+        "baseline": {"norm": "layernorm", "placement": "pre"},
+    }
+
+
+def runs_of(folder, seeds=(0, 1, 2), norms=NORMS, **plan):
+    """Return runs of ``norms`` that carry a plan: rmsnorm is a little better than layernorm."""
+    runs = []
+    for norm in norms:
+        for seed in seeds:
+            loss = 2 - 0.1 * (norm == "rmsnorm") + 0.02 * np.random.default_rng([seed, len(norm)]).normal()
+            record = plan_of(norm, **plan) if plan.get("seeds", True) else None
+            runs.append(load(made(folder, f"norm={norm}", f"seed={seed}", final=loss, plan=record))[0])
+    return runs
+
+
+def verdicts(runs, **options) -> dict[str, str]:
+    return {row.title: row.verdict for row in build_report(runs, **options).rows}
+
+
+def test_the_planned_seeds_are_judged_once_and_more_seeds_are_further_looks(tmp_path):
+    planned = runs_of(tmp_path / "a")
+    report = build_report(planned)
+    rmsnorm = next(row for row in report.rows if row.title == "rmsnorm")
+    assert (rmsnorm.planned, report.comparisons) == (3, 3)
+    table = [
+        [row.group.losses[s] - row.baseline.best_group.losses[s] for s in range(3)] for row in report.rows[1:]
+    ]
+    decision = decide(np.array([table]), 3, 3)
+    words = {"lower": "better", "higher": "worse", "open": "not distinguishable at 3 seeds"}
+    assert [row.verdict for row in report.rows[1:]] == [words[verdict] for verdict in decision.verdict[0]]
+    later = runs_of(tmp_path / "b", seeds=(3, 4), written="2026-01-02", ended_before=(0, 1, 2))
+    assert plans.planned_seeds(planned[3:6] + later[2:4], planned[:3] + later[:2]) == [0, 1, 2]
+
+
+def test_a_plan_that_was_written_after_a_look_is_no_plan(tmp_path):
+    runs = runs_of(tmp_path, seeds=(3, 4, 5), ended_before=(0, 1, 2))
+    assert plans.planned_seeds(runs[:3], runs[3:6]) == []
+    assert {row.planned for row in build_report(runs).rows} == {0}
+    two_before = runs_of(tmp_path / "two", seeds=(0, 1, 2), ended_before=(0, 1))  # two pairs have no verdict
+    assert plans.planned_seeds(two_before[:3], two_before[3:6]) == [0, 1, 2]
+
+
+def test_hidden_arms_count_and_another_baseline_makes_it_all_pairs(tmp_path):
+    runs = runs_of(tmp_path)
+    two = [run for run in runs if run.config["norm"] in ("layernorm", "rmsnorm")]
+    assert build_report(two).comparisons == build_report(runs).comparisons == 3
+    assert build_report(two, baseline={"norm": "rmsnorm"}).comparisons == 6
+    without = [run for run in runs if run.config["norm"] != "layernorm"]  # so that another is the baseline
+    assert build_report(without).comparisons == 6
+
+
+def test_seeds_are_looked_at_in_the_order_in_which_they_were_planned(tmp_path):
+    first = runs_of(tmp_path / "a", seeds=(7, 8, 9), norms=("none",), written="2026-01-01", ended_before=(5,))
+    second = runs_of(
+        tmp_path / "b", seeds=(1, 2), norms=("none",), written="2026-01-02", ended_before=(5, 7, 8, 9)
+    )
+    alone = [load(made(tmp_path / f"c{seed}", "norm=none", f"seed={seed}", plan=None))[0] for seed in (5, 0)]
+    assert plans.in_order([0, 1, 2, 5, 7, 8, 9], [*first, *second, *alone]) == [5, 7, 8, 9, 1, 2, 0]
+
+
+def test_what_is_missing_of_a_plan_is_named(tmp_path):
+    runs = runs_of(tmp_path, seeds=(0, 1)) + runs_of(tmp_path / "more", seeds=(9, 10), written="2026-01-03")
+    without_seed_0 = [run for run in runs if run.seed != 0 or run.config["norm"] != "none"]
+    assert verdicts(without_seed_0)["none"] == "no verdict: 1 of the 3 planned seeds"
