@@ -67,14 +67,18 @@ def judge(
         row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
-    comparisons = family_size([row.family.runs for row in rows], [*baselines.values()], len(pairs))
+    is_chosen = wanted != baseline_values(rows, {}, runs)
+    arms = [row.family.runs for row in rows]
+    comparisons = family_size(arms, [*baselines.values()], len(pairs), is_chosen)
     by_plan = defaultdict(list)
     for row, other in pairs:
         row.difference = interval(paired(row.group.losses, other.best_group.losses))
         row.verdict = doubts.unfit(row.family, other, metric)
+        planned = planned_seeds(row.family.runs, other.runs)
+        row.planned = len(planned)
         if not row.verdict:
-            by_plan[tuple(planned_seeds(row.family.runs, other.runs))].append((row, other))
-    for planned, members in by_plan.items():
+            by_plan[id(other), *planned].append((row, other))
+    for (_, *planned), members in by_plan.items():
         judge_together(members, planned, comparisons, metric, matters)
     return comparisons
 
@@ -86,7 +90,8 @@ def judge_together(
     metric: str,
     matters: float,
 ) -> None:
-    """Give the verdicts on rows for which the same seeds were planned; [] if none were."""
+    """Give the verdicts on rows that have one baseline, whose noise their variances share, and for which the
+    same seeds were planned; [] if none were."""
     later = {seed for row, _ in pairs for seed in row.used} - {*planned}
     runs = [run for row, other in pairs for run in (*row.family.runs, *other.runs)]
     seeds = [*planned, *in_order(later, runs)]
@@ -101,7 +106,7 @@ def judge_together(
     for (row, other), differences, verdict, reason in zip(
         pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
     ):
-        row.planned, count = len(planned), len(row.used)
+        count = len(row.used)
         row.verdict = in_words(verdict, metric, matters)
         if verdict == "open":
             planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"

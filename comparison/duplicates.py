@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from comparison.groups import ComparisonError, is_compared
 from comparison.load import Run
+from comparison.plans import first_plan
 from system.terminal import escaped
 
 TIMES = ("train/tokens_per_s",)  # metrics that differ between two trainings of one run
@@ -25,6 +26,7 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
                 f"{first_folder}, {folder}: the same run (group and seed) with different results; "
                 "remove one of them, or name only the folders to compare"
             )
+        original.environment["plan"] = first_plan([original, run])
         copies.append(f"{folder}: the same run as {first_folder}, with the same results; used once")
     return [*first.values()], copies
 

@@ -17,17 +17,22 @@ Plan = dict[str, Any]
 
 
 def first_plan(runs: Iterable["Run"]) -> Plan | None:
-    """Return the plan of an arm that was written first, if its runs carry one."""
+    """Return the plan of an arm that was written first, if its runs carry one; of several, as an arm that is
+    averaged over a key has, the one with the most seeds that had ended."""
     plans = [run.environment["plan"] for run in runs if run.environment.get("plan")]
-    return min(plans, key=lambda plan: str(plan["written"]), default=None)
+    return min(plans, key=lambda plan: (plan["written"], -len(plan["ended_before"])), default=None)
 
 
 def planned_seeds(arm: Iterable["Run"], baseline: Iterable["Run"]) -> list[int]:
-    """Return the seeds by which these two were to be compared; [] without a plan, or if the plan was written
-    when the compared seeds might already have had a verdict."""
+    """Return the seeds by which these two were to be compared, without those whose pairs had ended before the
+    plan; [] without a plan, or if the ended pairs or the rest are too few for a verdict."""
     plans = [plan for plan in (first_plan(arm), first_plan(baseline)) if plan]
-    valid = [plan for plan in plans if len(plan["ended_before"]) < MIN_PAIRS]
-    return sorted(set.intersection(*({*plan["seeds"]} for plan in valid))) if valid else []
+    if not plans:
+        return []
+    last = max(plan["written"] for plan in plans)
+    ended = set.intersection(*({*plan["ended_before"]} for plan in plans if plan["written"] == last))
+    seeds = set.intersection(*({*plan["seeds"]} for plan in plans)) - ended
+    return sorted(seeds) if len(ended) < MIN_PAIRS <= len(seeds) else []
 
 
 def in_order(seeds: Iterable[int], runs: Iterable["Run"]) -> list[int]:
@@ -42,7 +47,9 @@ def in_order(seeds: Iterable[int], runs: Iterable["Run"]) -> list[int]:
     return sorted(without_plan, key=lambda seed: (plans.get(seed, without_plan[seed]), seed))
 
 
-def family_size(arms: Sequence[Sequence["Run"]], baselines: Sequence[Sequence["Run"]], shown: int) -> int:
+def family_size(
+    arms: Sequence[Sequence["Run"]], baselines: Sequence[Sequence["Run"]], shown: int, is_chosen: bool
+) -> int:
     """Return the number of comparisons for which the verdicts hold together.
 
     All arms of all plans count, also those that are not shown. If a baseline is another than the planned one,
@@ -52,11 +59,12 @@ def family_size(arms: Sequence[Sequence["Run"]], baselines: Sequence[Sequence["R
         arms: the runs of each arm, baselines included.
         baselines: the runs of each baseline.
         shown: the number of comparisons in the table.
+        is_chosen: the user named another baseline than the usual one.
     """
-    plans = [first_plan(runs) for runs in arms]
-    planned = {arm for plan in plans if plan for arm in plan["arms"]}
-    count = len(planned) + sum(plan is None for plan in plans)
-    if any(is_other_baseline(runs) for runs in baselines):
+    plans = [run.environment["plan"] for runs in arms for run in runs if run.environment.get("plan")]
+    planned = {arm for plan in plans for arm in plan["arms"]}
+    count = len(planned) + sum(first_plan(runs) is None for runs in arms)
+    if is_chosen or any(is_other_baseline(runs) for runs in baselines):
         return max(shown, count * (count - 1) // 2)
     return max(shown, count - len(baselines))
 

@@ -18,7 +18,7 @@ from comparison import caveats
 from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
 from comparison.report import Report
-from comparison.verdicts import LOOKS, Interval
+from comparison.verdicts import LOOKS, Interval, looks
 
 Cells = dict[str, str]  # column -> text
 
@@ -88,9 +88,10 @@ def notes(report: Report) -> list[str]:
         )
         planned = sorted({row.planned for row in report.rows if row.difference})
         plan = " or ".join(f"{number or 'no number of'} seeds" for number in planned)
+        sizes = sorted({size for number in planned for size, _ in looks(number)})
         lines.append(
-            f"Planned before the first run: {plan}. A verdict is possible at the planned number and at "
-            f"{', '.join(map(str, LOOKS))} seeds."
+            f"Planned before the first run: {plan}. A verdict is possible at "
+            f"{', '.join(map(str, sizes))} seeds."
         )
     if any(row.seed_range for row in report.rows):
         lines.append('"N to M may settle it": if the difference is as large as seen.')

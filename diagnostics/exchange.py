@@ -28,7 +28,8 @@ def cut_rounds(rows: int, steps: int, count: int, generator: torch.Generator) ->
     count = max(count, needed_rounds(rows, steps))
     order = torch.randperm(n, generator=generator)
     starts = [round_ * rows for round_ in range(needed_rounds(rows, steps))]
-    starts += [start for start in torch.randperm(n, generator=generator).tolist() if start not in {*starts}]
+    first = {*starts}
+    starts += [start for start in torch.randperm(n, generator=generator).tolist() if start not in first]
     return [order[(start + torch.arange(rows)) % n] for start in starts[:count]] if n else []
 
 

@@ -37,17 +37,24 @@ class Questions:
 
     def leaks(self, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
         """Return the leaks by kind, and how many cuts and rows were asked."""
-        leaks, asked = self.changes(self.repeated, rounds)
-        for seed in range(1, SEEDS if NUMBERS in self.varies else 1):
-            more, _ = self.changes(self.repeated, 0, seed)
-            leaks = {kind: max(leak, more[kind]) for kind, leak in leaks.items()}
+        state = self.generator.get_state()
+        leaks, asked = self.all_changes(self.repeated, rounds)
         largest = max(leaks.values())
         leaks |= self.gradient_leaks()
         if largest < SMALL and any(leaks.values()):
-            precise, _ = self.changes(self.repeated.in_fp64(), rounds)
+            self.generator.set_state(state)  # the same cuts again
+            precise, _ = self.all_changes(self.repeated.in_fp64(), rounds)
             if max(precise.values()) < FP64_ROUNDING:
                 self.rounding = largest
                 leaks = dict.fromkeys(leaks, 0.0)
+        return leaks, asked
+
+    def all_changes(self, repeated: Repeated, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return ``changes``, the largest over SEEDS if the model draws random numbers."""
+        leaks, asked = self.changes(repeated, rounds)
+        for seed in range(1, SEEDS if NUMBERS in self.varies else 1):
+            more, _ = self.changes(repeated, 0, seed)
+            leaks = {kind: max(leak, more[kind]) for kind, leak in leaks.items()}
         return leaks, asked
 
     def changes(

@@ -85,7 +85,8 @@ class Repeated:
     def in_fp64(self) -> "Repeated":
         """Return the same in fp64, with rounding errors of 1e-16."""
         parameters = {name: parameter.double() for name, parameter in self.parameters.items()}
-        return Repeated(self.copy().double(), self.training, nullcontext, parameters)
+        model = copy.deepcopy(self.model).double()  # self.copy() shares its parameters with the run's model
+        return Repeated(model, self.training, nullcontext, parameters)
 
     def variations(self, tokens: Tensor, first: Tensor) -> tuple[list[str], Tensor]:
         """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS; and the

@@ -160,7 +160,8 @@ class Run:
             resolved = self.config.model_dump(by_alias=True)
             settings = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
             write_atomically(self.folder / "config.yaml", settings)
-            plan = previous.get("plan") if step else environment["plan"]  # written before the run
+            # the first plan, which was written before there was a result
+            plan = previous.get("plan") or (None if step else environment["plan"])
             environment |= {"earlier": earlier, "plan": plan}
             self.write(self.folder / "environment.json", environment)
             self.write(self.certificate, certificate)

@@ -26,7 +26,7 @@ def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     """Return the plan of each arm's runs, by arm."""
     members = defaultdict(list)
     for job in jobs:
-        if job.config:
+        if job.config and job.run:
             members[job.arm].append((job, job.config))
     configs = [config for arm in members.values() for _, config in arm]
     names = {"norm": {c.norm.name for c in configs}, "placement": {c.placement.name for c in configs}}

@@ -56,8 +56,12 @@ def test_a_plan_that_was_written_after_a_look_is_no_plan(tmp_path):
     runs = runs_of(tmp_path, seeds=(3, 4, 5), ended_before=(0, 1, 2))
     assert plans.planned_seeds(runs[:3], runs[3:6]) == []
     assert {row.planned for row in build_report(runs).rows} == {0}
-    two_before = runs_of(tmp_path / "two", seeds=(0, 1, 2), ended_before=(0, 1))  # two pairs have no verdict
-    assert plans.planned_seeds(two_before[:3], two_before[3:6]) == [0, 1, 2]
+    new_arm = runs_of(tmp_path / "new", seeds=(3, 4, 5), norms=("rmsnorm",))
+    assert plans.planned_seeds(new_arm, runs[:3]) == [
+        3,
+        4,
+        5,
+    ]  # of its pairs with the baseline none had ended
 
 
 def test_hidden_arms_count_and_another_baseline_makes_it_all_pairs(tmp_path):
@@ -65,6 +69,8 @@ def test_hidden_arms_count_and_another_baseline_makes_it_all_pairs(tmp_path):
     two = [run for run in runs if run.config["norm"] in ("layernorm", "rmsnorm")]
     assert build_report(two).comparisons == build_report(runs).comparisons == 3
     assert build_report(two, baseline={"norm": "rmsnorm"}).comparisons == 6
+    again = runs_of(tmp_path / "again", seeds=(3, 4), written="2026-01-02", arms=(*NORMS, "derf"))
+    assert build_report(two + again[:4]).comparisons == 4  # a later plan has one arm more
     without = [run for run in runs if run.config["norm"] != "layernorm"]  # so that another is the baseline
     assert build_report(without).comparisons == 6
 

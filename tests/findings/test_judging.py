@@ -59,7 +59,8 @@ def test_what_passes_above_an_end_fails_below_it(values, end):
         judge_quantity("x", e, values, 1).verdict for e in (expected(low=end), expected(high=end))
     )
     opposite = {Verdict.PASS: Verdict.FAIL, Verdict.FAIL: Verdict.PASS}
-    if interval(values).low != interval(values).high or end != values[0]:
+    around = interval(values)
+    if not around.low == around.high == end:
         assert above == opposite.get(below, Verdict.INCONCLUSIVE)
 
 

@@ -386,3 +386,11 @@ def test_each_run_carries_the_plan_that_was_written_before_it(command, sweep, tm
     after = plans()
     assert after["none-pre-s2"]["ended_before"] == [0, 1]
     assert {name: after[name] for name in before} == before
+
+
+def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, tmp_path):
+    done = command("train.py", *sweep, "model.block_size=8,100000")
+    assert done.returncode == 1
+    assert done.stdout.count(" finished ") == 1
+    [file] = tmp_path.glob("runs/*/environment.json")
+    assert len(json.loads(file.read_text())["plan"]["arms"]) == 1
