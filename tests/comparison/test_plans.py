@@ -57,11 +57,7 @@ def test_a_plan_that_was_written_after_a_look_is_no_plan(tmp_path):
     assert plans.planned_seeds(runs[:3], runs[3:6]) == []
     assert {row.planned for row in build_report(runs).rows} == {0}
     new_arm = runs_of(tmp_path / "new", seeds=(3, 4, 5), norms=("rmsnorm",))
-    assert plans.planned_seeds(new_arm, runs[:3]) == [
-        3,
-        4,
-        5,
-    ]  # of its pairs with the baseline none had ended
+    assert plans.planned_seeds(new_arm, runs[:3]) == [0, 1, 2]  # none of its pairs had ended
 
 
 def test_hidden_arms_count_and_another_baseline_makes_it_all_pairs(tmp_path):
