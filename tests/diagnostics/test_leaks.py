@@ -65,7 +65,7 @@ def test_a_leak_is_found_or_said_not_to_be_asked(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), daily(itertools.product(PUBLISHED, FORMS), lambda number: number % 4 == 0, "slow")
+    ("name", "form"), daily(itertools.product(PUBLISHED, FORMS), lambda number: number % 4 == 0, "long")
 )
 def test_a_published_leak_is_found_in_each_form_in_which_it_leaks(name, form):
     answer = ask(PUBLISHED[name], **FORMS[form])
