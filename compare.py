@@ -23,6 +23,7 @@ from comparison import table
 from comparison.groups import ComparisonError, select
 from comparison.load import Run, UnreadableError, find_runs, load
 from comparison.report import Report, build_report
+from comparison.verdicts import MATTERS
 from system.terminal import escaped
 
 
@@ -99,13 +100,8 @@ def main() -> None:
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
-    add(
-        "--matters",
-        type=float,
-        default=0.01,
-        metavar="NATS",
-        help="smallest loss difference that matters: 0.01",
-    )
+    smallest = f"smallest loss difference that matters; default: {MATTERS}"
+    add("--matters", type=float, default=MATTERS, metavar="NATS", help=smallest)
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")

@@ -61,7 +61,7 @@ def paired(group: Losses, baseline: Losses) -> list[float]:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the rule says of each arm; arrays (tables, arms)."""
+    """The verdict on each arm, in arrays (tables, arms)."""
 
     verdict: NDArray[np.str_]  # "lower", "higher", "equivalent" (less than what matters, either way), "open"
     reason: NDArray[np.str_]  # why an arm is open; "" if it is not

@@ -1,4 +1,4 @@
-"""What a mean would hide is said beside the table, with the numbers; so are copies of runs."""
+"""Warnings name what a mean would hide, with the numbers, and copies of runs."""
 
 import csv
 import json

@@ -98,7 +98,7 @@ def test_an_impossible_sweep_is_refused_as_a_whole(command, sweep, tmp_path, val
 
 @pytest.mark.faults
 def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, text_file, record_property):
-    """Of 12 jobs, four are bad: an invalid value, divergence, too little memory, damaged data."""
+    """Four of the 12 jobs are bad: an invalid value, divergence, too little memory, damaged data."""
     experiments = tmp_path / "mine" / "experiment"
     experiments.mkdir(parents=True)
     other = tmp_path / "other.txt"

@@ -1,4 +1,4 @@
-"""Of several processes, one holds a lock file."""
+"""One of several processes holds a lock file."""
 
 import fcntl
 import os
