@@ -38,8 +38,12 @@ def whole_split(tokens: Tokens, block_size: int, rows: int) -> Iterator[Batch]:
     The last window is shorter if block_size does not divide the split.
     """
     count, rest = divmod(len(tokens) - 1, block_size)
-    starts = np.arange(count) * block_size
-    for batch_starts in np.split(starts, range(rows, count, rows)):
-        yield windows(tokens, batch_starts, block_size)
+    for first in range(0, count, rows):
+        yield consecutive(tokens, block_size, first, min(first + rows, count))
     if rest:
         yield windows(tokens, np.array([count * block_size]), rest)
+
+
+def consecutive(tokens: Tokens, block_size: int, first: int, last: int) -> Batch:
+    """Return the consecutive windows from number ``first`` up to, not including, number ``last``."""
+    return windows(tokens, np.arange(first, last) * block_size, block_size)

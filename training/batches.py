@@ -76,3 +76,15 @@ class Batches:
     def whole_split(self) -> Iterator[Batch]:
         """Yield the whole validation split, which has ``val_targets`` target tokens."""
         return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
+
+    def middle(self) -> tuple[int, list[Batch]]:
+        """Return the number of batches of ``whole_split`` that end before the middle of the split, a window's
+        start; and the two parts of the batch across the middle, none if a batch begins there."""
+        rows, size = self.evaluation_rows, self.block_size
+        middle = -(-self.val_targets // size) // 2  # in windows, as ``first`` and ``last``
+        first = middle // rows * rows
+        last = min(first + rows, self.val_targets // size)
+        if not first < middle < last:
+            return -(-middle // rows), []
+        parts = (first, middle), (middle, last)
+        return first // rows, [windows.consecutive(self.tokens.val, size, *part) for part in parts]

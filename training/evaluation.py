@@ -21,6 +21,7 @@ from training.parallel.ranks import Ranks, broadcast_buffers
 from training.parallel.strategies import Strategy
 
 LossOf = Callable[[Net, Batch], Tensor]  # mean loss per target token, 0-d
+Losses = list[tuple[float, int]]  # of each batch: its mean loss per target token, its number of target tokens
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Evaluator:
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
         with self.log.clock.aside("evaluation"), self.strategy.full_model():
-            row = {"val/loss": self.mean_loss(self.batches.fixed_windows())}
+            row = {"val/loss": mean(self.losses(self.batches.fixed_windows()))}
             if self.running_norms:
                 micro_windows = self.stop.watching(self.batches.micro_windows())
                 on_batch = evaluate_on_batch_statistics(
@@ -46,11 +47,23 @@ class Evaluator:
                 )
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - row["val/loss"]}
             if step == self.log.steps:
-                batches, targets = self.batches.whole_split(), self.batches.val_targets
-                row["val/full_loss"] = self.mean_loss(self.log.progress.through(step, batches, targets))
+                row |= self.on_the_whole_split(step)
         return row
 
-    def mean_loss(self, windows: Iterable[Batch]) -> float:
+    def on_the_whole_split(self, step: int) -> dict[str, float]:
+        """Return the loss on the whole split and, if it has two windows, on each half of it: settings chosen
+        by val/select_loss are compared by val/report_loss."""
+        batches, targets = self.batches.whole_split(), self.batches.val_targets
+        losses = self.losses(self.log.progress.through(step, batches, targets))
+        row = {"val/full_loss": mean(losses)}
+        before, across = self.batches.middle()
+        first, second = losses[:before], losses[before:]
+        if across:  # evaluated again in two parts, as its loss above is that of a whole batch
+            parts = self.losses(across)
+            first, second = first + parts[:1], parts[1:] + second[1:]
+        return row | ({"val/select_loss": mean(first), "val/report_loss": mean(second)} if first else {})
+
+    def losses(self, windows: Iterable[Batch]) -> Losses:
         rounds = self.stop.watching(self.ranks.rounds(windows))
         return evaluate(self.strategy.model, self.loss.of_batch, rounds, self.ranks)
 
@@ -61,10 +74,10 @@ def evaluate(
     rounds: Iterable[list[Batch]],
     ranks: Ranks,
     running_norms: Sequence[nn.Module] = (),
-) -> float:
-    """Return the mean loss per target token over all rounds in evaluation mode; each rank computes its batch
-    of every round. No buffer changes, and no random number is drawn. The modules ``running_norms`` normalize
-    by the statistics of their batch, as in training; each batch's updates of buffers are dropped."""
+) -> Losses:
+    """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. No
+    buffer changes, and no random number is drawn. The modules ``running_norms`` normalize by the statistics
+    of their batch, as in training; each batch's updates of buffers are dropped."""
 
     def on_copies(idx: Tensor) -> Tensor:
         return functional_call(model, copied_buffers(model), (idx,))
@@ -86,7 +99,12 @@ def evaluate(
             values = ranks.sum(losses).tolist()
     finally:
         model.train()
-    return math.fsum(v * n for v, n in zip(values, sizes, strict=True)) / sum(sizes)
+    return list(zip(values, sizes, strict=True))
+
+
+def mean(losses: Losses) -> float:
+    """Return the mean loss per target token."""
+    return math.fsum(loss * targets for loss, targets in losses) / sum(targets for _, targets in losses)
 
 
 def evaluate_on_batch_statistics(
@@ -100,7 +118,7 @@ def evaluate_on_batch_statistics(
             share = ranks.share(len(x))
             yield [(x[share], y[share])]
 
-    local_loss = evaluate(model, loss_of, shares(), Ranks(), norms)
+    local_loss = mean(evaluate(model, loss_of, shares(), Ranks(), norms))
     return float(ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
 
 

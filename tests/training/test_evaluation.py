@@ -1,11 +1,14 @@
 """The validation loss on batch statistics is that of training mode, and computing it changes no buffer."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data import windows
 from data.token_cache import prepare
@@ -15,6 +18,7 @@ from rundir.folder import read_status
 from tests.conftest import NORMS, configured, daily
 from tests.helpers.runs import metric_rows, same_tensors, train_anew
 from training import evaluation
+from training.batches import Batches
 from training.build import build_model
 from training.parallel.ranks import Ranks
 from training.state import model_tensors
@@ -104,8 +108,38 @@ def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
     def loss_of(net, batch):
         return torch.tensor(losses[len(batch[0])])
 
-    mean = evaluation.evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
-    assert mean == (2 * 1.0 + 6 * 5.0) / 8
+    each = evaluation.evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
+    assert evaluation.mean(each) == (2 * 1.0 + 6 * 5.0) / 8
+
+
+@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 8))
+def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_batches(targets, size, rows):
+    """Token i has the loss i, so the mean of a half says which tokens it has."""
+    batches = object.__new__(Batches)
+    batches.tokens = SimpleNamespace(val=np.arange(targets + 1, dtype=np.uint16))
+    batches.block_size, batches.evaluation_rows, batches.val_targets = size, rows, targets
+    evaluator = evaluation.Evaluator(
+        strategy=SimpleNamespace(model=torch.nn.Identity()),
+        batches=batches,
+        loss=SimpleNamespace(of_batch=lambda net, batch: torch.tensor(batch[1].mean())),
+        ranks=Ranks(),
+        running_norms=(),
+        stop=SimpleNamespace(watching=lambda rounds: rounds),
+        log=SimpleNamespace(progress=SimpleNamespace(through=lambda step, batches, targets: batches)),
+    )
+    row = evaluator.on_the_whole_split(0)
+    middle = math.ceil(targets / size) // 2 * size
+    if middle:
+        assert row["val/select_loss"] == pytest.approx((1 + middle) / 2, abs=1e-4)
+        assert row["val/report_loss"] == pytest.approx((middle + 1 + targets) / 2, abs=1e-4)
+    else:
+        assert row.keys() == {"val/full_loss"}
+
+
+def test_the_losses_of_the_halves_are_logged_beside_that_of_the_whole(tiny):
+    row = metric_rows(train_anew(tiny()))[-1]
+    halves = [row[f"val/{half}_loss"] for half in ("select", "report")]
+    assert min(halves) < row["val/full_loss"] < max(halves)
 
 
 def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
