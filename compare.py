@@ -20,8 +20,10 @@ from rich.text import Text
 
 from cli import programs
 from comparison import table
+from comparison.find import find_runs
 from comparison.groups import ComparisonError, select
-from comparison.load import Run, UnreadableError, find_runs, load
+from comparison.load import Run, UnreadableError, load
+from comparison.published import load_any
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
 from system.terminal import escaped
@@ -33,11 +35,11 @@ def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     passed_over = []
     for folder in find_runs(paths):
         try:
-            run, remarks = load(folder)
+            loaded, remarks = load_any(folder)
         except UnreadableError as error:
             passed_over.append(f"{folder}: {error}")
             continue
-        runs.append(run)
+        runs += loaded
         passed_over += [f"{folder}: {remark}" for remark in remarks]
     return runs, passed_over
 
@@ -96,7 +98,8 @@ def main() -> None:
     parser = programs.parser(__doc__)
     add = parser.add_argument
     add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
-    add("--metric", default="val/full_loss", help="compare this metric's last value; default: val/full_loss")
+    losses = "val/full_loss, or val/report_loss if the settings were tuned"
+    add("--metric", help=f"compare this metric's last value; default: {losses}")
     add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")

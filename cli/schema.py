@@ -166,6 +166,7 @@ class RunConfig(Checked):
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
     tuned: list[str]
+    settings_of: str | None = None  # a later key: earlier checkpoints lack it
     init_from: Annotated[str, Field(min_length=1)] | None
     model: ModelConfig
     norm: Component

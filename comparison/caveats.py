@@ -39,7 +39,7 @@ def couplings(runs: Sequence[Run]) -> list[str]:
         for key, value in values.items():
             titles[key][as_text(value)].append(title({part: run.config.get(part) for part in varied_keys}))
     sentences = []
-    for key, by_value in titles.items():
+    for key, by_value in sorted(titles.items()):
         everywhere = all(key in values for values in decided_settings)
         majority = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
         exceptions = {value: dict.fromkeys(names) for value, names in by_value.items() if value != majority}

@@ -11,7 +11,7 @@ from comparison.duplicates import TIMES
 from comparison.groups import Group
 from comparison.load import Run
 from comparison.rates import LOSS, Family, has_collapsed
-from comparison.tuning import likeness
+from comparison.tuning import Roles
 from comparison.verdicts import Interval, interval
 
 LEAST_FOR_SHAPE = 5  # fewer seeds say nothing about the shape of their distribution
@@ -47,21 +47,29 @@ def phase_of(metric: str) -> str | None:
     return "eval" if metric.startswith("val/") else None
 
 
-def of_row(family: Family, difference: Interval | None, tuning: Sequence[Family], metric: str) -> list[str]:
-    """Return warnings about a row. ``tuning``: the families by which best rates were chosen."""
+def of_row(
+    family: Family, difference: Interval | None, trials: Sequence[Family], metric: str, roles: Roles
+) -> list[str]:
+    """Return warnings about a row. ``trials``: the families by which best rates were chosen."""
     group = family.best_group
-    lines = [*edges(family, tuning), *leaks(group.runs), *lost_seeds(group, metric), *shape(group, metric)]
+    lines = [
+        *edges(family, trials, roles),
+        *leaks(group.runs),
+        *lost_seeds(group, metric),
+        *shape(group, metric),
+    ]
     total = len(group.values)
     if difference and not group.diverged and difference.n < total:
         lines.append(f"only {difference.n} of its {total} seeds are shared with the baseline")
     return lines
 
 
-def edges(family: Family, tuning: Sequence[Family]) -> list[str]:
+def edges(family: Family, trials: Sequence[Family], roles: Roles) -> list[str]:
     """Return warnings that a better rate may lie beyond the best one, or between it and one that failed."""
+    likeness = roles.likeness
     rates = {likeness(run): float(run.config[grouping.RATE]) for run in family.best_group.runs}
     chosen = [(family, family.best)]
-    chosen += [(each, rates.get(likeness(each.best_group.runs[0]))) for each in tuning]
+    chosen += [(each, rates.get(likeness(each.best_group.runs[0]))) for each in trials]
     lines = []
     for each, rate in chosen:
         if rate is None or not each.is_at_edge(rate):

@@ -3,10 +3,10 @@
 An unreadable folder is reported and passed over, so that it does not hide the other folders.
 """
 
-import glob
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired
@@ -25,9 +25,18 @@ from system.files import escape_strings, first_error, lines, small_text
 from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
-FINDINGS = "findings"  # the folder of python -m findings in runs/, compared only if the user names it
 # Keys that say where a run was trained and how it was watched, not what was trained.
-NOT_COMPARED = {"runs_dir", "device", "compile", "fresh", "tuned", "data.path", "data.cache", "data.verify"}
+NOT_COMPARED = {
+    "runs_dir",
+    "device",
+    "compile",
+    "fresh",
+    "tuned",
+    "settings_of",
+    "data.path",
+    "data.cache",
+    "data.verify",
+}
 NOT_COMPARED |= {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
 LARGEST = 2**18  # the most bytes of a config
@@ -111,57 +120,29 @@ class Run:
         return self.axes["step"][rows[finite]], values[finite]
 
 
-def find_runs(paths: Iterable[str]) -> list[Path]:
-    """Return the run folders in the folders that paths or globs name. A folder without runs is returned too,
-    so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
-    folders: list[Path] = []
-    for path in paths:
-        matches = sorted(glob.glob(path)) or [path]
-        if not Path(matches[0]).is_dir():
-            raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder of your runs")
-        folders += [run for match in matches if Path(match).is_dir() for run in runs_below(Path(match))]
-    return list(dict.fromkeys(folders))
-
-
-def runs_below(folder: Path, depth: int = 3) -> list[Path]:
-    """Return the run folders in a folder; the folder itself if it is a run or contains no run."""
-    try:
-        file_names = ("metrics.jsonl", "status.json", "config.yaml")
-        if depth == 0 or any((folder / name).exists() for name in file_names):
-            return [folder]
-        children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
-    except PermissionError:  # ``load`` will report the error
-        return [folder]
-    children = [child for child in children if child.name != FINDINGS and not child.name.startswith(".")]
-    return [run for child in children for run in runs_below(child, depth - 1)] or [folder]
-
-
 def load(folder: Path) -> tuple[Run, list[str]]:
     """Return a run that has ended, and remarks on it. Raises UnreadableError."""
-    try:
+    with naming_errors():
         if not (folder / "metrics.jsonl").exists():
             raise UnreadableError("not a run: it has no metrics.jsonl")
-        config: dict[str, Any] = VALUES.validate_python(
-            flatten(escape_strings(read_yaml(folder / "config.yaml")))
-        )
-        config |= REQUIRED.validate_python(config)
+        config = flatten(escape_strings(read_yaml(folder / "config.yaml")))
         status = run_files.read_valid(folder / "status.json")
         environment = run_files.read_valid(folder / "environment.json")
-        state = status["state"]
-        if state not in ("finished", "diverged"):
-            raise UnreadableError(f"{state} at step {status.get('step')} of {config.get('train.steps')}")
+        certificate_file = folder / "certificate.json"
+        certificate = run_files.read_valid(certificate_file) if certificate_file.exists() else {}
         config["precision"] = environment["precision"]
         if digest := environment.get("init_from"):
             config["init_from"] = f"{Path(str(config['init_from'])).name} {digest[:8]}"
         config["tokens"] = environment["data"]["fingerprint"][:8]
-        recorded = environment | environment["packages"]
-        if missing := [key for key in ENVIRONMENT if key not in recorded]:
-            raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
-        certificate_file = folder / "certificate.json"
-        certificate = run_files.read_valid(certificate_file) if certificate_file.exists() else {}
         axes, metrics, remarks = read_metrics(folder / "metrics.jsonl")
-        if state == "finished" and "val/full_loss" not in metrics:
-            raise UnreadableError("damaged: it has finished, but has no val/full_loss")
+        return ended_run(Run(folder, config, status, environment, certificate, axes, metrics)), remarks
+
+
+@contextmanager
+def naming_errors() -> Iterator[None]:
+    """Context manager: raise an UnreadableError in place of any error that invalid content may cause."""
+    try:
+        yield
     except UnreadableError:
         raise
     except ValidationError as error:
@@ -170,7 +151,22 @@ def load(folder: Path) -> tuple[Run, list[str]]:
         raise UnreadableError(f"damaged: {' '.join(str(error).split())}") from None
     except (LookupError, TypeError, AttributeError) as error:
         raise UnreadableError(f"written by another version: {type(error).__name__} {error}") from None
-    return Run(folder, config, status, environment, certificate, axes, metrics), remarks
+
+
+def ended_run(run: Run) -> Run:
+    """Return a run, its config validated, if it has ended and has what every comparison needs. Raises
+    UnreadableError, ValidationError."""
+    run.config = VALUES.validate_python(run.config)
+    run.config |= REQUIRED.validate_python(run.config)
+    state = run.status["state"]
+    if state not in ("finished", "diverged"):
+        raise UnreadableError(f"{state} at step {run.status.get('step')} of {run.config.get('train.steps')}")
+    recorded = run.environment | run.environment["packages"]
+    if missing := [key for key in ENVIRONMENT if key not in recorded]:
+        raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
+    if state == "finished" and "val/full_loss" not in run.metrics:
+        raise UnreadableError("damaged: it has finished, but has no val/full_loss")
+    return run
 
 
 def read_yaml(file: Path) -> Any:

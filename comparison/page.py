@@ -21,7 +21,7 @@ from markupsafe import Markup
 from comparison import commands, figures
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
-from comparison.table import Cells, cells, notes, number, sensitivity
+from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
 from rundir.run_files import answers
 
 HERE = Path(__file__).parent
@@ -44,6 +44,8 @@ def page(report: Report) -> str:
         report=report,
         table_rows=cells(report),
         notes=notes(report),
+        settings=settings(report),
+        settings_note=SETTINGS,
         sensitivity=sensitivity(report),
         certificates=certificates(report),
         more_seeds=[f"# {row.title}\n{row.command}" for row in report.rows if row.command],

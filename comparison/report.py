@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from comparison import caveats, doubts
+from comparison import caveats, doubts, tuning
 from comparison import groups as grouping
 from comparison.decisions import Row, judge
 from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
-from comparison.tuning import sentences, tuning_runs
+from comparison.settings import Choice, choices
+from comparison.tuning import REPORT
 from comparison.verdicts import MATTERS, interval
 
 
@@ -25,6 +26,7 @@ class Report:
     warnings: list[str]  # what a reader must know before believing the table
     sensitivities: list[Sensitivity]
     comparisons: int  # for which the verdicts hold together
+    choices: list[Choice]  # the settings of each arm, if they were tuned
     passed_over: list[str] = field(default_factory=list)
 
     @property
@@ -34,7 +36,7 @@ class Report:
 
 def build_report(
     runs: Sequence[Run],
-    metric: str = LOSS,
+    metric: str | None = None,
     baseline: Mapping[str, str] | None = None,
     over: Sequence[str] = (),
     mixed: bool = False,
@@ -43,6 +45,7 @@ def build_report(
     """Compare runs that have ended, by the last value of a metric.
 
     Args:
+        metric: default: val/full_loss, or val/report_loss if settings were chosen by val/select_loss.
         baseline: values of keys; a group's baseline has these values and is otherwise the same as the group.
         over: keys to average over.
         mixed: allow runs to differ in data, length or evaluation.
@@ -51,32 +54,57 @@ def build_report(
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
     """
-    if not any(metric in run.metrics for run in runs):
+    runs, copies = unique(runs)
+    roles = tuning.roles(runs)
+    compared = roles.compared
+    metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
+    if not any(metric in run.metrics for run in compared):
         names = sorted({name for run in runs for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
-    runs, copies = unique(runs)
-    tuning = tuning_runs(runs)
-    compared = [run for run in runs if run not in tuning]
     if not mixed:
         grouping.check_comparable(compared, metric)
     groups = grouping.group_runs(compared, metric)
-    if over and all(len(family.rates) == 1 for family in families(groups)):
-        for group in groups:  # so that groups with different chosen rates can be averaged
-            group.keys.pop(RATE, None)
+    hide_chosen_settings(groups, roles, with_rate=bool(over))
     for key in over:
         if key == RATE:
             advice = f"--where {RATE}=… selects one rate"
             raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
         groups = grouping.average(groups, key)
-    arms = families(groups)
-    rows = [Row(family, interval([*family.best_group.losses.values()])) for family in arms]
+    by_rate = families(groups)
+    arms = tuning.find_arms(by_rate, roles)
+    rows = [Row(family, interval([*family.best_group.losses.values()])) for family in by_rate]
     comparisons = judge(rows, baseline or {}, metric, compared, matters)
     rows.sort(key=lambda row: row.verdict != "baseline")
-    tuning_families = families(grouping.group_runs(tuning, LOSS)) if tuning else []
-    summary = [caveats.regime(compared), *sentences(arms, tuning), *caveats.couplings(compared)]
+    trials = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
+    how_chosen = tuning.sentences(by_rate, arms, roles, metric)
+    summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
     warnings = caveats.differences(compared)
     for row in rows:
-        lines = doubts.of_row(row.family, row.difference, tuning_families, metric)
+        lines = doubts.of_row(row.family, row.difference, trials, metric, roles)
         warnings += [f"{row.title}: {line}" for line in lines]
-    rate_costs = sensitivities(tuning_families or (arms if metric == LOSS else []))
-    return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, copies)
+    warnings += [f"{arm.title}: {line}" for arm in arms for line in tuning.edges(arm)]
+    rate_costs = sensitivities(trials or (by_rate if metric == LOSS else []))
+    chosen = choices(rows, arms, metric)
+    return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
+
+
+def is_chosen_on_a_half(roles: tuning.Roles) -> bool:
+    """Return True if some settings were chosen, and all compared runs that finished have the loss on the
+    half of the text that had no part in the choice."""
+    finished = [run for run in roles.compared if not run.diverged]
+    is_tuned = any(run.config.get("tuned") for run in roles.compared)
+    return is_tuned and all(REPORT in run.metrics for run in finished)
+
+
+def hide_chosen_settings(groups: Sequence[grouping.Group], roles: tuning.Roles, with_rate: bool) -> None:
+    """Remove the tuned keys, but the learning rate, from groups' keys if each arm has one setting: arms with
+    different settings are then compared. To average over other keys, remove the learning rate, too."""
+    keys = roles.keys if with_rate else roles.keys[1:]
+    settings: dict[str, set[tuning.Settings]] = {}
+    for group in groups:
+        for run in group.runs:
+            settings.setdefault(roles.likeness(run), set()).add(roles.settings(run))
+    if all(len(values) == 1 for values in settings.values()):
+        for group in groups:
+            for key in keys:
+                group.keys.pop(key, None)

@@ -20,6 +20,10 @@ from comparison.groups import RATE, as_text, title
 from comparison.report import Report
 from comparison.verdicts import LOOKS, Interval, looks
 
+SETTINGS = (
+    "own settings gain: the metric at its own settings minus that at the baseline's, paired by seed. The "
+    "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
+)
 Cells = dict[str, str]  # column -> text
 
 
@@ -104,6 +108,9 @@ def render(report: Report) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in report.summary]
     parts.append(rich_table(cells(report), {*report.keys, "verdict", "leaks"}))
     parts += [Text(note, "dim") for note in notes(report)]
+    if report.choices:
+        parts += [Text("\nThe settings of each arm:"), rich_table(settings(report), {""})]
+        parts.append(Text(SETTINGS, "dim"))
     if report.sensitivities:
         parts += [Text("\nMean loss by learning rate:"), rich_table(sensitivity(report), {""})]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
@@ -126,6 +133,23 @@ def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
     for row in rows:
         table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))
     return table
+
+
+def settings(report: Report) -> list[Cells]:
+    """Return the settings that were chosen for each arm, and what they gain over those of the baseline."""
+    return [
+        {"": choice.arm.title}
+        | {
+            key.rpartition(".")[2]: as_text(value)
+            for key, value in zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
+        }
+        | {
+            report.metric: with_interval(choice.own),
+            "at the baseline's settings": with_interval(choice.borrowed),
+            "own settings gain": with_interval(choice.gain, "+.4f"),
+        }
+        for choice in report.choices
+    ]
 
 
 def sensitivity(report: Report) -> list[Cells]:

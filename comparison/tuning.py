@@ -1,127 +1,220 @@
-"""Tell how learning rates were chosen, which decides what a table can mean: verified from the runs."""
+"""Tell how settings were chosen, which decides what a table can mean: verified from the runs.
 
+A setting is a learning rate, or a value of each key that a sweep tuned (sweep/stages.py).
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
 
 from comparison import groups as grouping
-from comparison.groups import RATE, Group, title
+from comparison.groups import RATE, Keys, title
 from comparison.load import Run
-from comparison.rates import Family, mean_losses
+from comparison.rates import LOSS, Family
+
+SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
+Settings = tuple[object, ...]  # the value of each tuned key
+
+
+@dataclass
+class Roles:
+    """What each run is for.
+
+    Attributes:
+        keys: the tuned keys, the learning rate first.
+        trials: runs by which the settings of the compared runs were chosen.
+        borrowed: runs of an arm at another arm's settings.
+    """
+
+    keys: list[str]
+    compared: list[Run] = field(default_factory=list)
+    trials: list[Run] = field(default_factory=list)
+    borrowed: list[Run] = field(default_factory=list)
+
+    def settings(self, run: Run) -> Settings:
+        return tuple(run.config.get(key) for key in self.keys)
+
+    def likeness(self, run: Run) -> str:
+        """Return a text that is the same for runs that differ only in settings, length and seed."""
+        ignored = (*self.keys, "train.steps", "seed")
+        return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
+
+
+def roles(runs: Sequence[Run]) -> Roles:
+    """Sort runs by what they are for. A run whose settings other runs chose has ``tuned`` in its config; the
+    trials differ from one of these only in settings, length and seed."""
+    tuned = dict.fromkeys(key for run in runs for key in run.config.get("tuned") or [])
+    result = Roles([RATE, *(key for key in tuned if key != RATE)])
+    alike = {result.likeness(run) for run in runs if run.config.get("tuned")}
+    for run in runs:
+        if run.config.get("settings_of"):
+            result.borrowed.append(run)
+        elif not run.config.get("tuned") and result.likeness(run) in alike:
+            result.trials.append(run)
+        else:
+            result.compared.append(run)
+    return result
 
 
 @dataclass
 class Arm:
-    """Compared runs that differ only in rate, length and seed, and the tuning runs that chose their rate."""
+    """Compared runs that differ only in settings, length and seed, and the runs that have to do with them."""
 
-    title: str
+    keys: Keys
     compared: list[Run]
     trials: list[Run]
+    borrowed: list[Run]
+    roles: Roles
+
+    @property
+    def title(self) -> str:
+        return title(self.keys)
+
+    @property
+    def settings(self) -> list[Settings]:
+        """The different settings of the compared runs: one, if other runs chose it."""
+        return list(dict.fromkeys(map(self.roles.settings, self.compared)))
+
+    @property
+    def criterion(self) -> str:
+        """The loss by which the settings were chosen."""
+        return SELECT if all(run.diverged or SELECT in run.metrics for run in self.trials) else LOSS
+
+    def rounds(self) -> list[dict[Settings, float]]:
+        """Return the mean loss of each setting, infinite if a run diverged, in trials of each length,
+        ascending."""
+        losses: dict[int, dict[Settings, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for run in self.trials:
+            loss = math.inf if run.diverged else run.last(self.criterion)
+            losses[run.config["train.steps"]][self.roles.settings(run)].append(loss)
+        return [{s: float(np.mean(x)) for s, x in losses[steps].items()} for steps in sorted(losses)]
+
+    def best(self) -> list[Settings]:
+        """Return the settings with the lowest mean loss in the longest trials; [] if each has a run that
+        diverged."""
+        means = self.rounds()[-1] if self.trials else {}
+        lowest = min(means.values(), default=math.inf)
+        return [settings for settings, mean in means.items() if mean == lowest < math.inf]
 
 
-def tuning_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the tuning runs, by which the learning rates of other runs were chosen. These other runs have
-    ``tuned`` in their config; a tuning run differs from one of them only in rate, length and seed."""
-    final = {likeness(run) for run in runs if is_tuned(run)}
-    return [run for run in runs if not run.config.get("tuned") and likeness(run) in final]
-
-
-def is_tuned(run: Run) -> bool:
-    return RATE in (run.config.get("tuned") or [])
-
-
-def likeness(run: Run) -> str:
-    """Return a text that is the same for runs that differ only in rate, length and seed."""
-    ignored = (RATE, "train.steps", "seed")
-    return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
-
-
-def sentences(families: Sequence[Family], tuning: Sequence[Run]) -> list[str]:
-    """Return a sentence on how the rates of the compared families were chosen, and one on the tuning runs."""
-    arms = find_arms(families, tuning)
-    if not any(is_tuned(run) for arm in arms for run in arm.compared):
-        return [chosen_here(families)]
-    if not (phrases := doubts(arms)):
-        lines = ["Each group is at its own best learning rate, chosen by other runs on other seeds."]
-    else:
-        start = "Not each group is at its own best learning rate, chosen by other runs on other seeds"
-        lines = [f"{start} (confounded): {'; '.join(phrases)}."]
-    if tuning:
-        shortest = min(run.config["train.steps"] for arm in arms for run in arm.compared)
-        are_shorter = all(run.config["train.steps"] < shortest for run in tuning)
-        chose = all({*rates(arm.compared)} <= {*best_of(arm.trials)} for arm in arms if arm.trials)
-        what = "which chose the rates," if chose else "which differ in rate, length or seed,"
-        lines.append(f"{len(tuning)} {'shorter ' if are_shorter else ''}runs, {what} are not compared.")
-    return lines
-
-
-def find_arms(families: Sequence[Family], tuning: Sequence[Run]) -> list[Arm]:
-    trials, arms = defaultdict(list), []
-    for run in tuning:
-        trials[likeness(run)].append(run)
+def find_arms(families: Sequence[Family], roles: Roles) -> list[Arm]:
+    trials: dict[str, list[Run]] = defaultdict(list)
+    borrowed: dict[str, list[Run]] = defaultdict(list)
+    arms = []
+    for runs, by_likeness in ((roles.trials, trials), (roles.borrowed, borrowed)):
+        for run in runs:
+            by_likeness[roles.likeness(run)].append(run)
     for family in families:
         compared = defaultdict(list)  # several if the family averages over a key
-        for run in [run for group in family.rates.values() for run in group.runs]:
-            compared[likeness(run)].append(run)
-        arms += [Arm(title(family.keys), runs, trials[like]) for like, runs in compared.items()]
+        for run in family.runs:
+            compared[roles.likeness(run)].append(run)
+        arms += [Arm(family.keys, runs, trials[k], borrowed[k], roles) for k, runs in compared.items()]
     return arms
 
 
-def doubts(arms: Sequence[Arm]) -> list[str]:
-    """Return phrases that say why the arms are not each at their own best rate, chosen by other runs on other
-    seeds, by equal trials. [] if they are: then every part was verified."""
+def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, metric: str) -> list[str]:
+    """Return a sentence on how the settings of the compared runs were chosen, and one on the trials."""
+    if not any(run.config.get("tuned") for run in roles.compared):
+        return [chosen_here(families)]
+    what = "Each group is at its own best " + ("settings" if len(roles.keys) > 1 else "learning rate")
+    phrases = doubts(arms, metric)
+    if phrases:
+        lines = [f"{what.replace('Each', 'Not each', 1)} (confounded): {'; '.join(phrases)}."]
+    else:
+        text = " and on the other half of the validation split" if metric == REPORT else ""
+        lines = [f"{what}, chosen by other runs on other seeds{text}."]
+    if roles.trials:
+        shortest = min(run.config["train.steps"] for run in roles.compared)
+        are_shorter = all(run.config["train.steps"] < shortest for run in roles.trials)
+        chose = all({*arm.settings} <= {*arm.best()} for arm in arms if arm.trials)
+        which = "which chose the settings," if chose else "which differ in settings, length or seed,"
+        count = f"{len(roles.trials)} {'shorter ' if are_shorter else ''}runs"
+        lines.append(f"{count}, {which} are not compared.")
+    return lines
+
+
+def doubts(arms: Sequence[Arm], metric: str) -> list[str]:
+    """Return phrases that say why the arms are not each at their own best settings, chosen by other runs on
+    other seeds and other text, by equal trials. [] if they are: then every part was verified."""
     titles: dict[str, list[str]] = defaultdict(list)  # phrase -> the titles of its arms
     for arm in arms:
-        compared, best = rates(arm.compared), best_of(arm.trials)
+        settings, best = arm.settings, arm.best()
         shared = sorted({run.seed for run in arm.compared} & {run.seed for run in arm.trials})
-        lengths = {run.config["train.steps"] for run in arm.trials}
-        if len(compared) > 1:
-            titles["was chosen by the compared runs"].append(arm.title)
+        if len(settings) > 1:
+            titles["were chosen by the compared runs"].append(arm.title)
         elif not arm.trials:
-            is_elsewhere = all(map(is_tuned, arm.compared))
-            phrase = "was chosen by runs that are not here" if is_elsewhere else "was not tuned"
+            is_elsewhere = all(run.config.get("tuned") for run in arm.compared)
+            phrase = "were chosen by runs that are not here" if is_elsewhere else "were not tuned"
             titles[phrase].append(arm.title)
-        elif len(lengths) == 1 and not best:
-            titles["was not chosen: at every rate a tuning run diverged"].append(arm.title)
-        elif len(lengths) == 1 and compared[0] not in best:
-            titles[f"is {compared[0]:g}, but {best[0]:g} was the best of its tuning runs"].append(arm.title)
+        elif not best:
+            titles["were not chosen: at each, a trial diverged"].append(arm.title)
+        elif settings[0] not in best:
+            phrase = f"are {in_words(settings[0])}, but {in_words(best[0])} was the best of its trials"
+            titles[phrase].append(arm.title)
+        if arm.trials and metric.startswith("val/") and (arm.criterion, metric) != (SELECT, REPORT):
+            titles[f"were chosen on text on which {metric} is measured"].append(arm.title)
         if shared:
             seeds = grouping.join(map(str, shared))
-            titles[f"was chosen on seeds that are also compared ({seeds})"].append(arm.title)
-        if len(lengths) > 1:
-            titles["was chosen by runs of several lengths"].append(arm.title)
-    lines = [f"the rate of {grouping.join(dict.fromkeys(names))} {line}" for line, names in titles.items()]
-    return lines + unequal_trials([(arm.title, arm.trials) for arm in arms if arm.trials])
+            titles[f"were chosen on seeds that are also compared ({seeds})"].append(arm.title)
+        if not all(went_on_by_rank(*pair) for pair in pairwise(arm.rounds())):
+            titles["were chosen by long trials, but not of the best of the shorter ones"].append(arm.title)
+    lines = [f"the settings of {grouping.join(dict.fromkeys(names))} {x}" for x, names in titles.items()]
+    return lines + unequal_trials([arm for arm in arms if arm.trials])
 
 
-def unequal_trials(trials: Sequence[tuple[str, Sequence[Run]]]) -> list[str]:
-    """Return a phrase with the trials (rates, seeds, steps) of each arm; [] if all arms had the same."""
-    arms: dict[str, list[str]] = defaultdict(list)  # the trials, in words -> the titles of their arms
-    for name, runs in trials:
-        by_rate, rates_of = defaultdict(list), defaultdict(list)
-        for run in sorted(runs, key=lambda run: (run.config[RATE], run.seed, run.config["train.steps"])):
-            by_rate[run.config[RATE]].append(run)
-        for rate, members in by_rate.items():
-            seeds = grouping.join(dict.fromkeys(str(run.seed) for run in members))
-            steps = grouping.join(dict.fromkeys(f"{run.config['train.steps']:,}" for run in members))
-            rates_of[f"({steps} steps, seed {seeds})"].append(f"{rate:g}")
-        arms[", ".join(f"{grouping.join(same)} {how}" for how, same in rates_of.items())].append(name)
-    listed = (f"{words} for {grouping.join(dict.fromkeys(names))}" for words, names in arms.items())
-    return ["the arms were tuned by unequal trials: " + ", but ".join(listed)] if len(arms) > 1 else []
+def in_words(settings: Settings) -> str:
+    return " ".join(grouping.as_text(value) for value in settings)
 
 
-def rates(runs: Sequence[Run]) -> list[float]:
-    return sorted({float(run.config[RATE]) for run in runs})
+def went_on_by_rank(shorter: dict[Settings, float], longer: dict[Settings, float]) -> bool:
+    """Return True if the settings of the longer trials are the best ones of the shorter trials."""
+    left_out = [mean for settings, mean in shorter.items() if settings not in longer]
+    is_known = longer.keys() <= shorter.keys()
+    return is_known and max(shorter[s] for s in longer) <= min(left_out, default=math.inf)
 
 
-def best_of(trials: Sequence[Run]) -> list[float]:
-    """Return the rates with the lowest mean loss of tuning runs; [] if a seed diverged at every rate."""
-    groups = {}
-    for rate in rates(trials):
-        runs = [run for run in trials if run.config[RATE] == rate]
-        groups[rate] = Group({}, runs, {}, {run.seed for run in runs if run.diverged})
-    means = mean_losses(groups)
-    return [rate for rate, mean in means.items() if mean == min(means.values())]
+def unequal_trials(arms: Sequence[Arm]) -> list[str]:
+    """Return a phrase with the trials of each arm; [] if all arms had equal trials: the same settings in the
+    shortest ones, and as many in each of the longer ones, on the same seeds."""
+    titles: dict[object, list[str]] = defaultdict(list)
+    words: dict[object, str] = {}
+    for arm in arms:
+        seeds, tried = defaultdict(set), defaultdict(list)  # by length and settings; by length and seeds
+        for run in arm.trials:
+            seeds[run.config["train.steps"], arm.roles.settings(run)].add(run.seed)
+        for (steps, settings), values in sorted(seeds.items(), key=repr):
+            tried[steps, tuple(sorted(values))].append(settings)
+        shortest = min(steps for steps, _ in tried)
+        signature = frozenset(
+            (*key, frozenset(values) if key[0] == shortest else len(values)) for key, values in tried.items()
+        )
+        titles[signature].append(arm.title)
+        listed = (
+            f"{grouping.join(map(in_words, settings)) if len(arm.roles.keys) == 1 else len(settings)} "
+            f"({steps:,} steps, seed {grouping.join(map(str, values))})"
+            for (steps, values), settings in tried.items()
+        )
+        words[signature] = ", ".join(listed)
+    described = (f"{words[key]} for {grouping.join(dict.fromkeys(names))}" for key, names in titles.items())
+    return ["the arms were tuned by unequal trials: " + ", but ".join(described)] if len(titles) > 1 else []
+
+
+def edges(arm: Arm) -> list[str]:
+    """Return warnings about chosen values that are the lowest or highest tried; of one tuned key, see
+    comparison/doubts.py."""
+    lines = []
+    if len(arm.roles.keys) > 1 and arm.trials and len(arm.settings) == 1:
+        for i, (key, value) in enumerate(zip(arm.roles.keys, arm.settings[0], strict=True)):
+            tried = {arm.roles.settings(run)[i] for run in arm.trials}
+            if all(isinstance(each, float) for each in tried) and len(tried) > 1:
+                end = {min(tried): "lowest", max(tried): "highest"}.get(value)  # type: ignore[type-var]
+                if end:
+                    lines.append(f"its {key}, {value:g}, is the {end} tried: a better one may lie beyond it")
+    return lines
 
 
 def chosen_here(families: Sequence[Family]) -> str:
@@ -135,8 +228,9 @@ def chosen_here(families: Sequence[Family]) -> str:
             f"All groups have one learning rate, {all_rates[0]:g}: at each group's own best rate the "
             "order may differ (confounded)."
         )
-    trials = [(title(f.keys), [run for group in f.rates.values() for run in group.runs]) for f in families]
-    unequal = "".join(f" Confounded: {phrase}." for phrase in unequal_trials(trials))
+    only_rates = Roles([RATE])
+    arms = [Arm(family.keys, family.runs, family.runs, [], only_rates) for family in families]
+    unequal = "".join(f" Confounded: {phrase}." for phrase in unequal_trials(arms))
     return (
         f"Each group is at its own best learning rate of {rate_list}, by the mean over seeds. The compared "
         "runs chose it themselves, so there is no verdict: choose rates on other seeds, as "

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from cli import app, messages, programs
 from cli.schema import RunConfig
-from comparison.load import FINDINGS
+from comparison.find import FINDINGS
 from findings import render, running
 from findings.finding import Finding, load_findings
 from findings.judging import MIN_SEEDS, judge

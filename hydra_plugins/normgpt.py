@@ -17,14 +17,13 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 
 class RunSweeper(Sweeper):
-    def __init__(
-        self, params: Mapping[str, Any], arms: Any, tune: str | None, final: Mapping[str, Any]
-    ) -> None:
-        self.params, self.arms, self.tune, self.final = params, arms, tune, final
+    def __init__(self, params: Mapping[str, Any], arms: Any, tune: Any, final: Mapping[str, Any]) -> None:
+        self.params, self.arms, self.final = params, arms, final
+        self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -34,7 +33,7 @@ class RunSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from sweep.runner import Sweep
-        from sweep.two_stage import run_stages
+        from sweep.stages import run_stages
 
         assert self.hydra_context
         assert self.config

@@ -39,9 +39,13 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
 
 
 def arm_hash(config: RunConfig, precision: str, fingerprint: str) -> str:
-    """Return the hash shared by all runs that differ only in their seed and learning rate."""
-    settings = identity(config, precision, fingerprint)
-    return short_hash(settings | {"seed": None, "optim": settings["optim"] | {"learning_rate": None}})
+    """Return the hash shared by all runs that differ only in seed, learning rate and tuned keys."""
+    settings = identity(config, precision, fingerprint) | {"seed": None}
+    for key in {"optim.learning_rate", *config.tuned}:
+        group, _, name = key.partition(".")
+        if group in settings:
+            settings[group] = {**settings[group], name: None}
+    return short_hash(settings)
 
 
 def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:

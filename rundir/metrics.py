@@ -54,6 +54,15 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
     return rows
 
 
+def last_row(file: Path) -> dict[str, Any]:
+    """Return the last row of metrics.jsonl; {} if it is missing or invalid."""
+    try:
+        *_, line = lines(file)
+        return ROW.validate_python(json.loads(line))  # type: ignore[return-value]
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
 def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return step, seconds and validation losses of the rows with a validation loss, and of the last row."""
     short = [{key: row[key] for key in ("step", "seconds", *DECISIVE) if key in row} for row in rows]

@@ -8,7 +8,11 @@ from cli import job_record
 from cli.schema import RunConfig
 from rundir import identity
 from rundir.folder import ended_folder, read_status
+from rundir.metrics import last_row
 from rundir.run_files import read_json
+from system.errors import ConfigError
+
+SELECT = "val/select_loss"  # on the first half of the validation split
 
 
 @dataclass
@@ -21,7 +25,7 @@ class Job:
     config: RunConfig | None = None
     run: Path | None = None  # the run's folder
     group: str = ""  # shared by all runs that differ only in their seed
-    arm: str = ""  # shared by all runs that differ only in their seed and learning rate
+    arm: str = ""  # shared by all runs that differ only in seed, learning rate and tuned settings
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
     done: bool = False  # the run had ended before this sweep
@@ -57,6 +61,18 @@ class Job:
         state = status.get("state", "not started")
         loss = float(status.get("final") or math.nan) if state == "finished" else math.inf
         return state, loss, status.get("reason") or ""
+
+    def select_loss(self) -> float:
+        """Return the loss by which settings are chosen; infinite if the run diverged. Raises ConfigError if
+        the run was made before this loss was logged."""
+        state, *_ = self.outcome()
+        if state == "diverged":
+            return math.inf
+        loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
+        if loss is None:
+            problem = f"it has no {SELECT}, by which settings are chosen"
+            raise ConfigError(f"{self.name}: {problem}; fresh=true trains it again")
+        return float(loss)
 
 
 def folder_of(config: RunConfig, fingerprint: str) -> Path:

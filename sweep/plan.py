@@ -1,8 +1,8 @@
 """Record, before the first run of a sweep, which arms the sweep compares and by how many seeds.
 
-An arm is what is compared: runs that differ only in seed and learning rate. The number of seeds must not
-depend on results, or a verdict is worth less than it says (comparison/verdicts.py). So each run of a sweep
-carries the sweep's plan, in its environment.json:
+An arm is what is compared: runs that differ only in seed, learning rate and tuned settings. The number of
+seeds must not depend on results, or a verdict is worth less than it says (comparison/verdicts.py). So each
+run of a sweep carries the sweep's plan, in its environment.json:
 
     written       when the plan was written, ISO 8601
     arms          the hash of every arm of the sweep
@@ -28,12 +28,10 @@ def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     for job in jobs:
         if job.config and job.run:
             members[job.arm].append((job, job.config))
-    configs = [config for arm in members.values() for _, config in arm]
-    names = {"norm": {c.norm.name for c in configs}, "placement": {c.placement.name for c in configs}}
     sweep = {
         "written": datetime.datetime.now(datetime.UTC).isoformat(),
         "arms": [*members],
-        "baseline": {key: USUAL[key] for key in names if USUAL[key] in names[key]},
+        "baseline": usual_values(jobs),
     }
     result = {}
     for arm, arm_members in members.items():
@@ -41,6 +39,13 @@ def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
         ended = ended_seeds([job for job, _ in arm_members])
         result[arm] = sweep | {"arm": arm, "seeds": seeds, "ended_before": ended}
     return result
+
+
+def usual_values(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return the norm and placement of the baseline, as far as the jobs have them."""
+    configs = [job.config for job in jobs if job.config]
+    names = {"norm": {c.norm.name for c in configs}, "placement": {c.placement.name for c in configs}}
+    return {key: USUAL[key] for key in names if USUAL[key] in names[key]}
 
 
 def ended_seeds(jobs: Sequence[Job]) -> list[int]:

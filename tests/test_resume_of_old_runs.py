@@ -15,6 +15,7 @@ from tests.helpers.machines import this_machine
 from tests.helpers.runs import CLOCKS, final_tensors, rows_without_clocks, same_tensors
 
 RUNS = sorted((Path(__file__).parent / "fixtures").glob("begun_at_*/*-s0-*"), key=lambda folder: folder.name)
+LATER = ("val/select_loss", "val/report_loss")  # metrics that the earlier version did not have
 
 
 @pytest.mark.parametrize("fixture", RUNS, ids=lambda folder: folder.name)
@@ -30,7 +31,8 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     assert f"from step {stopped_at} of 60" in done.stdout
     assert read_status(folder)["state"] == "finished"
 
-    rows, tensors = rows_without_clocks(folder), final_tensors(folder)
+    tensors = final_tensors(folder)
+    rows = [{k: v for k, v in row.items() if k not in LATER} for row in rows_without_clocks(folder)]
     lines = (fixture / "expected_metrics.jsonl").read_text().splitlines()
     expected_rows = [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
     expected_tensors = checkpoint_file.load(fixture / "expected_step-00000060.safetensors").tensors

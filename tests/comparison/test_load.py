@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from comparison.load import UnreadableError, find_runs, load
+from comparison.find import find_runs
+from comparison.load import UnreadableError, load
 from tests.helpers.run_folders import made
 
 

@@ -227,6 +227,6 @@ def test_what_norm_and_placement_settled_is_reported(tmp_path):
         runs += [load(made(tmp_path, f"placement={placement}", settled=settled))[0]]
     [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm and")]
     assert sentence == (
-        "Norm and placement decide: model.final_norm=same for pre, else none; "
-        "model.embedding_scale=false; placement.alpha=1.68 for deepnorm, 8 for keel."
+        "Norm and placement decide: model.embedding_scale=false; "
+        "model.final_norm=same for pre, else none; placement.alpha=1.68 for deepnorm, 8 for keel."
     )

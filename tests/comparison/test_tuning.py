@@ -1,13 +1,16 @@
-"""The page says that each group is at its own best learning rate only if the runs prove it."""
+"""The page says that each group is at its own best settings only if the runs prove it."""
 
 import pytest
 
 from comparison.report import Report, build_report
+from comparison.table import settings
+from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 from tests.helpers.run_folders import several
 
 TUNED = "tuned=[optim.learning_rate]"
-GOOD = "Each group is at its own best learning rate, chosen by other runs on other seeds."
-BAD = "Not each group is at its own best learning rate, chosen by other runs on other seeds (confounded): {}."
+OTHER = "chosen by other runs on other seeds and on the other half of the validation split."
+GOOD = f"Each group is at its own best learning rate, {OTHER}"
+BAD = "Not each group is at its own best learning rate (confounded): {}."
 GRID = {"1e-3": [2.3, 2.3], "3e-3": [2.1, 2.1], "1e-2": [2.2, 2.2]}  # 3e-3 is best
 EQUAL = "0.001, 0.003, 0.01 (10 steps, seed 0, 1)"
 
@@ -28,17 +31,17 @@ CASES = {
     "every part is verified": ({}, None),
     "the same seeds": (
         {"first": 1},
-        "the rate of none was chosen on seeds that are also compared (1)",
+        "the settings of none were chosen on seeds that are also compared (1)",
     ),
-    "an arm without tuning runs": ({"grid": {}, "tuned": ""}, "the rate of none was not tuned"),
-    "tuning runs elsewhere": ({"grid": {}}, "the rate of none was chosen by runs that are not here"),
+    "an arm without tuning runs": ({"grid": {}, "tuned": ""}, "the settings of none were not tuned"),
+    "tuning runs elsewhere": ({"grid": {}}, "the settings of none were chosen by runs that are not here"),
     "another than the best rate": (
         {"rate": "1e-2"},
-        "the rate of none is 0.01, but 0.003 was the best of its tuning runs",
+        "the settings of none are 0.01, but 0.003 was the best of its trials",
     ),
     "only diverged tuning runs": (
         {"grid": {rate: [2.0, None] for rate in GRID}},
-        "the rate of none was not chosen: at every rate a tuning run diverged",
+        "the settings of none were not chosen: at each, a trial diverged",
     ),
     "fewer rates": (
         {"grid": {"3e-3": [2.1, 2.1]}},
@@ -68,27 +71,85 @@ def test_what_is_said_of_the_rates_is_what_the_runs_prove(tmp_path, arm, doubt):
 def test_a_baseline_at_a_rate_that_nobody_chose_is_named(tmp_path):
     runs = [run for run in runs_of(tmp_path, "layernorm", tuned="") if run.config["train.steps"] == 20]
     report = build_report(runs + runs_of(tmp_path, "none"))
-    assert report.summary[1] == BAD.format("the rate of layernorm was not tuned")
-    assert report.summary[2] == "6 shorter runs, which chose the rates, are not compared."
+    assert report.summary[1] == BAD.format("the settings of layernorm were not tuned")
+    assert report.summary[2] == "6 shorter runs, which chose the settings, are not compared."
 
 
 @pytest.mark.parametrize(
     ("arm", "sentence"),
     [
-        ({}, "12 shorter runs, which chose the rates, are not compared."),
-        ({"steps": 20}, "12 runs, which chose the rates, are not compared."),
-        ({"rate": "1e-2"}, "12 shorter runs, which differ in rate, length or seed, are not compared."),
+        ({}, "12 shorter runs, which chose the settings, are not compared."),
+        ({"steps": 20}, "12 runs, which chose the settings, are not compared."),
+        ({"rate": "1e-2"}, "12 shorter runs, which differ in settings, length or seed, are not compared."),
     ],
 )
 def test_tuning_runs_are_called_shorter_if_they_are_and_chose_if_they_did(tmp_path, arm, sentence):
     assert report_of(tmp_path, **arm).summary[2] == sentence
 
 
-def test_tuning_runs_of_several_lengths_and_two_compared_rates_are_named(tmp_path):
-    runs = runs_of(tmp_path / "a", "none") + runs_of(tmp_path / "b", "none", steps=15)[:6]
-    assert "the rate of all runs was chosen by runs of several lengths" in build_report(runs).summary[1]
+def test_longer_trials_must_be_those_of_the_best_of_the_shorter_ones(tmp_path):
+    first = runs_of(tmp_path / "a", "none")
+    best, worst = ({rate: GRID[rate]} for rate in ("3e-3", "1e-3"))
+    good = build_report(first + runs_of(tmp_path / "b", "none", grid=best, steps=15)[:2])
+    assert good.summary[1] == GOOD
+    runs = first + runs_of(tmp_path / "c", "none", grid=worst, steps=15)[:2]
+    doubt = "the settings of all runs were chosen by long trials, but not of the best of the shorter ones"
+    assert doubt in build_report(runs).summary[1]
+
+
+def test_two_compared_settings_are_named(tmp_path):
     runs = runs_of(tmp_path / "c", "none") + runs_of(tmp_path / "d", "none", rate="1e-2", first=20)[6:]
-    assert "the rate of all runs was chosen by the compared runs" in build_report(runs).summary[1]
+    assert "the settings of all runs were chosen by the compared runs" in build_report(runs).summary[1]
+
+
+@pytest.mark.parametrize("metric", [None, "val/full_loss", "val/report_loss", "train/loss"])
+def test_settings_are_not_chosen_on_the_text_on_which_they_are_compared(tmp_path, metric):
+    report = build_report(runs_of(tmp_path / "a", "layernorm") + runs_of(tmp_path / "b", "none"), metric)
+    assert report.metric == (metric or "val/report_loss")
+    doubt = "the settings of layernorm, none were chosen on text on which val/full_loss is measured"
+    assert (doubt in report.summary[1]) == (metric == "val/full_loss")
+
+
+def test_runs_without_the_halves_are_compared_on_the_whole_split_and_the_doubt_is_named(tmp_path):
+    losses = {f"norm=none train.steps=10 optim.learning_rate={rate}": ends for rate, ends in GRID.items()}
+    final = {f"norm=none train.steps=20 optim.learning_rate=3e-3 {TUNED}": [2.0, 2.1]}
+    runs = several(tmp_path, losses, halves=False) + several(tmp_path, final, first=10, halves=False)
+    report = build_report(runs)
+    assert report.metric == "val/full_loss"
+    doubt = "the settings of all runs were chosen on text on which val/full_loss is measured"
+    assert report.summary[1] == BAD.format(doubt)
+
+
+def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_shown(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    own, borrowed = [1.5, 1.6, 1.71], [2.5, 2.6, 2.73]
+    report = build_report(base + fair_runs(tmp_path / "b", "none", FAR, own, borrowed))
+    assert report.summary[1] == GOOD.replace("learning rate", "settings")
+    assert report.keys == ["norm", "optim.learning_rate"]
+    assert [row.title for row in report.rows] == ["layernorm", "none"]
+    assert [row.verdict for row in report.rows] == ["baseline", "better"]
+    first, second = settings(report)
+    assert (first["learning_rate"], first["init"], first["own settings gain"]) == ("0.003", "gpt2", "—")
+    assert (second["learning_rate"], second["init"]) == ("0.01", "xavier")
+    assert second["at the baseline's settings"] == "2.6100 ± 0.2865"
+    assert second["own settings gain"] == "-1.0067 ± 0.0287"
+    line = "none: its optim.learning_rate, 0.01, is the highest tried: a better one may lie beyond it"
+    assert line in report.warnings
+
+
+def test_an_arm_at_the_baselines_settings_needs_no_other_runs(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    report = build_report(base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71]))
+    assert settings(report)[1]["own settings gain"] == "+0.0000 ± 0.0000"
+
+
+def test_arms_with_other_trials_are_named_also_if_they_are_as_many(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    other = fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.7], worse=FAR.replace("1e-2", "2e-2"))
+    doubt = (
+        "the arms were tuned by unequal trials: 2 (10 steps, seed 0), 1 (20 steps, seed 0, 1) for layernorm"
+    )
+    assert doubt in build_report(base + other).summary[1]
 
 
 def test_the_tuning_runs_are_not_compared_and_their_edges_are_warned_of(tmp_path):

@@ -14,6 +14,7 @@ from tests.conftest import configured
 ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mode in ("train", "eval")}
 CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64, "asked": ASKED}
 LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
+NOT_IN_GROUP = ("seed", "tuned", "settings_of", "runs_dir")
 
 
 @cache
@@ -26,13 +27,16 @@ def made(
     *overrides: str,
     final: float | None = 2.0,
     curve: Mapping[int, Mapping[str, Any]] | None = None,
+    halves: bool = True,
     **environment: Any,
 ) -> Path:
-    """Write the folder of a run with these overrides that ended at the loss ``final``; None: diverged."""
+    """Write the folder of a run with these overrides that ended at the loss ``final``; None: diverged. The
+    losses on the halves of the validation split are the same; without them, the run is of an earlier version.
+    """
     seeds = [word for word in overrides if word.startswith("seed=")]
     config = json.loads(composed(*(word for word in overrides if word not in seeds)))
     config["seed"] = int(seeds[-1].removeprefix("seed=")) if seeds else config["seed"]  # composing is slow
-    others = {key: value for key, value in config.items() if key not in ("seed", "tuned", "runs_dir")}
+    others = {key: value for key, value in config.items() if key not in NOT_IN_GROUP}
     group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{abs(hash(json.dumps(others))):x}"
     group = environment.pop("group", group)
     folder = parent / f"{group}-s{config['seed']}"
@@ -40,7 +44,8 @@ def made(
     per_step = config["train"]["batch_size"] * config["model"]["block_size"]
     last = config["train"]["steps"]
     table = {0: {"train/loss": 4.3, "val/loss": 4.3}} | dict(curve or {})
-    end = {"val/full_loss": final, "val/loss": final} if final is not None else {"train/loss": "NaN"}
+    names = ["val/full_loss", "val/loss", *["val/select_loss", "val/report_loss"] * halves]
+    end = dict.fromkeys(names, final) if final is not None else {"train/loss": "NaN"}
     table[last] = dict(table.get(last, {})) | end
     rows = [{"step": s, "tokens": s * per_step, "seconds": s / 10} | row for s, row in sorted(table.items())]
     state = {"state": "diverged" if final is None else "finished", "step": last, "final": final}

@@ -1,0 +1,35 @@
+"""Find the folders of runs, and of published runs, in folders that the user names."""
+
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+
+from comparison.load import UnreadableError
+
+FINDINGS = "findings"  # the folder of python -m findings in runs/, compared only if the user names it
+SHARED = "shared.json"  # in a folder of published runs: comparison/published.py
+
+
+def find_runs(paths: Iterable[str]) -> list[Path]:
+    """Return the run folders in the folders that paths or globs name. A folder without runs is returned too,
+    so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
+    folders: list[Path] = []
+    for path in paths:
+        matches = sorted(glob.glob(path)) or [path]
+        if not Path(matches[0]).is_dir():
+            raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder of your runs")
+        folders += [run for match in matches if Path(match).is_dir() for run in runs_below(Path(match))]
+    return list(dict.fromkeys(folders))
+
+
+def runs_below(folder: Path, depth: int = 3) -> list[Path]:
+    """Return the run folders in a folder; the folder itself if it is a run or contains no run."""
+    try:
+        file_names = ("metrics.jsonl", "status.json", "config.yaml", SHARED)
+        if depth == 0 or any((folder / name).exists() for name in file_names):
+            return [folder]
+        children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+    except PermissionError:  # ``load`` will report the error
+        return [folder]
+    children = [child for child in children if child.name != FINDINGS and not child.name.startswith(".")]
+    return [run for child in children for run in runs_below(child, depth - 1)] or [folder]

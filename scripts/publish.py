@@ -1,0 +1,106 @@
+"""Publish runs as tables, which compare.py reads as it reads folders of runs.
+
+    python -m scripts.publish runs --out results/mine     runs.csv, curves.csv, shared.json
+    python -m scripts.publish results/reference --readme  only write README's table and sentences from them
+
+Settings, metrics, certificates and versions are published; weights, statistics and paths are not."""
+
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cli import programs
+from comparison.find import find_runs
+from comparison.groups import ComparisonError, join
+from comparison.load import Run
+from comparison.published import load_any, publish
+from comparison.report import Report, build_report
+from comparison.table import Cells, cells, markdown, rich_table, settings
+from comparison.tuning import roles
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"
+COLUMNS = ("norm", "placement", "seeds", "val/report_loss", "difference", "verdict", "leaks")
+
+
+def load_all(paths: Sequence[str]) -> list[Run]:
+    return [run for folder in find_runs(paths) for run in load_any(folder)[0]]
+
+
+def section(runs: Sequence[Run]) -> str:
+    """Return README's section on a fair comparison: the table, how its settings were chosen, and what they
+    are, in Markdown."""
+    report = build_report(runs)
+    rows: list[Cells] = [{c: row[c] for c in COLUMNS if c in row} for row in cells(report)]
+    console = Console(file=io.StringIO(), width=160, highlight=False)
+    with console.capture() as printed:
+        console.print(rich_table(rows, {*report.keys, "verdict", "leaks"}))
+    table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
+    return f"```\n{table}\n```\n\n{how(runs, report)}\n\n{verdicts(report)}\n\n{markdown(settings(report))}"
+
+
+def how(runs: Sequence[Run], report: Report) -> str:
+    """Return sentences on the trials and on the compared runs."""
+    parts = roles(runs)
+    lengths = Counter(run.config["train.steps"] for run in parts.trials)
+    listed = join(f"{count} of {steps:,} steps" for steps, count in sorted(lengths.items()))
+    keys = join(key.rpartition(".")[2] for key in parts.keys)
+    steps = max(run.config["train.steps"] for run in report.runs)
+    return (
+        f"This is `experiment=fair_ablation`: {len(parts.trials)} trials ({listed}) on seeds "
+        f"{seeds(parts.trials)} chose {keys} of each row, by the loss on the first half of the validation "
+        f"split. The table compares {len(report.runs)} runs of {steps:,} steps, on seeds "
+        f"{seeds(report.runs)}, by the loss on the second half."
+    )
+
+
+def seeds(runs: Sequence[Run]) -> str:
+    return join(str(seed) for seed in sorted({run.seed for run in runs}))
+
+
+def verdicts(report: Report) -> str:
+    """Return a sentence with the titles and differences of each verdict."""
+    titles = defaultdict(list)
+    for row in report.rows:
+        difference = f" ({row.difference.mean:+.3f})" if row.difference else ""
+        titles[row.verdict].append(row.title + difference)
+    baseline = join(titles.pop("baseline"))
+    return (
+        f"Against {baseline}: " + "; ".join(f"{words}: {join(rows)}" for words, rows in titles.items()) + "."
+    )
+
+
+def with_section(text: str, runs: Sequence[Run]) -> str:
+    """Return README's text with the section replaced."""
+    return re.sub(
+        f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", lambda _: section(runs), text, flags=re.S
+    )
+
+
+def main() -> None:
+    parser = programs.parser(__doc__, "scripts.publish")
+    parser.add_argument("runs", nargs="+", help="folders of runs, or published runs")
+    parser.add_argument("--out", type=Path, help="folder of the tables")
+    parser.add_argument("--readme", action="store_true", help="write README's section from these runs")
+    args = parser.parse_args()
+    if not (args.out or args.readme):
+        parser.error("name --out FOLDER, --readme or both")
+    with programs.running():
+        runs = load_all(args.runs)
+        if not runs:
+            raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended; train one first")
+        if args.out:
+            publish(runs, args.out)
+            size = sum(file.stat().st_size for file in args.out.iterdir())
+            print(f"{args.out}/: {len(runs)} runs, {size / 1e6:.1f} MB; python compare.py {args.out}")
+        if args.readme:
+            README.write_text(with_section(README.read_text(encoding="utf-8"), runs), encoding="utf-8")
+            print(f"{README.name}: the section between the comments was written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Draw the settings that are tried for each arm of a fair comparison.
+
+A setting is a value of each tuned key. The settings are the same for all arms, so that all have equal trials.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from pydantic import Field
+
+from cli import app
+from system.errors import ConfigError
+from system.validate import Checked, checked
+
+Settings = tuple[str, ...]  # an override of each tuned key
+
+
+class Round(Checked):
+    """Trials of one length. After it, the better half of each arm's settings goes on to the next round."""
+
+    share: Annotated[float, Field(gt=0, le=1)]  # of train.steps
+    seeds: Annotated[int, Field(ge=1)]  # how many of the tuning seeds
+
+
+class Tuning(Checked):
+    """How the settings are chosen: ``hydra.sweeper.tune``, successive halving (Jamieson & Talwalkar 2016,
+    arXiv 1502.07943)."""
+
+    keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax
+    trials: Annotated[int, Field(ge=1)]  # settings that are drawn
+    rounds: Annotated[list[Round], Field(min_length=1)]
+
+
+def tuning(plain: Any) -> Tuning:
+    """Return ``hydra.sweeper.tune``, validated. Raises ConfigError."""
+    try:
+        return checked(Tuning, plain)
+    except ConfigError as error:
+        raise ConfigError(f"hydra.sweeper.tune.{error}") from None
+
+
+def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
+    """Return the values to choose from for each key; typed values replace those of the preset, and a key
+    with one typed value is not tuned."""
+    parser = OverridesParser.create()
+    overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
+    overrides |= {key: override for override in typed if (key := override.get_key_element()) in keys}
+    return [override for override in overrides.values() if override.is_sweep_override()]
+
+
+def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:
+    """Return ``count`` different settings, or fewer if there are not as many. They fill the space of the
+    keys evenly: points of a scrambled Sobol sequence (Owen 1998). More trials begin with the same settings.
+    """
+    from scipy.stats.qmc import Sobol  # slow to import
+
+    if not keys:
+        return [()]
+    points = Sobol(len(keys), rng=seed).random_base2(math.ceil(math.log2(count)))[:count]
+    settings = [tuple(value_at(key, u) for key, u in zip(keys, point, strict=True)) for point in points]
+    return list(dict.fromkeys(settings))
+
+
+def value_at(key: Override, u: float) -> str:
+    """Return the override that sets a key to its value at u, 0 <= u < 1; of an interval with three digits."""
+    values = key.value()
+    if not isinstance(values, IntervalSweep):
+        choices = app.alternatives([key])[key.get_key_element()]
+        return choices[int(u * len(choices))]
+    low, high = float(values.start or 0), float(values.end or 0)
+    if not low < high or ("log" in values.tags and low <= 0):
+        raise ConfigError(f"{key.get_key_element()}: no interval from {low:g} to {high:g}, of log above 0")
+    value = low * (high / low) ** u if "log" in values.tags else low + (high - low) * u
+    return f"{key.get_key_element()}={value:.3g}"

@@ -1,0 +1,122 @@
+"""Published runs are compared as their folders are, and a stranger's tables do no harm."""
+
+import csv
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comparison import table
+from comparison.find import find_runs
+from comparison.load import UnreadableError, load
+from comparison.published import cell, flat, load_any, nested, parsed, publish, read
+from comparison.report import build_report
+from tests.helpers.fair_runs import FAR, NEAR, fair_runs
+
+NAMES = st.text(st.characters(exclude_characters=":"), min_size=1)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    return runs + fair_runs(tmp_path / "b", "batchnorm", FAR, [1.5, None, 1.7], borrowed=[2.5, 2.6, 2.7])
+
+
+@given(VALUES)
+def test_a_cell_is_read_back_as_it_was(value):
+    assert parsed(cell(value)) == value
+    assert cell(value)  # an empty cell is a missing value
+
+
+@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES), min_size=1))
+def test_paths_lead_back_to_the_nested_content(content):
+    assert nested(flat(content)) == content
+
+
+def test_the_report_of_published_runs_is_that_of_their_folders(runs, tmp_path):
+    publish(runs, tmp_path / "published")
+    assert {file.name for file in (tmp_path / "published").iterdir()} == {
+        "runs.csv",
+        "curves.csv",
+        "shared.json",
+    }
+    again = read(tmp_path / "published")
+    before, after = build_report(runs), build_report(again)
+    assert table.cells(before) == table.cells(after)
+    assert table.settings(before) == table.settings(after)
+    assert (before.summary, before.warnings) == (after.summary, after.warnings)
+    by_name = {run.name: run for run in again}
+    for run in runs:
+        assert by_name[run.name].certificate == run.certificate
+        assert by_name[run.name].status == run.status
+        published = by_name[run.name].config
+        assert published == {key: run.config[key] for key in published}
+        assert "norm.eps" in published
+
+
+def test_publishing_published_runs_changes_nothing(runs, tmp_path):
+    publish(runs, tmp_path / "once")
+    publish(read(tmp_path / "once"), tmp_path / "twice")
+    for file in (tmp_path / "once").iterdir():
+        assert file.read_text() == (tmp_path / "twice" / file.name).read_text()
+
+
+def test_the_folder_is_found_among_run_folders_and_read_whole(runs, tmp_path):
+    publish(runs, tmp_path / "all" / "published")
+    runs[0].folder.rename(tmp_path / "all" / "a-run")
+    folders = find_runs([str(tmp_path / "all")])
+    assert folders == [tmp_path / "all" / "a-run", tmp_path / "all" / "published"]
+    assert [len(load_any(folder)[0]) for folder in folders] == [1, len(runs)]
+
+
+def test_nothing_that_tells_of_the_owner_is_published(runs, tmp_path):
+    folder = runs[0].folder
+    environment = json.loads((folder / "environment.json").read_text())
+    environment |= {"machine": {"host": "secret"}, "command": ["/home/secret/train.py"]}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("entity: null", "entity: secret"))
+    assert "secret" in (folder / "config.yaml").read_text()
+    publish([load(folder)[0], *runs[1:]], tmp_path / "published")
+    assert "secret" not in "".join(file.read_text() for file in (tmp_path / "published").iterdir())
+
+
+def change(file, column, value):
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    rows[0][column] = value
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("name", "../../etc", "is not the name of a run"),
+        ("config:optim.learning_rate", "fast", "optim.learning_rate"),
+        ("config:optim.learning_rate", "Infinity", "optim.learning_rate"),
+        ("config:seed", "[[[", "seed"),
+        ("status:state", "running", "running at step"),
+        ("metric:val/full_loss", "", "it has finished, but has no val/full_loss"),
+        ("metric:val/full_loss", "low", "could not convert"),
+    ],
+)
+def test_an_invalid_cell_is_named(runs, tmp_path, column, value, problem):
+    publish(runs, tmp_path / "published")
+    change(tmp_path / "published" / "runs.csv", column, value)
+    with pytest.raises(UnreadableError, match=problem):
+        read(tmp_path / "published")
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "curves.csv", "shared.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[1,2]", b"name\n", b"{" * 10**5])
+def test_a_damaged_table_is_one_line(runs, tmp_path, name, content):
+    publish(runs, tmp_path / "published")
+    (tmp_path / "published" / name).write_bytes(content)
+    with pytest.raises(UnreadableError):
+        read(tmp_path / "published")

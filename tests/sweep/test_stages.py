@@ -1,0 +1,190 @@
+"""A fair comparison tunes each arm by equal trials, then compares the arms on other seeds."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from comparison.load import load
+from comparison.report import build_report
+from rundir.folder import read_status
+from sweep.job import Job
+from sweep.stages import choose, owners, titles
+from sweep.trials import Round
+from tests.conftest import TINY
+
+FAIR = """# @package _global_
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params: {norm: "layernorm,none", placement: "pre,post", seed: "0,1"}
+    tune:
+      keys: {optim.learning_rate: "tag(log, interval(1e-3, 1e-1))", model.init: "gpt2,xavier"}
+      trials: 4
+      rounds: [{share: 0.5, seeds: 1}, {share: 1, seeds: 2}]
+    final: {seed: "10,11,12"}
+train: {steps: 4}
+"""
+KEYS = ["optim.learning_rate", "model.init"]
+
+
+@pytest.fixture
+def fair(text_file, tmp_path):
+    """Return the arguments of a fair comparison whose runs take a second each."""
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "small.yaml").write_text(FAIR)
+    rest = (override for override in TINY if "steps" not in override)
+    return (
+        "--config-dir",
+        str(tmp_path / "mine"),
+        "experiment=small",
+        *rest,
+        "data=text",
+        f"data.path={text_file}",
+    )
+
+
+def configs(folder: Path) -> list[dict]:
+    return [yaml.safe_load(file.read_text()) for file in folder.glob("runs/*/config.yaml")]
+
+
+def settings_of(config: dict) -> tuple:
+    return config["optim"]["learning_rate"], config["model"]["init"]
+
+
+@pytest.mark.slow
+def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succeed, fair, tmp_path):
+    done = succeed("train.py", *fair)
+    assert "4 arms, 4 trials of each over optim.learning_rate, model.init" in done.stdout
+    runs = configs(tmp_path)
+    trials = [c for c in runs if not c["tuned"]]
+    for norm in ("layernorm", "none"):
+        of_norm = [c for c in trials if c["norm"]["_name_"] == norm and c["placement"]["_name_"] == "pre"]
+        short, long = ([c for c in of_norm if c["train"]["steps"] == n] for n in (2, 4))
+        assert (len(short), len({*map(settings_of, short)}), {c["seed"] for c in short}) == (4, 4, {0})
+        assert (len(long), len({*map(settings_of, long)}), {c["seed"] for c in long}) == (4, 2, {0, 1})
+    own = [c for c in runs if c["tuned"] == KEYS and c["settings_of"] is None]
+    assert len(own) == 4 * 3
+    assert {c["seed"] for c in own} == {10, 11, 12}
+    assert {c["settings_of"] for c in runs} <= {None, "layernorm pre"}
+    report = build_report([load(file.parent)[0] for file in tmp_path.glob("runs/*/status.json")])
+    assert report.metric == "val/report_loss"
+    assert report.summary[1] == (
+        "Each group is at its own best settings, chosen by other runs on other seeds and on the other half "
+        "of the validation split."
+    )
+    assert [choice.borrowed is None for choice in report.choices] == [True, False, False, False]
+    assert {row.planned for row in report.rows if row.difference} == {3}
+
+    again = succeed("train.py", *fair)
+    assert "to do" in again.stdout
+    assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
+
+
+@pytest.mark.slow
+def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path):
+    same = command("train.py", *fair, "seed=9,10")
+    assert same.returncode == 1
+    assert "error: seed: seed=10 is also a seed of the last stage" in same.stderr
+    few = command("train.py", *fair, "seed=0")
+    assert "error: seed: tuning needs 2 seeds" in few.stderr
+    several = command("train.py", *fair, "train.steps=2,4")
+    assert "error: train.steps: a fair comparison has one length" in several.stderr
+    fixed = (
+        "norm=none",
+        "placement=pre",
+        "train.steps=2",
+        "optim.learning_rate=0.01",
+        "hydra.sweeper.final.seed=5",
+    )
+    succeed("train.py", *fair, *fixed)
+    runs = configs(tmp_path)
+    assert {c["optim"]["learning_rate"] for c in runs} == {0.01}
+    assert {c["train"]["steps"] for c in runs} == {1, 2}
+    assert {tuple(c["tuned"]) for c in runs} == {(), ("model.init",)}
+    assert {c["seed"] for c in runs if c["tuned"]} == {5}
+
+
+def job(overrides: tuple[str, ...], loss: float | None) -> Job:
+    made = Job(overrides, " ".join(overrides), Path())
+    state = ("failed", math.inf, "too large") if loss is None else ("finished", loss, "")
+    made.outcome = lambda: state  # type: ignore[method-assign]
+    made.select_loss = lambda: loss  # type: ignore[method-assign]
+    return made
+
+
+class Losses:
+    """A sweep whose runs end at losses that depend on the arm, the settings and the seed."""
+
+    def __init__(self, losses):
+        self.losses, self.asked = losses, []
+
+    def run(self, all_overrides, is_compared):
+        assert not is_compared
+        self.asked.append(list(all_overrides))
+        return [job(o, self.losses[o[0], o[1]][int(o[3][-1])]) for o in all_overrides]
+
+
+ROUNDS = [Round(share=0.1, seeds=1), Round(share=1, seeds=2)]
+SEEDS = ["seed=0", "seed=1"]
+
+
+def test_the_better_half_goes_on_and_the_best_mean_without_divergence_is_chosen(capsys):
+    losses = {
+        ("norm=a", "r=1"): [1.0, 4.0],
+        ("norm=a", "r=2"): [2.0, 2.0],
+        ("norm=a", "r=3"): [9.0, 0.1],
+        ("norm=a", "r=4"): [8.0, 0.1],
+        ("norm=b", "r=1"): [math.inf, 1.0],
+        ("norm=b", "r=2"): [1.0, math.inf],
+        ("norm=b", "r=3"): [2.0, math.inf],
+        ("norm=b", "r=4"): [3.0, 1.0],
+    }
+    sweep = Losses(losses)
+    trials = [(f"r={i}",) for i in (1, 2, 3, 4)]
+    jobs, chosen = choose(sweep, {("norm=a",): trials, ("norm=b",): trials}, ROUNDS, SEEDS, steps=40)
+    assert chosen == {("norm=a",): ("r=2",)}
+    assert len(jobs) == 8 + 8
+    assert {o[2] for o in sweep.asked[0]} == {"train.steps=4"}
+    assert {o[:2] for o in sweep.asked[1]} == {
+        ("norm=a", "r=1"),
+        ("norm=a", "r=2"),
+        ("norm=b", "r=2"),
+        ("norm=b", "r=3"),
+    }
+    printed = capsys.readouterr().out
+    assert "  a: r=2 (val/select_loss 2.0000)" in printed
+    assert "  b: at each of its settings a run diverged; left out" in printed
+
+
+def test_a_failed_trial_ends_tuning_without_a_choice():
+    sweep = Losses({("norm=a", "r=1"): [1.0, 1.0], ("norm=a", "r=2"): [None, None]})
+    jobs, chosen = choose(sweep, {("norm=a",): [("r=1",), ("r=2",)]}, ROUNDS, SEEDS, steps=40)
+    assert (len(jobs), chosen) == (2, {})
+
+
+def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
+    arms = {(f"norm={n}", f"model.n_layer={k}"): () for n in ("layernorm", "none") for k in (2, 4)}
+    usual = {"norm": "layernorm"}
+    assert owners(arms, usual) == {
+        ("norm=none", f"model.n_layer={k}"): ("norm=layernorm", f"model.n_layer={k}") for k in (2, 4)
+    }
+    assert owners(arms, {}) == {}
+    assert titles([("norm=a", "x=1"), ("norm=b", "x=1")]) == {("norm=a", "x=1"): "a", ("norm=b", "x=1"): "b"}
+
+
+@pytest.mark.slow
+def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_path):
+    few = ("norm=none", "placement=pre")
+    succeed("train.py", *fair, *few)
+    first = next(f for f in tmp_path.glob("runs/*/metrics.jsonl") if "-s0-" in str(f))
+    rows = [json.loads(line) for line in first.read_text().splitlines()]
+    rows[-1].pop("val/select_loss")
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_status(first.parent)["state"] == "finished"
+    done = command("train.py", *fair, *few)
+    assert done.returncode == 1
+    line = f"error: {first.parent.name}: it has no val/select_loss, by which settings are chosen; fresh=true"
+    assert line in done.stderr
