@@ -21,7 +21,7 @@ from rich.text import Text
 from cli import programs
 from comparison import table
 from comparison.find import find_runs
-from comparison.groups import ComparisonError, select
+from comparison.groups import ComparisonError
 from comparison.load import Run, UnreadableError, load
 from comparison.published import load_any
 from comparison.report import Report, build_report
@@ -46,13 +46,12 @@ def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
 
 def load_report(args: argparse.Namespace) -> Report:
     runs, passed_over = load_all(args.runs)
-    for condition in args.where:
-        runs = select(runs, condition)
     if not runs:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
         raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-    report = build_report(runs, args.metric, dict(args.baseline), args.over, args.mixed, args.matters)
+    options = args.metric, dict(args.baseline), args.over, args.mixed, args.matters, args.where
+    report = build_report(runs, *options)
     report.passed_over = [*map(escaped, passed_over), *report.passed_over]
     return report
 

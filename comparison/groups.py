@@ -14,6 +14,7 @@ from system.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
+WHOLE_SPLIT = ("val/full_loss", "val/select_loss", "val/report_loss")  # do not depend on train.eval_windows
 Keys = dict[str, Any]
 MISSING = "—"  # stands for the value of a key that a run does not have
 
@@ -193,16 +194,21 @@ def matches(value: Any, text: str) -> bool:
         return False
 
 
-def check_comparable(runs: Sequence[Run], metric: str) -> None:
-    """Raise ComparisonError unless runs have the same tokens, context, windows and length of training."""
+def conditions(metric: str) -> dict[str, Callable[[Run], Any]]:
+    """Return what runs must have in common to be compared: tokens, context, windows, length of training."""
     properties: dict[str, Callable[[Run], Any]] = {
         "data (the fingerprint of the tokens)": lambda run: run.environment["data"]["fingerprint"][:12],
         "model.block_size (the context that is evaluated)": lambda run: run.config["model.block_size"],
         "tokens trained on": lambda run: int(trained_tokens(run)),
     }
-    if metric.startswith("val/") and metric != "val/full_loss":
+    if metric.startswith("val/") and metric not in WHOLE_SPLIT:
         properties["train.eval_windows"] = lambda run: run.config["train.eval_windows"]
-    for name, value_of in properties.items():
+    return properties
+
+
+def check_comparable(runs: Sequence[Run], metric: str) -> None:
+    """Raise ComparisonError unless runs have all ``conditions`` in common."""
+    for name, value_of in conditions(metric).items():
         by_value = defaultdict(list)
         for run in runs:
             by_value[value_of(run)].append(run)

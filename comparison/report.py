@@ -41,6 +41,7 @@ def build_report(
     over: Sequence[str] = (),
     mixed: bool = False,
     matters: float = MATTERS,
+    where: Sequence[str] = (),
 ) -> Report:
     """Compare runs that have ended, by the last value of a metric.
 
@@ -50,31 +51,32 @@ def build_report(
         over: keys to average over.
         mixed: allow runs to differ in data, length or evaluation.
         matters: the smallest difference of losses that matters, in nats.
+        where: conditions, such as ``norm=none``, on the runs that are shown. Hidden runs of the same sweeps
+            still count in the verdicts, so that nobody finds a better verdict by hiding runs.
 
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
     """
-    runs, copies = unique(runs)
-    roles = tuning.roles(runs)
+    shown = list(runs)
+    for condition in where:
+        shown = grouping.select(shown, condition)
+    shown, copies = unique(shown)
+    roles = tuning.roles(shown)
     compared = roles.compared
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
     if not any(metric in run.metrics for run in compared):
-        names = sorted({name for run in runs for name in run.metrics})
+        names = sorted({name for run in shown for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
     if not mixed:
         grouping.check_comparable(compared, metric)
-    groups = grouping.group_runs(compared, metric)
-    hide_chosen_settings(groups, roles, with_rate=bool(over))
-    for key in over:
-        if key == RATE:
-            advice = f"--where {RATE}=… selects one rate"
-            raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
-        groups = grouping.average(groups, key)
-    by_rate = families(groups)
+    rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
+    if hidden := hidden_siblings(runs, compared, metric):
+        together = tuning.roles([*compared, *hidden])
+        all_rows, all_comparisons = judged_rows(together, metric, {}, (), matters)
+        adopt_verdicts(rows, all_rows, hidden, roles)
+        comparisons = max(comparisons, all_comparisons)
+    by_rate = [row.family for row in rows]
     arms = tuning.find_arms(by_rate, roles)
-    rows = [Row(family, interval([*family.best_group.losses.values()])) for family in by_rate]
-    comparisons = judge(rows, baseline or {}, metric, compared, matters)
-    rows.sort(key=lambda row: row.verdict != "baseline")
     trials = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
     how_chosen = tuning.sentences(by_rate, arms, roles, metric)
     summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
@@ -86,6 +88,60 @@ def build_report(
     rate_costs = sensitivities(trials or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
     return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
+
+
+def judged_rows(
+    roles: tuning.Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
+) -> tuple[list[Row], int]:
+    """Return a row per group of the compared runs, the baseline first, and the number of comparisons for
+    which their verdicts hold."""
+    groups = grouping.group_runs(roles.compared, metric)
+    hide_chosen_settings(groups, roles, with_rate=bool(over))
+    for key in over:
+        if key == RATE:
+            advice = f"--where {RATE}=… selects one rate"
+            raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
+        groups = grouping.average(groups, key)
+    rows = [Row(family, interval([*family.best_group.losses.values()])) for family in families(groups)]
+    comparisons = judge(rows, baseline, metric, roles.compared, matters)
+    rows.sort(key=lambda row: row.verdict != "baseline")
+    return rows, comparisons
+
+
+def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str) -> list[Run]:
+    """Return the runs that are not shown, but are comparable and of the same sweeps as those shown."""
+    arms = {arm for run in shown for arm in (run.environment.get("plan") or {}).get("arms", [])}
+    properties = grouping.conditions(metric).values()
+    alike = [[value_of(run) for value_of in properties] for run in shown[:1]]
+    seen = {(run.group, run.seed) for run in shown}
+    different = {(run.group, run.seed): run for run in every_run}  # without copies
+    return [
+        run
+        for key, run in different.items()
+        if key not in seen
+        and arms.intersection((run.environment.get("plan") or {}).get("arms", []))
+        and [value_of(run) for value_of in properties] in alike
+    ]
+
+
+def adopt_verdicts(
+    rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: tuning.Roles
+) -> None:
+    """Give each row the verdict that it has among the rows of all runs, in which the variances of all arms
+    are moderated together. A row at a rate that hidden runs of its arm do not have gets none."""
+
+    def compared_by(row: Row) -> tuple[set[int], set[int]]:
+        others = row.baseline.best_group.runs if row.baseline else []
+        return {id(run) for run in row.group.runs}, {id(run) for run in others}
+
+    other_rates = {roles.likeness(run) for run in hidden}
+    for row in rows:
+        twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
+        if twin:
+            row.verdict, row.planned = twin.verdict, twin.planned
+            row.seed_range, row.command = twin.seed_range, twin.command
+        elif row.difference and other_rates & {roles.likeness(run) for run in row.family.runs}:
+            row.verdict, row.seed_range, row.command = "no verdict: --where chose its rate", None, ""
 
 
 def is_chosen_on_a_half(roles: tuning.Roles) -> bool:

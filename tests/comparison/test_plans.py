@@ -1,5 +1,7 @@
 """Verdicts follow the plan that the runs carry: the same runs and command always have the same verdicts."""
 
+import itertools
+
 import numpy as np
 
 from comparison import plans
@@ -69,6 +71,47 @@ def test_hidden_arms_count_and_another_baseline_makes_it_all_pairs(tmp_path):
     assert build_report(two + again[:4]).comparisons == 4  # a later plan has one arm more
     without = [run for run in runs if run.config["norm"] != "layernorm"]  # so that another is the baseline
     assert build_report(without).comparisons == 6
+
+
+DIFFERENCES = {  # with these five arms, rmsnorm's small variance counts as luck
+    "layernorm": [0, 0, 0],
+    "rmsnorm": [-0.12, -0.1, -0.11],
+    "none": [-0.04, 0.03, 0.04],
+    "dyt": [0.02, -0.12, 0.05],
+    "derf": [-0.02, -0.06, 0.03],
+    "scalenorm": [0.03, -0.05, 0.12],
+}
+
+
+def test_hiding_arms_does_not_change_a_verdict(tmp_path):
+    runs = []
+    for norm, differences in DIFFERENCES.items():
+        for seed, difference in enumerate(differences):
+            record = plan_of(norm, arms=[*DIFFERENCES])
+            folder = made(tmp_path, f"norm={norm}", f"seed={seed}", final=2 + difference, plan=record)
+            runs.append(load(folder)[0])
+    alone, all_arms = build_report(runs[:6]), build_report(runs)
+    selected = build_report(runs, where=["norm=layernorm,rmsnorm"])
+    assert [row.title for row in selected.rows] == ["layernorm", "rmsnorm"]
+    [judged] = [row for row in all_arms.rows if row.title == "rmsnorm"]
+    assert alone.rows[1].verdict == "better" != judged.verdict
+    assert selected.rows[1].verdict == judged.verdict
+    assert selected.rows[1].difference == judged.difference
+
+
+def test_a_rate_that_was_selected_after_a_look_has_no_verdict(tmp_path):
+    runs = []
+    for norm, rate in itertools.product(("layernorm", "none"), ("1e-3", "3e-3")):
+        for seed in range(3):
+            loss = 2 + 0.001 * seed**2 * (norm == "none") + 0.3 * (norm == "none") + 0.1 * (rate == "1e-3")
+            words = f"norm={norm} optim.learning_rate={rate} seed={seed}".split()
+            runs.append(load(made(tmp_path, *words, final=loss, plan=plan_of(norm)))[0])
+    assert verdicts(runs)["none"] == "no verdict: the compared runs chose the rates"
+    for rate in ("1e-3", "3e-3"):
+        shown = verdicts(runs, where=[f"optim.learning_rate={rate}"])
+        assert shown["none"].startswith("no verdict: ")
+    alone = [run for run in runs if run.config["optim.learning_rate"] == 1e-3]
+    assert verdicts(alone)["none"] == "worse"
 
 
 def test_seeds_are_looked_at_in_the_order_in_which_they_were_planned(tmp_path):
