@@ -21,7 +21,7 @@ import numpy as np
 from comparison.curves import CURVES
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
-from comparison.tuning import roles
+from comparison.trials import roles
 from rundir.run_files import SCHEMAS
 from system.files import escape_strings, small_text, write_atomically
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from comparison import caveats, doubts, tuning
+from comparison import caveats, doubts, trials, tuning
 from comparison import groups as grouping
 from comparison.decisions import Row, judge
 from comparison.duplicates import unique
@@ -11,7 +11,7 @@ from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
 from comparison.settings import Choice, choices
-from comparison.tuning import REPORT
+from comparison.trials import REPORT
 from comparison.verdicts import MATTERS, interval
 
 
@@ -61,7 +61,7 @@ def build_report(
     for condition in where:
         shown = grouping.select(shown, condition)
     shown, copies = unique(shown)
-    roles = tuning.roles(shown)
+    roles = trials.roles(shown)
     compared = roles.compared
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
     if not any(metric in run.metrics for run in compared):
@@ -71,27 +71,27 @@ def build_report(
         grouping.check_comparable(compared, metric)
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
     if hidden := hidden_siblings(runs, compared, metric):
-        together = tuning.roles([*compared, *hidden])
+        together = trials.roles([*compared, *hidden])
         all_rows, all_comparisons = judged_rows(together, metric, {}, (), matters)
         adopt_verdicts(rows, all_rows, hidden, roles)
         comparisons = max(comparisons, all_comparisons)
     by_rate = [row.family for row in rows]
-    arms = tuning.find_arms(by_rate, roles)
-    trials = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
+    arms = trials.find_arms(by_rate, roles)
+    tried = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
     how_chosen = tuning.sentences(by_rate, arms, roles, metric)
     summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
     warnings = caveats.differences(compared)
     for row in rows:
-        lines = doubts.of_row(row.family, row.difference, trials, metric, roles)
+        lines = doubts.of_row(row.family, row.difference, tried, metric, roles)
         warnings += [f"{row.title}: {line}" for line in lines]
     warnings += [f"{arm.title}: {line}" for arm in arms for line in tuning.edges(arm)]
-    rate_costs = sensitivities(trials or (by_rate if metric == LOSS else []))
+    rate_costs = sensitivities(tried or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
     return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
 
 
 def judged_rows(
-    roles: tuning.Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
+    roles: trials.Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
 ) -> tuple[list[Row], int]:
     """Return a row per group of the compared runs, the baseline first, and the number of comparisons for
     which their verdicts hold."""
@@ -125,7 +125,7 @@ def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str)
 
 
 def adopt_verdicts(
-    rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: tuning.Roles
+    rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: trials.Roles
 ) -> None:
     """Give each row the verdict that it has among the rows of all runs, in which the variances of all arms
     are moderated together. A row at a rate that hidden runs of its arm do not have gets none."""
@@ -144,7 +144,7 @@ def adopt_verdicts(
             row.verdict, row.seed_range, row.command = "no verdict: --where chose its rate", None, ""
 
 
-def is_chosen_on_a_half(roles: tuning.Roles) -> bool:
+def is_chosen_on_a_half(roles: trials.Roles) -> bool:
     """Return True if some settings were chosen, and all compared runs that finished have the loss on the
     half of the text that had no part in the choice."""
     finished = [run for run in roles.compared if not run.diverged]
@@ -152,11 +152,11 @@ def is_chosen_on_a_half(roles: tuning.Roles) -> bool:
     return is_tuned and all(REPORT in run.metrics for run in finished)
 
 
-def hide_chosen_settings(groups: Sequence[grouping.Group], roles: tuning.Roles, with_rate: bool) -> None:
+def hide_chosen_settings(groups: Sequence[grouping.Group], roles: trials.Roles, with_rate: bool) -> None:
     """Remove the tuned keys, but the learning rate, from groups' keys if each arm has one setting: arms with
     different settings are then compared. To average over other keys, remove the learning rate, too."""
     keys = roles.keys if with_rate else roles.keys[1:]
-    settings: dict[str, set[tuning.Settings]] = {}
+    settings: dict[str, set[trials.Settings]] = {}
     for group in groups:
         for run in group.runs:
             settings.setdefault(roles.likeness(run), set()).add(roles.settings(run))

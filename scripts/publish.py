@@ -20,7 +20,7 @@ from comparison.load import Run
 from comparison.published import load_any, publish
 from comparison.report import Report, build_report
 from comparison.table import Cells, cells, markdown, rich_table, settings
-from comparison.tuning import roles
+from comparison.trials import roles
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"

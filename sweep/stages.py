@@ -110,9 +110,10 @@ def choose(
     """Return the jobs of all rounds, and the best settings of each arm that has some at which no run
     diverged. If a job fails, its round is the last, and the settings are void."""
     all_jobs: list[Job] = []
+    count = max(map(len, left.values()))
     for number, round_ in enumerate(rounds, 1):
-        length = max(1, round(round_.share * steps))
-        used = seeds[: round_.seeds]
+        length, used = max(1, round(round_.steps * steps)), seeds[: round_.seeds]
+        left = {arm: tried[: math.ceil(round_.trials * count)] for arm, tried in left.items()}
         print(f"\ntuning, round {number} of {len(rounds)}: {length:,} steps, {' '.join(used)}")
         trials = {
             (*arm, *settings, f"train.steps={length}", seed): (arm, settings)
@@ -129,7 +130,7 @@ def choose(
             arm, settings = trials[job.overrides]
             losses[arm][settings].append(job.select_loss())
         means = {arm: {s: statistics.fmean(values) for s, values in by.items()} for arm, by in losses.items()}
-        left = {arm: sorted(by, key=lambda s: by[s])[: math.ceil(len(by) / 2)] for arm, by in means.items()}
+        left = {arm: sorted(by, key=lambda settings: by[settings]) for arm, by in means.items()}
     chosen, names = {}, titles([*left])
     for arm, (best, *_) in left.items():
         if math.isinf(means[arm][best]):

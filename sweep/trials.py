@@ -19,15 +19,15 @@ Settings = tuple[str, ...]  # an override of each tuned key
 
 
 class Round(Checked):
-    """Trials of one length. After it, the better half of each arm's settings goes on to the next round."""
+    """Trials of the settings of each arm that were the best in the round before."""
 
-    share: Annotated[float, Field(gt=0, le=1)]  # of train.steps
-    seeds: Annotated[int, Field(ge=1)]  # how many of the tuning seeds
+    trials: Annotated[float, Field(gt=0, le=1)]  # how many, as a share of all trials
+    steps: Annotated[float, Field(gt=0, le=1)]  # how long, as a share of train.steps
+    seeds: Annotated[int, Field(ge=1)]  # on how many of the tuning seeds
 
 
 class Tuning(Checked):
-    """How the settings are chosen: ``hydra.sweeper.tune``, successive halving (Jamieson & Talwalkar 2016,
-    arXiv 1502.07943)."""
+    """How the settings are chosen: ``hydra.sweeper.tune``, by rounds of fewer and fewer trials."""
 
     keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax
     trials: Annotated[int, Field(ge=1)]  # settings that are drawn

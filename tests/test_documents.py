@@ -40,9 +40,10 @@ ELSEWHERE = {
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
-LONG = ("-m findings ", "torchrun")
+LONG = ("-m findings ", "torchrun", "experiment=fair_ablation")
 # In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
+FAIR = ("norm=none", "placement=pre", "seed=0,1", "hydra.sweeper.tune.trials=2")  # for a fair comparison
 OTHER_TEXT = ("data=text", "data.path=my.txt")
 
 
@@ -135,6 +136,7 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
     weights, preset, more = "init_from" in keys, "experiment" in keys, []
     if "data" not in keys:
         more = [*OTHER_TEXT, *["seed=0", "train.grad_accum=1"] * preset]
+        more = [*OTHER_TEXT, *FAIR] if keys.get("experiment") == "fair_ablation" else more
         more += ["data.tokenizer=gpt2"] * (preset and weights)
     if weights:
         more += ["model.block_size=8"]

@@ -50,8 +50,9 @@ CASES = {
     ),
     "fewer seeds at one rate": (
         {"grid": GRID | {"1e-2": [2.2]}},
-        f"the arms were tuned by unequal trials: {EQUAL} for layernorm, but 0.001, 0.003 (10 steps, "
-        "seed 0, 1), 0.01 (10 steps, seed 0) for none",
+        "the settings of none were chosen by later trials, but not of the best of the earlier ones; "
+        f"the arms were tuned by unequal trials: {EQUAL} for layernorm, but 0.001, 0.003, 0.01 (10 steps, "
+        "seed 0), 0.001, 0.003 (10 steps, seed 0, 1) for none",
     ),
     "another length": (
         {"steps": 15},
@@ -93,8 +94,19 @@ def test_longer_trials_must_be_those_of_the_best_of_the_shorter_ones(tmp_path):
     good = build_report(first + runs_of(tmp_path / "b", "none", grid=best, steps=15)[:2])
     assert good.summary[1] == GOOD
     runs = first + runs_of(tmp_path / "c", "none", grid=worst, steps=15)[:2]
-    doubt = "the settings of all runs were chosen by long trials, but not of the best of the shorter ones"
+    doubt = "the settings of all runs were chosen by later trials, but not of the best of the earlier ones"
     assert doubt in build_report(runs).summary[1]
+
+
+def test_rounds_may_have_more_seeds_in_place_of_more_steps(tmp_path):
+    """All settings on seed 0, and the best also on seed 1; 1e-3 is third on seed 0, but best on seed 1."""
+    grid = {"1e-3": [2.3], "3e-3": [2.1, 2.2], "1e-2": [2.2, 2.25]}
+    base = runs_of(tmp_path / "b", "layernorm", grid=grid)
+    assert build_report(base + runs_of(tmp_path / "a", "none", grid=grid)).summary[1] == GOOD
+    worse = {"1e-3": [2.3, 1.9], "3e-3": [2.1, 2.2], "1e-2": [2.2]}
+    doubts = build_report(base + runs_of(tmp_path / "c", "none", grid=worse)).summary[1]
+    assert "the settings of none are 0.003, but 0.001 was the best of its trials" in doubts
+    assert "were chosen by later trials, but not of the best of the earlier ones" in doubts
 
 
 def test_two_compared_settings_are_named(tmp_path):

@@ -23,7 +23,7 @@ hydra:
     tune:
       keys: {optim.learning_rate: "tag(log, interval(1e-3, 1e-1))", model.init: "gpt2,xavier"}
       trials: 4
-      rounds: [{share: 0.5, seeds: 1}, {share: 1, seeds: 2}]
+      rounds: [{trials: 1, steps: 0.5, seeds: 1}, {trials: 0.5, steps: 1, seeds: 2}]
     final: {seed: "10,11,12"}
 train: {steps: 4}
 """
@@ -127,11 +127,11 @@ class Losses:
         return [job(o, self.losses[o[0], o[1]][int(o[3][-1])]) for o in all_overrides]
 
 
-ROUNDS = [Round(share=0.1, seeds=1), Round(share=1, seeds=2)]
+ROUNDS = [Round(trials=1, steps=0.1, seeds=1), Round(trials=0.5, steps=1, seeds=2)]
 SEEDS = ["seed=0", "seed=1"]
 
 
-def test_the_better_half_goes_on_and_the_best_mean_without_divergence_is_chosen(capsys):
+def test_the_best_go_on_and_the_best_mean_without_divergence_is_chosen(capsys):
     losses = {
         ("norm=a", "r=1"): [1.0, 4.0],
         ("norm=a", "r=2"): [2.0, 2.0],

@@ -74,12 +74,15 @@ def test_an_empty_interval_is_refused(interval):
             "hydra.sweeper.tune.trials: invalid value 0; it should be greater",
         ),
         ({"rounds": []}, "hydra.sweeper.tune.rounds: invalid value"),
-        ({"rounds": [{"share": 2, "seeds": 1}]}, "hydra.sweeper.tune.rounds.0.share: invalid value 2"),
+        (
+            {"rounds": [{"trials": 1, "steps": 2, "seeds": 1}]},
+            "hydra.sweeper.tune.rounds.0.steps: invalid value 2",
+        ),
         ({"rouns": []}, "hydra.sweeper.tune.rouns"),
     ],
 )
 def test_an_invalid_value_is_named_with_its_whole_key(change, line):
-    plain = {"keys": {}, "trials": 4, "rounds": [{"share": 1, "seeds": 1}]}
+    plain = {"keys": {}, "trials": 4, "rounds": [{"trials": 1, "steps": 1, "seeds": 1}]}
     assert tuning(plain).trials == 4
     with pytest.raises(ConfigError, match=line):
         tuning(plain | change)
