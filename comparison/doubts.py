@@ -11,7 +11,7 @@ from comparison.duplicates import TIMES
 from comparison.groups import Group
 from comparison.load import Run
 from comparison.rates import LOSS, Family, has_collapsed
-from comparison.trials import Roles
+from comparison.roles import Roles
 from comparison.verdicts import Interval, interval
 
 LEAST_FOR_SHAPE = 5  # fewer seeds say nothing about the shape of their distribution

@@ -21,7 +21,7 @@ import numpy as np
 from comparison.curves import CURVES
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
-from comparison.trials import roles
+from comparison.roles import by_role
 from rundir.run_files import SCHEMAS
 from system.files import escape_strings, small_text, write_atomically
 
@@ -48,7 +48,7 @@ def load_any(folder: Path) -> tuple[list[Run], list[str]]:
 def publish(runs: Sequence[Run], folder: Path) -> None:
     """Write the tables of runs. Raises OSError."""
     runs = sorted(runs, key=lambda run: run.name)
-    compared = {id(run) for run in roles(runs).compared}
+    compared = {id(run) for run in by_role(runs).compared}
     leaves = [flat(content(run)) | {"name": run.name} for run in runs]
     columns = dict.fromkeys(column for row in leaves for column in row)
     first = leaves[0]

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from comparison import caveats, doubts, trials, tuning
+from comparison import caveats, doubts, tuning
 from comparison import groups as grouping
 from comparison.decisions import Row, judge
 from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
+from comparison.roles import REPORT, Roles, Settings, by_role, find_arms
 from comparison.settings import Choice, choices
-from comparison.trials import REPORT
 from comparison.verdicts import MATTERS, interval
 
 
@@ -61,7 +61,7 @@ def build_report(
     for condition in where:
         shown = grouping.select(shown, condition)
     shown, copies = unique(shown)
-    roles = trials.roles(shown)
+    roles = by_role(shown)
     compared = roles.compared
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
     if not any(metric in run.metrics for run in compared):
@@ -71,12 +71,12 @@ def build_report(
         grouping.check_comparable(compared, metric)
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
     if hidden := hidden_siblings(runs, compared, metric):
-        together = trials.roles([*compared, *hidden])
+        together = by_role([*compared, *hidden])
         all_rows, all_comparisons = judged_rows(together, metric, {}, (), matters)
         adopt_verdicts(rows, all_rows, hidden, roles)
         comparisons = max(comparisons, all_comparisons)
     by_rate = [row.family for row in rows]
-    arms = trials.find_arms(by_rate, roles)
+    arms = find_arms(by_rate, roles)
     tried = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
     how_chosen = tuning.sentences(by_rate, arms, roles, metric)
     summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
@@ -91,7 +91,7 @@ def build_report(
 
 
 def judged_rows(
-    roles: trials.Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
+    roles: Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
 ) -> tuple[list[Row], int]:
     """Return a row per group of the compared runs, the baseline first, and the number of comparisons for
     which their verdicts hold."""
@@ -124,9 +124,7 @@ def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str)
     ]
 
 
-def adopt_verdicts(
-    rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: trials.Roles
-) -> None:
+def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: Roles) -> None:
     """Give each row the verdict that it has among the rows of all runs, in which the variances of all arms
     are moderated together. A row at a rate that hidden runs of its arm do not have gets none."""
 
@@ -144,7 +142,7 @@ def adopt_verdicts(
             row.verdict, row.seed_range, row.command = "no verdict: --where chose its rate", None, ""
 
 
-def is_chosen_on_a_half(roles: trials.Roles) -> bool:
+def is_chosen_on_a_half(roles: Roles) -> bool:
     """Return True if some settings were chosen, and all compared runs that finished have the loss on the
     half of the text that had no part in the choice."""
     finished = [run for run in roles.compared if not run.diverged]
@@ -152,11 +150,11 @@ def is_chosen_on_a_half(roles: trials.Roles) -> bool:
     return is_tuned and all(REPORT in run.metrics for run in finished)
 
 
-def hide_chosen_settings(groups: Sequence[grouping.Group], roles: trials.Roles, with_rate: bool) -> None:
+def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:
     """Remove the tuned keys, but the learning rate, from groups' keys if each arm has one setting: arms with
     different settings are then compared. To average over other keys, remove the learning rate, too."""
     keys = roles.keys if with_rate else roles.keys[1:]
-    settings: dict[str, set[trials.Settings]] = {}
+    settings: dict[str, set[Settings]] = {}
     for group in groups:
         for run in group.runs:
             settings.setdefault(roles.likeness(run), set()).add(roles.settings(run))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comparison.decisions import Row
-from comparison.trials import Arm, Settings
+from comparison.roles import Arm, Settings
 from comparison.verdicts import Interval, interval, paired
 
 

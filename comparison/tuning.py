@@ -8,7 +8,7 @@ from itertools import pairwise
 from comparison import groups as grouping
 from comparison.groups import RATE
 from comparison.rates import Family
-from comparison.trials import REPORT, SELECT, Arm, Roles, Round, Settings
+from comparison.roles import REPORT, SELECT, Arm, Roles, Round, Settings
 
 
 def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, metric: str) -> list[str]:

@@ -19,8 +19,8 @@ from comparison.groups import ComparisonError, join
 from comparison.load import Run
 from comparison.published import load_any, publish
 from comparison.report import Report, build_report
+from comparison.roles import by_role
 from comparison.table import Cells, cells, markdown, rich_table, settings
-from comparison.trials import roles
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"
@@ -45,7 +45,7 @@ def section(runs: Sequence[Run]) -> str:
 
 def how(runs: Sequence[Run], report: Report) -> str:
     """Return sentences on the trials and on the compared runs."""
-    parts = roles(runs)
+    parts = by_role(runs)
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
     listed = join(f"{count} of {steps:,} steps" for steps, count in sorted(lengths.items()))
     keys = join(key.rpartition(".")[2] for key in parts.keys)

@@ -53,7 +53,7 @@ class Roles:
         return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
 
 
-def roles(runs: Sequence[Run]) -> Roles:
+def by_role(runs: Sequence[Run]) -> Roles:
     """Sort runs by what they are for. A run whose settings other runs chose has ``tuned`` in its config; the
     trials differ from one of these only in settings, length and seed."""
     tuned = dict.fromkeys(key for run in runs for key in run.config.get("tuned") or [])
