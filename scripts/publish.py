@@ -47,12 +47,12 @@ def how(runs: Sequence[Run], report: Report) -> str:
     """Return sentences on the trials and on the compared runs."""
     parts = by_role(runs)
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
-    listed = join(f"{count} of {steps:,} steps" for steps, count in sorted(lengths.items()))
+    listed = " and ".join(f"{count} trials of {steps:,} steps" for steps, count in sorted(lengths.items()))
     keys = join(key.rpartition(".")[2] for key in parts.keys)
     steps = max(run.config["train.steps"] for run in report.runs)
     return (
-        f"This is `experiment=fair_ablation`: {len(parts.trials)} trials ({listed}) on seeds "
-        f"{seeds(parts.trials)} chose {keys} of each row, by the loss on the first half of the validation "
+        f"This is `experiment=fair_ablation`: {listed}, on seeds "
+        f"{seeds(parts.trials)}, chose {keys} of each row, by the loss on the first half of the validation "
         f"split. The table compares {len(report.runs)} runs of {steps:,} steps, on seeds "
         f"{seeds(report.runs)}, by the loss on the second half."
     )
