@@ -31,7 +31,7 @@ class Round:
 
 @dataclass
 class Roles:
-    """What each run is for.
+    """The runs by what they are for.
 
     Attributes:
         keys: the tuned keys, the learning rate first.

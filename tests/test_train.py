@@ -207,7 +207,9 @@ def test_the_folder_records_the_config_and_the_outcome(tiny):
     for answer in (certificate["start"], certificate["end"]):
         assert (answer["causal"], answer["independent_rows"]) == (True, True)
         assert (answer["rows"], answer["context"], answer["asked"]["train"]["cuts"]) == (4, 8, 7)
-    assert rows[-1].keys() == {"step", "tokens", "seconds", "val/loss", "val/full_loss"}
+    assert rows[-1].keys() == {
+        *("step", "tokens", "seconds", "val/loss", "val/full_loss", "val/select_loss", "val/report_loss")
+    }
     assert rows[-1]["tokens"] == 7 * 4 * 8
     assert status["final"] == rows[-1]["val/full_loss"]
     best = min((row for row in rows if "val/loss" in row), key=lambda row: row["val/loss"])
