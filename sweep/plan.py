@@ -7,14 +7,18 @@ run of a sweep carries the sweep's plan, in its environment.json:
     written       when the plan was written, ISO 8601
     arms          the hash of every arm of the sweep
     arm, seeds    the hash of the run's arm, and that arm's seeds
-    ended_before  seeds of the arm that had ended before the plan was written, in this sweep or another
+    ended_before  seeds of the arm that had ended before the plan was written, in this sweep or another;
+                  without those of the trials that chose its settings, which are not compared
     baseline      norm and placement with which the sweep's other arms are compared, by default
 """
 
 import datetime
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from comparison.plans import USUAL
 from rundir.folder import has_ended
@@ -49,13 +53,24 @@ def usual_values(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def ended_seeds(jobs: Sequence[Job]) -> list[int]:
-    """Return the seeds of the runs in ``runs_dir`` that have ended and that differ from these jobs only in
-    their seed."""
+    """Return the seeds of the runs in ``runs_dir`` that have ended, that differ from these jobs only in their
+    seed, and that are compared with them: a trial at the settings that it chose has another ``tuned``."""
     seeds = set()
     for group, job in {job.group: job for job in jobs}.items():
-        assert job.run
+        assert job.run and job.config
         prefix = job.run.name.rpartition("-s")[0]
         for folder in job.run.parent.glob(f"{prefix}-s*"):
-            if read_json(folder / "environment.json").get("group") == group and has_ended(folder):
+            is_alike = read_json(folder / "environment.json").get("group") == group
+            if is_alike and has_ended(folder) and tuned_in(folder) in (None, job.config.tuned):
                 seeds.add(int(folder.name.removeprefix(f"{prefix}-s").partition("-")[0]))
     return sorted(seeds)
+
+
+def tuned_in(folder: Path) -> list[str] | None:
+    """Return ``tuned`` of a run's config; None if the config cannot be read."""
+    from comparison.load import read_yaml  # slow to import
+
+    try:
+        return list(read_yaml(folder / "config.yaml").get("tuned") or [])
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
+        return None

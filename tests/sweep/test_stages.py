@@ -27,6 +27,7 @@ hydra:
     final: {seed: "10,11,12"}
 train: {steps: 4}
 """
+FINAL = 'hydra.sweeper.final.seed="10,11,12,13"'
 KEYS = ["optim.learning_rate", "model.init"]
 
 
@@ -81,6 +82,18 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     again = succeed("train.py", *fair)
     assert "to do" in again.stdout
     assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
+
+
+@pytest.mark.slow
+def test_trials_at_the_chosen_settings_do_not_count_as_compared_before_the_plan(succeed, fair, tmp_path):
+    rounds = "hydra.sweeper.tune.rounds=[{trials: 1, steps: 1, seeds: 3}]"
+    succeed("train.py", *fair, "norm=layernorm", "placement=pre", "seed=0,1,2", rounds)
+    environments = [json.loads(f.read_text()) for f in tmp_path.glob("runs/*/environment.json")]
+    plans = [environment["plan"] for environment in environments if environment["plan"]]
+    assert [(plan["seeds"], plan["ended_before"]) for plan in plans] == [([10, 11, 12], [])] * 3
+    succeed("train.py", *fair, "norm=layernorm", "placement=pre", "seed=0,1,2", rounds, FINAL)
+    plans = [json.loads(f.read_text())["plan"] for f in tmp_path.glob("runs/*-s13-*/environment.json")]
+    assert [plan["ended_before"] for plan in plans] == [[10, 11, 12]]
 
 
 @pytest.mark.slow
