@@ -22,9 +22,10 @@ from rich.console import Console
 from cli import app, messages, programs
 from cli.schema import RunConfig
 from comparison.find import FINDINGS
+from comparison.verdicts import CONFIDENCE, LOOKS
 from findings import render, running
 from findings.finding import Finding, load_findings
-from findings.judging import MIN_SEEDS, judge
+from findings.judging import LOOK, judge
 from rundir.environment import ROOT
 from system.errors import ConfigError
 
@@ -42,14 +43,14 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
             similar = difflib.get_close_matches(name, findings, n=1)
             advice = f"did you mean {similar[0]}?" if similar else "python -m findings lists them"
             raise ConfigError(f"no finding is called {name!r}; {advice}")
-    if args.seeds is not None and args.seeds < MIN_SEEDS:
-        raise ConfigError(f"--seeds: {args.seeds} is too few for a verdict; give {MIN_SEEDS} or more")
+    if args.seeds not in (None, *LOOKS):
+        raise ConfigError(f"--seeds: a verdict is possible at {', '.join(map(str, LOOKS))}, not {args.seeds}")
     limit = math.inf if args.under is None else args.under
     selected = [name for name in names or findings if findings[name].minutes <= limit]
     if not selected:
         raise ConfigError(f"--under: no finding takes {limit:g} minutes or less; give more minutes")
-    seeds = list(range(args.seeds or 0))
-    return {name: findings[name].with_overrides(overrides, seeds) for name in selected}
+    chosen = {name: findings[name] for name in selected}
+    return {name: f.with_overrides(overrides, f.first_seeds(args.seeds or 0)) for name, f in chosen.items()}
 
 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
@@ -69,7 +70,10 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
             continue
         if args.control:
             print(f"control of {name}, which should not PASS: {finding.control.what}")
-        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed)))
+        confidence = CONFIDENCE if args.seeds is None else LOOK
+        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed, confidence)))
+        if args.seeds is not None:
+            print(f"  The intervals are {LOOK:.1%} ones, so you may try other numbers of seeds.")
     return all_measured
 
 
@@ -104,7 +108,7 @@ def main() -> None:
     add("words", nargs="*", metavar="NAME", help="names of findings, and overrides such as model.n_embd=96")
     add("--under", type=float, metavar="MINUTES", help="all findings that take at most this many minutes")
     add("--control", action="store_true", help="measure the findings' controls, which must not PASS")
-    add("--seeds", type=int, metavar="N", help="measure on seeds 0 to N − 1")
+    add("--seeds", type=int, metavar="N", help="measure on N seeds, by wider intervals")
     add("--docs", action="store_true", help="write results/findings.md, with numbers and pictures")
     add("--config-dir", help="a folder with additions to conf/: finding, norm, …")
     add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")

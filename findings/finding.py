@@ -101,7 +101,9 @@ class Finding(Checked):
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
-    seeds: Seeds  # of the models; arms are paired by seed
+    seeds: Seeds  # of the models that are measured; arms are paired by seed
+    # Seeds whose models choose each arm's best value of the varied key; nothing else is measured on them.
+    tuning_seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     measure: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]  # the measuring function
     options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
     expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim holds if all hold
@@ -119,6 +121,12 @@ class Finding(Checked):
             raise ValueError(f"control.arms: no arm is called {min(unknown)!r}; choose from {names}")
         return self
 
+    @model_validator(mode="after")
+    def tuning_seeds_are_not_measured(self) -> Self:
+        if shared := {*self.seeds} & {*self.tuning_seeds}:
+            raise ValueError(f"tuning_seeds: {min(shared)} is also measured; choose on other seeds")
+        return self
+
     def as_control(self) -> "Finding":
         """Return the finding under its control's conditions."""
         updates = {
@@ -131,7 +139,7 @@ class Finding(Checked):
     def conditions(self) -> dict[str, Any]:
         """Return everything that a result depends on, except the code, as plain data."""
         keys = {"trains", "all", "arms", "over", "seeds", "measure", "options"}
-        return self.model_dump(mode="json", include=keys)
+        return self.model_dump(mode="json", include=keys | ({"tuning_seeds"} if self.tuning_seeds else set()))
 
     def quantities(self) -> list[str]:
         """Return the names of the quantities that the measuring function must return."""
@@ -144,6 +152,10 @@ class Finding(Checked):
         if conflicts := overrides.keys() & varied:
             raise ConfigError(f"{min(conflicts)}: the finding varies this key itself; override another key")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
+
+    def first_seeds(self, count: int) -> list[int]:
+        """Return the first ``count`` seeds that choose nothing."""
+        return [n for n in range(count + len(self.tuning_seeds)) if n not in self.tuning_seeds][:count]
 
 
 def load_findings(config_dir: str | None = None) -> dict[str, Finding]:

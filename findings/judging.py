@@ -11,6 +11,10 @@ A finding passes if all of its quantities pass, and fails if one fails. Since al
 the finding is no likelier than a false PASS of a quantity (Berger 1982). Since one failure is enough, a false
 FAIL would be likelier, so the k intervals that decide a FAIL are simultaneous (Bonferroni, 1 − 5 % / k). The
 conditions come first: if one of ``inconclusive`` is not fulfilled, the finding is INCONCLUSIVE.
+
+The number of seeds is part of a finding, since it must not depend on results. Other numbers of seeds may be
+tried one after another: the intervals of a try have the confidence LOOK, so a false verdict in any of the
+tries that comparison/verdicts.py has as LOOKS is no likelier than 5 % (Bonferroni).
 """
 
 import math
@@ -18,10 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from comparison.verdicts import CONFIDENCE, Interval, interval
+from comparison.verdicts import CONFIDENCE, LOOKS, Interval, interval
 from findings.finding import Expected, Finding
 
-MIN_SEEDS = 3
+MIN_SEEDS = LOOKS[0]
+LOOK = 1 - (1 - CONFIDENCE) / len(LOOKS)  # the confidence of a try
 
 
 class Verdict(StrEnum):
@@ -49,28 +54,36 @@ class Judgement:
     because: list[Outcome]
 
 
-def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], comparisons: int) -> Outcome:
+def judge_quantity(
+    quantity: str,
+    expected: Expected,
+    values: Sequence[float],
+    comparisons: int,
+    confidence: float = CONFIDENCE,
+) -> Outcome:
     """Judge a quantity by its value in each seed. ``comparisons`` quantities are judged together."""
     if not all(map(math.isfinite, values)):
         no_interval = Interval(len(values), math.nan, math.nan, math.nan)
         return Outcome(quantity, expected, no_interval, Verdict.INCONCLUSIVE)
-    measured = interval(values)
+    measured = interval(values, confidence)
     verdict = Verdict.INCONCLUSIVE
     if len(values) >= MIN_SEEDS and expected.holds(measured):
         verdict = Verdict.PASS
-    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - CONFIDENCE) / comparisons)):
+    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - confidence) / comparisons)):
         verdict = Verdict.FAIL
     return Outcome(quantity, expected, measured, verdict)
 
 
-def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judgement:
+def judge(
+    finding: Finding, by_seed: Mapping[int, Mapping[str, float]], confidence: float = CONFIDENCE
+) -> Judgement:
     """Judge a finding by the numbers of each seed."""
 
     def judge_all(expectations: Mapping[str, Expected]) -> list[Outcome]:
         judged = []
         for name, expected in expectations.items():
             values = [measured.get(name, math.nan) for measured in by_seed.values()]
-            judged.append(judge_quantity(name, expected, values, len(expectations)))
+            judged.append(judge_quantity(name, expected, values, len(expectations), confidence))
         return judged
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)

@@ -106,7 +106,7 @@ class Cases:
 
     seed: int
     members: list[Case] = field(default_factory=list)
-    other_seeds: list["Cases"] = field(default_factory=list)
+    tuning: list["Cases"] = field(default_factory=list)  # tuning_seeds; without these, all other seeds
 
     @property
     def arms(self) -> list[str]:
@@ -147,8 +147,8 @@ def write_excerpt(characters: int, folder: Path) -> Path:
 
 
 def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
-    """Return the models of a finding, seed by seed. Raises ConfigError, and DataError if the text is
-    missing."""
+    """Return the models of a finding, for each of its seeds. Raises ConfigError, and DataError if the text
+    is missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
     models: list[tuple[str, Scalar, list[str]]] = []
     for (arm, arm_overrides), value in product(finding.arms.items(), values):
@@ -159,7 +159,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     search_path = app.search_path(config_dir)
     configs = app.composed_all("config", RunConfig, [[*arguments, *search_path] for *_, arguments in models])
     prepared: dict[str, Prepared] = {}
-    by_seed = {seed: Cases(seed) for seed in finding.seeds}
+    by_seed = {seed: Cases(seed) for seed in (*finding.seeds, *finding.tuning_seeds)}
     for (arm, value, arguments), config in zip(models, configs, strict=True):
         text_settings = config.data.model_dump_json()
         data = prepared.get(text_settings) or prepared.setdefault(text_settings, tokens_of(config))
@@ -172,10 +172,13 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
             all_arguments = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
             cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
-    for cases in by_seed.values():
-        cases.other_seeds = [other for other in by_seed.values() if other is not cases]
-    return [*by_seed.values()]
+    tuning = [by_seed[seed] for seed in finding.tuning_seeds]
+    for seed, cases in by_seed.items():
+        cases.tuning = tuning or [other for number, other in by_seed.items() if number != seed]
+    return [by_seed[seed] for seed in finding.seeds]
 
 
 def each_case(cases: list[Cases]) -> Iterator[Case]:
-    return (case for seed_cases in cases for case in seed_cases.members)
+    """Return the models of all seeds, those that choose a value included."""
+    seeds = {each.seed: each for seed_cases in cases for each in (seed_cases, *seed_cases.tuning)}
+    return (case for seed_cases in seeds.values() for case in seed_cases.members)

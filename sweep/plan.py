@@ -57,7 +57,8 @@ def ended_seeds(jobs: Sequence[Job]) -> list[int]:
     seed, and that are compared with them: a trial at the settings that it chose has another ``tuned``."""
     seeds = set()
     for group, job in {job.group: job for job in jobs}.items():
-        assert job.run and job.config
+        assert job.run
+        assert job.config
         prefix = job.run.name.rpartition("-s")[0]
         for folder in job.run.parent.glob(f"{prefix}-s*"):
             is_alike = read_json(folder / "environment.json").get("group") == group

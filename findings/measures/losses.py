@@ -47,11 +47,13 @@ def tables_of(cases: Cases) -> dict[str, Table]:
 
 
 def best_rates(cases: Cases) -> dict[str, float]:
-    """Return each arm's rate with the lowest mean loss over the other seeds, so no seed chooses its own."""
-    other_tables = [tables_of(other) for other in cases.other_seeds]
+    """Return each arm's rate with the lowest mean loss over the seeds that choose it. If these are the other
+    measured seeds, the values of the seeds share a choice, and intervals are too narrow: their coverage is
+    86 to 93 %. Name ``tuning_seeds`` in a new finding."""
+    all_tables = [tables_of(other) for other in cases.tuning]
     return {
-        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in other_tables])))
-        for arm, rates in other_tables[0].items()
+        arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in all_tables])))
+        for arm, rates in all_tables[0].items()
     }
 
 

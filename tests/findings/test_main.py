@@ -157,7 +157,7 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
     ("arguments", "error"),
     [
         (("warmup",), "no finding is called 'warmup'; did you mean warm_up?"),
-        (("warm_up", "--seeds", "2"), "--seeds: 2 is too few for a verdict"),
+        (("warm_up", "--seeds", "2"), "--seeds: a verdict is possible at 3, 4, 5, 6"),
         (("--control",), "no finding is named"),
         (("--under", "0.01"), "--under: no finding takes 0.01 minutes or less"),
         (("gradient_slopes", "model.n_layer=4"), "model.n_layer: the finding varies this key"),
