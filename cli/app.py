@@ -182,10 +182,10 @@ def text_override(key: str, value: str) -> str:
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
 
 
-def plan() -> dict[str, Any] | None:
-    """Return the plan of the sweep that started this run (sweep/plan.py); None outside of a sweep."""
+def sweep_record() -> dict[str, Any]:
+    """Return what the sweep that started this run recorded, such as its plan; empty outside of a sweep."""
     folder = record_folder(HydraConfig.get()) if HydraConfig.initialized() else None
-    return job_record.read(folder).get("plan") if folder else None
+    return job_record.read(folder) if folder else {}
 
 
 def record_folder(settings: Any) -> Path | None:

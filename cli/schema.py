@@ -155,6 +155,9 @@ class WandbConfig(Checked):
     artifact: bool
 
 
+RETIRED = ("tuned", "settings_of")
+
+
 class RunConfig(Checked):
     """Everything train.py needs; conf/config.yaml explains each key."""
 
@@ -165,8 +168,6 @@ class RunConfig(Checked):
     compile: Auto
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
-    tuned: list[str]
-    settings_of: str | None = None  # a later key: earlier checkpoints lack it
     init_from: Annotated[str, Field(min_length=1)] | None
     model: ModelConfig
     norm: Component
@@ -177,6 +178,14 @@ class RunConfig(Checked):
     train: TrainConfig
     stats: StatsConfig
     wandb: WandbConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_retired_keys(cls, plain: Any) -> Any:
+        """Drop keys that checkpoints of earlier versions have, and that changed no result."""
+        if not isinstance(plain, dict):
+            return plain
+        return {key: value for key, value in plain.items() if key not in RETIRED}
 
     def label(self) -> str:
         """Return init_from (if any), norm, placement and other norms as on the command line."""

@@ -21,7 +21,8 @@ def more_seeds(groups: Sequence[Group], least: int) -> str:
     ``least`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single command."""
     seeds = sorted({seed for group in groups for seed in group.seeds})
     count = min(max(least, 3), MAX_SEEDS)
-    next_seed = max(seeds, default=-1) + 1
+    trials = {seed for group in groups for run in group.runs for role in run.roles for seed in role["seeds"]}
+    next_seed = max([*seeds, *trials], default=-1) + 1
     seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
     commands = []
     for group in groups:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from comparison.groups import ComparisonError, is_compared
 from comparison.load import Run
 from comparison.plans import first_plan
+from rundir.roles import with_role
 from system.terminal import escaped
 
 TIMES = ("train/tokens_per_s",)  # metrics that differ between two trainings of one run
@@ -12,12 +13,11 @@ TIMES = ("train/tokens_per_s",)  # metrics that differ between two trainings of 
 
 def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return the runs without copies, and a line about each copy. Runs are the same run if group and seed
-    are the same; a run at a rate that others chose (``tuned``) is not the run by which it was chosen.
-    Raises ComparisonError if the same run has different results."""
-    first: dict[tuple[str, int, bool], Run] = {}
+    are the same. Raises ComparisonError if the same run has different results."""
+    first: dict[tuple[str, int], Run] = {}
     copies = []
     for run in runs:
-        original = first.setdefault((run.group, run.seed, bool(run.config.get("tuned"))), run)
+        original = first.setdefault((run.group, run.seed), run)
         if original is run:
             continue
         first_folder, folder = escaped(str(original.folder)), escaped(str(run.folder))
@@ -27,6 +27,8 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
                 "remove one of them, or name only the folders to compare"
             )
         original.environment["plan"] = first_plan([original, run])
+        for role in run.roles:
+            original.environment["roles"] = with_role(original.roles, role)
         copies.append(f"{folder}: the same run as {first_folder}, with the same results; used once")
     return [*first.values()], copies
 

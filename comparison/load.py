@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
 import yaml
@@ -31,7 +31,7 @@ NOT_COMPARED = {
     "device",
     "compile",
     "fresh",
-    "tuned",
+    "tuned",  # this key and the next: in runs of earlier versions
     "settings_of",
     "data.path",
     "data.cache",
@@ -53,7 +53,6 @@ Required = TypedDict(
         "train.batch_size": PositiveInt,
         "train.eval_windows": PositiveInt,
         "model.block_size": PositiveInt,
-        "tuned": NotRequired[tuple[str, ...] | None],
     },
 )
 REQUIRED = TypeAdapter(configured(ConfigDict(extra="allow"))(Required))
@@ -90,6 +89,11 @@ class Run:
     def group(self) -> str:
         """The hash that is the same for runs that differ only in their seed."""
         return str(self.environment["group"])
+
+    @property
+    def roles(self) -> list[run_files.Role]:
+        """What the run is for in fair comparisons; empty outside of them."""
+        return self.environment.get("roles") or []
 
     @property
     def diverged(self) -> bool:

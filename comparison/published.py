@@ -31,10 +31,10 @@ AXES = ("step", "tokens", "seconds")
 BY_STEP = (*CURVES, "val/batch_stats_loss")
 ENVIRONMENT = (
     "group device precision threads ranks compile python processor packages git code data parameters settled "
-    "overrides plan"
+    "overrides plan roles"
 ).split()
 PRIVATE = ("runs_dir", "data.path", "data.cache", "wandb.")  # keys, or how they begin, that are left out
-FIRST = ("name", "config:norm", "config:placement", "config:seed", "config:settings_of", "status:state")
+FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:roles", "status:state")
 
 
 def load_any(folder: Path) -> tuple[list[Run], list[str]]:

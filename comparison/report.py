@@ -1,6 +1,7 @@
 """Report on runs: the table with its verdicts, and what a reader must know to interpret the table."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from comparison import caveats, doubts, tuning
@@ -57,24 +58,30 @@ def build_report(
     Raises:
         ComparisonError: the runs are not comparable, or no run has the metric, key or baseline.
     """
-    shown = list(runs)
+    runs, copies = unique(runs)
+    all_roles = by_role(runs)
+    if not all_roles.compared:
+        problem = "all of these runs are trials, which chose settings"
+        raise ComparisonError(f"{problem}; wait for the compared runs, or rerun the sweep")
+    compared = all_roles.compared
     for condition in where:
-        shown = grouping.select(shown, condition)
-    shown, copies = unique(shown)
-    roles = by_role(shown)
-    compared = roles.compared
+        compared = grouping.select(compared, condition)
+    roles = all_roles.showing(compared)
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
     if not any(metric in run.metrics for run in compared):
-        names = sorted({name for run in shown for name in run.metrics})
+        names = sorted({name for run in compared for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
     if not mixed:
         grouping.check_comparable(compared, metric)
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
-    if hidden := hidden_siblings(runs, compared, metric):
-        together = by_role([*compared, *hidden])
-        all_rows, all_comparisons = judged_rows(together, metric, {}, (), matters)
-        adopt_verdicts(rows, all_rows, hidden, roles)
-        comparisons = max(comparisons, all_comparisons)
+    if hidden := hidden_siblings(all_roles.compared, compared, metric):
+        together = all_roles.showing([*compared, *hidden])
+        with suppress(
+            ComparisonError
+        ):  # the hidden runs may have other values of an ``over`` key
+            all_rows, all_comparisons = judged_rows(together, metric, baseline or {}, over, matters)
+            adopt_verdicts(rows, all_rows, hidden, roles)
+            comparisons = max(comparisons, all_comparisons)
     by_rate = [row.family for row in rows]
     arms = find_arms(by_rate, roles)
     tried = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
@@ -87,6 +94,9 @@ def build_report(
     warnings += [f"{arm.title}: {line}" for arm in arms for line in tuning.edges(arm)]
     rate_costs = sensitivities(tried or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
+    if roles.others:
+        others = "runs of earlier tunings, or at settings that no trials chose, are not compared"
+        copies.append(f"{len(roles.others)} {others}")
     return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
 
 
@@ -113,12 +123,11 @@ def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str)
     arms = {arm for run in shown for arm in (run.environment.get("plan") or {}).get("arms", [])}
     properties = grouping.conditions(metric).values()
     alike = [[value_of(run) for value_of in properties] for run in shown[:1]]
-    seen = {(run.group, run.seed) for run in shown}
-    different = {(run.group, run.seed): run for run in every_run}  # without copies
+    seen = {id(run) for run in shown}
     return [
         run
-        for key, run in different.items()
-        if key not in seen
+        for run in every_run
+        if id(run) not in seen
         and arms.intersection((run.environment.get("plan") or {}).get("arms", []))
         and [value_of(run) for value_of in properties] in alike
     ]
@@ -146,8 +155,7 @@ def is_chosen_on_a_half(roles: Roles) -> bool:
     """Return True if some settings were chosen, and all compared runs that finished have the loss on the
     half of the text that had no part in the choice."""
     finished = [run for run in roles.compared if not run.diverged]
-    is_tuned = any(run.config.get("tuned") for run in roles.compared)
-    return is_tuned and all(REPORT in run.metrics for run in finished)
+    return roles.are_tuned and all(REPORT in run.metrics for run in finished)
 
 
 def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:

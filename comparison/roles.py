@@ -1,19 +1,21 @@
-"""Sort runs by what they are for: compared, trials that chose settings, or runs at another arm's settings.
+"""Sort runs by what they are for in a fair comparison: compared, trials that chose settings, or borrowed, at
+the settings of another arm.
 
-A setting is a learning rate, or a value of each key that a sweep tuned (sweep/stages.py).
+A sweep records what a run is for, and which trials chose the settings of which arm (sweep/stages.py). A
+setting is a learning rate, or a value of each key that a sweep tuned.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from comparison import groups as grouping
 from comparison.groups import RATE, Keys, title
 from comparison.load import Run
 from comparison.rates import LOSS, Family
+from comparison.score import Score, score
+from rundir.run_files import Role
 
 SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
 Settings = tuple[object, ...]  # the value of each tuned key
@@ -21,12 +23,11 @@ Settings = tuple[object, ...]  # the value of each tuned key
 
 @dataclass(frozen=True)
 class Round:
-    """Trials of the same length on the same seeds, with the mean loss of each of their settings, infinite if
-    a run diverged."""
+    """Trials of the same length on the same seeds, with the score of each of their settings."""
 
     steps: int
     seeds: tuple[int, ...]
-    means: dict[Settings, float]
+    scores: dict[Settings, Score]
 
 
 @dataclass
@@ -35,14 +36,23 @@ class Roles:
 
     Attributes:
         keys: the tuned keys, the learning rate first.
+        compared: also runs outside of fair comparisons.
         trials: runs by which the settings of the compared runs were chosen.
         borrowed: runs of an arm at another arm's settings.
+        others: runs of an earlier tuning of an arm, and runs of a tuned arm at settings that nobody chose.
+        tunings: the hashes of the arms' newest tunings.
     """
 
     keys: list[str]
+    tunings: set[str] = field(default_factory=set)
     compared: list[Run] = field(default_factory=list)
     trials: list[Run] = field(default_factory=list)
     borrowed: list[Run] = field(default_factory=list)
+    others: list[Run] = field(default_factory=list)
+
+    @property
+    def are_tuned(self) -> bool:
+        return any(run.roles for run in self.compared)
 
     def settings(self, run: Run) -> Settings:
         return tuple(run.config.get(key) for key in self.keys)
@@ -52,20 +62,46 @@ class Roles:
         ignored = (*self.keys, "train.steps", "seed")
         return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
 
+    def tunings_of(self, runs: Iterable[Run]) -> set[str]:
+        return {role["tuning"] for run in runs for role in run.roles} & self.tunings
+
+    def showing(self, compared: Sequence[Run]) -> "Roles":
+        """Return the roles of some of the compared runs, and of the runs that have to do with them."""
+        arms = {self.likeness(run) for run in compared}
+        others = [run for run in self.others if self.likeness(run) in arms]
+        trials, borrowed = (self.related(compared, runs) for runs in (self.trials, self.borrowed))
+        return replace(self, compared=[*compared], trials=trials, borrowed=borrowed, others=others)
+
+    def related(self, compared: Sequence[Run], runs: Iterable[Run]) -> list[Run]:
+        """Return the runs that have a tuning in common with the compared ones."""
+        tunings = self.tunings_of(compared)
+        return [run for run in runs if self.tunings_of([run]) & tunings]
+
 
 def by_role(runs: Sequence[Run]) -> Roles:
-    """Sort runs by what they are for. A run whose settings other runs chose has ``tuned`` in its config; the
-    trials differ from one of these only in settings, length and seed."""
-    tuned = dict.fromkeys(key for run in runs for key in run.config.get("tuned") or [])
+    """Sort runs by what they are for. If an arm was tuned more than once, the newest tuning counts."""
+    tuned = dict.fromkeys(key for run in runs for role in run.roles for key in role["keys"])
     result = Roles([RATE, *(key for key in tuned if key != RATE)])
-    alike = {result.likeness(run) for run in runs if run.config.get("tuned")}
+    newest: dict[tuple[str, int], Role] = {}  # arm and length -> the newest role of its compared runs
     for run in runs:
-        if run.config.get("settings_of"):
-            result.borrowed.append(run)
-        elif not run.config.get("tuned") and result.likeness(run) in alike:
-            result.trials.append(run)
-        else:
+        arm = result.likeness(run), run.config["train.steps"]
+        for role in run.roles:
+            if role["role"] == "compared" and (arm not in newest or newest[arm]["written"] < role["written"]):
+                newest[arm] = role
+    result.tunings = {role["tuning"] for role in newest.values()}
+    names = [{role["role"] for role in run.roles if role["tuning"] in result.tunings} for run in runs]
+    chosen = {run.group for run, mine in zip(runs, names, strict=True) if "compared" in mine}
+    for run, mine in zip(runs, names, strict=True):
+        is_more_seeds = not run.roles and run.group in chosen
+        is_apart = not run.roles and (result.likeness(run), run.config["train.steps"]) not in newest
+        if "compared" in mine or is_more_seeds or is_apart:
             result.compared.append(run)
+        elif "trial" in mine:
+            result.trials.append(run)
+        elif "borrowed" in mine:
+            result.borrowed.append(run)
+        else:
+            result.others.append(run)
     return result
 
 
@@ -105,28 +141,23 @@ class Arm:
             seed_sets = {tuple(sorted(by_seed)) for by_seed in by_settings.values()}
             for seeds in sorted(seed_sets, key=lambda seeds: (len(seeds), seeds)):
                 tried = {s: by for s, by in by_settings.items() if {*seeds} <= by.keys()}
-                means = {s: float(np.mean([by[seed] for seed in seeds])) for s, by in tried.items()}
-                result.append(Round(steps, seeds, means))
+                scores = {s: score(by[seed] for seed in seeds) for s, by in tried.items()}
+                result.append(Round(steps, seeds, scores))
         return result
 
     def best(self) -> list[Settings]:
-        """Return the settings with the lowest mean loss in the last round; [] if each has a run that
-        diverged."""
-        means = self.rounds()[-1].means if self.trials else {}
-        lowest = min(means.values(), default=math.inf)
-        return [settings for settings, mean in means.items() if mean == lowest < math.inf]
+        """Return the settings with the best score in the last round; several at a tie."""
+        scores = self.rounds()[-1].scores if self.trials else {}
+        return [settings for settings, value in scores.items() if value == min(scores.values())]
 
 
 def find_arms(families: Sequence[Family], roles: Roles) -> list[Arm]:
-    trials: dict[str, list[Run]] = defaultdict(list)
-    borrowed: dict[str, list[Run]] = defaultdict(list)
     arms = []
-    for runs, by_likeness in ((roles.trials, trials), (roles.borrowed, borrowed)):
-        for run in runs:
-            by_likeness[roles.likeness(run)].append(run)
     for family in families:
         compared = defaultdict(list)  # several if the family averages over a key
         for run in family.runs:
             compared[roles.likeness(run)].append(run)
-        arms += [Arm(family.keys, runs, trials[k], borrowed[k], roles) for k, runs in compared.items()]
+        for runs in compared.values():
+            trials, borrowed = (roles.related(runs, each) for each in (roles.trials, roles.borrowed))
+            arms.append(Arm(family.keys, runs, trials, borrowed, roles))
     return arms

@@ -1,6 +1,5 @@
 """Tell how settings were chosen, which decides what a table can mean: verified from the runs."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +12,7 @@ from comparison.roles import REPORT, SELECT, Arm, Roles, Round, Settings
 
 def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, metric: str) -> list[str]:
     """Return a sentence on how the settings of the compared runs were chosen, and one on the trials."""
-    if not any(run.config.get("tuned") for run in roles.compared):
+    if not roles.are_tuned:
         return [chosen_here(families)]
     what = "Each group is at its own best " + ("settings" if len(roles.keys) > 1 else "learning rate")
     phrases = doubts(arms, metric)
@@ -42,11 +41,9 @@ def doubts(arms: Sequence[Arm], metric: str) -> list[str]:
         if len(settings) > 1:
             titles["were chosen by the compared runs"].append(arm.title)
         elif not arm.trials:
-            is_elsewhere = all(run.config.get("tuned") for run in arm.compared)
+            is_elsewhere = any(run.roles for run in arm.compared)
             phrase = "were chosen by runs that are not here" if is_elsewhere else "were not tuned"
             titles[phrase].append(arm.title)
-        elif not best:
-            titles["were not chosen: at each, a trial diverged"].append(arm.title)
         elif settings[0] not in best:
             phrase = f"are {in_words(settings[0])}, but {in_words(best[0])} was the best of its trials"
             titles[phrase].append(arm.title)
@@ -67,9 +64,10 @@ def in_words(settings: Settings) -> str:
 
 def went_on_by_rank(earlier: Round, later: Round) -> bool:
     """Return True if the settings of the later round are the best ones of the earlier round."""
-    left_out = [mean for settings, mean in earlier.means.items() if settings not in later.means]
-    is_known = later.means.keys() <= earlier.means.keys()
-    return is_known and max(earlier.means[s] for s in later.means) <= min(left_out, default=math.inf)
+    if not later.scores.keys() <= earlier.scores.keys():
+        return False
+    left_out = [value for settings, value in earlier.scores.items() if settings not in later.scores]
+    return not left_out or max(earlier.scores[settings] for settings in later.scores) <= min(left_out)
 
 
 def unequal_trials(arms: Sequence[Arm]) -> list[str]:
@@ -79,8 +77,8 @@ def unequal_trials(arms: Sequence[Arm]) -> list[str]:
     words: dict[object, str] = {}
     for arm in arms:
         rounds = arm.rounds()
-        later = [(each.steps, each.seeds, len(each.means)) for each in rounds[1:]]
-        signature = (rounds[0].steps, rounds[0].seeds, frozenset(rounds[0].means), *later)
+        later = [(each.steps, each.seeds, len(each.scores)) for each in rounds[1:]]
+        signature = (rounds[0].steps, rounds[0].seeds, frozenset(rounds[0].scores), *later)
         titles[signature].append(arm.title)
         words[signature] = ", ".join(listed(each, arm.roles) for each in rounds)
     described = (f"{words[key]} for {grouping.join(dict.fromkeys(names))}" for key, names in titles.items())
@@ -89,16 +87,19 @@ def unequal_trials(arms: Sequence[Arm]) -> list[str]:
 
 def listed(round_: Round, roles: Roles) -> str:
     """Return a round in words: its rates, or the number of its settings if more than the rate was tuned."""
-    what = str(len(round_.means))
+    what = str(len(round_.scores))
     if len(roles.keys) == 1:
-        what = grouping.join(sorted(map(in_words, round_.means), key=float))
+        what = grouping.join(sorted(map(in_words, round_.scores), key=float))
     return f"{what} ({round_.steps:,} steps, seed {grouping.join(map(str, round_.seeds))})"
 
 
 def edges(arm: Arm) -> list[str]:
-    """Return warnings about chosen values that are the lowest or highest tried; of one tuned key, see
-    comparison/doubts.py."""
+    """Return warnings about chosen values that are the lowest or highest tried, or at which a trial diverged;
+    of one tuned key, see also comparison/doubts.py."""
     lines = []
+    if arm.trials and (least := min(arm.rounds()[-1].scores.values())[0]):
+        runs = "run" if least == 1 else "runs"
+        lines.append(f"at each of its settings a trial diverged, at the chosen ones {least} {runs}")
     if len(arm.roles.keys) > 1 and arm.trials and len(arm.settings) == 1:
         for i, (key, value) in enumerate(zip(arm.roles.keys, arm.settings[0], strict=True)):
             tried = {arm.roles.settings(run)[i] for run in arm.trials}

@@ -29,6 +29,7 @@ from cli.schema import RunConfig
 from rundir import run_files
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
+from rundir.roles import with_role
 from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
@@ -162,7 +163,10 @@ class Run:
             write_atomically(self.folder / "config.yaml", settings)
             # the first plan, which was written before there was a result
             plan = previous.get("plan") or (None if step else environment["plan"])
-            environment |= {"earlier": earlier, "plan": plan}
+            roles = previous.get("roles", [])
+            for role in environment["roles"]:
+                roles = with_role(roles, role)
+            environment |= {"earlier": earlier, "plan": plan, "roles": roles}
             self.write(self.folder / "environment.json", environment)
             self.write(self.certificate, certificate)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,10 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
 
 
-def arm_hash(config: RunConfig, precision: str, fingerprint: str) -> str:
-    """Return the hash shared by all runs that differ only in seed, learning rate and tuned keys."""
+def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Iterable[str] = ()) -> str:
+    """Return the hash shared by all runs that differ only in seed, learning rate and the ``ignored`` keys."""
     settings = identity(config, precision, fingerprint) | {"seed": None}
-    for key in {"optim.learning_rate", *config.tuned}:
+    for key in ("optim.learning_rate", *ignored):
         group, _, name = key.partition(".")
         if group in settings:
             settings[group] = {**settings[group], name: None}

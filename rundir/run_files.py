@@ -44,6 +44,21 @@ class Plan(TypedDict):
     baseline: dict[str, str]
 
 
+class Role(TypedDict):
+    """What a run is for in a fair comparison: see sweep/stages.py.
+
+    tuning: the hash of an arm and its trials.
+    keys, seeds: the tuned keys, and the seeds of the trials.
+    written: when the comparison was launched, ISO 8601.
+    """
+
+    role: Literal["trial", "compared", "borrowed"]
+    tuning: str
+    keys: list[str]
+    seeds: list[int]
+    written: str
+
+
 @with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict, total=False):
     """See rundir/environment.py."""
@@ -64,6 +79,7 @@ class Environment(TypedDict, total=False):
     data: Data
     overrides: list[str]
     plan: Plan | None
+    roles: list[Role]
     earlier: list[dict[str, Any]]
 
 

@@ -110,6 +110,7 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
     write_atomically(folder / "wandb.json", json.dumps(stored))
     settings = config.wandb
     certificate = read_json(folder / "certificate.json")
+    roles = [role["role"] for role in read_json(folder / "environment.json").get("roles", [])]
     last_checkpoint = path_of(folder / "checkpoints", config.train.steps)
     return {
         "pid": os.getpid(),
@@ -127,7 +128,7 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
             "project": settings.project,
             "entity": settings.entity,
             "group": settings.group or group,
-            "tags": [*settings.tags, *["leaks"] * leaks(folder), *["tuned"] * bool(config.tuned)],
+            "tags": [*settings.tags, *["leaks"] * leaks(folder), *roles[-1:]],
             "dir": settings.dir,
             "config": config.model_dump(by_alias=True) | {"certificate": certificate},
         },

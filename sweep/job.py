@@ -1,6 +1,7 @@
 """One run of a sweep, as the launching process sees it."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,17 +26,17 @@ class Job:
     config: RunConfig | None = None
     run: Path | None = None  # the run's folder
     group: str = ""  # shared by all runs that differ only in their seed
-    arm: str = ""  # shared by all runs that differ only in seed, learning rate and tuned settings
+    arm: str = ""  # shared by all runs that differ only in seed, learning rate and the ignored keys
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
     done: bool = False  # the run had ended before this sweep
 
-    def identify(self, config: RunConfig, fingerprint: str) -> None:
+    def identify(self, config: RunConfig, fingerprint: str, ignored: Iterable[str]) -> None:
         """Set the run, group and arm of a config. Raises ConfigError."""
         precision = precision_of(config, fingerprint)
         self.run = identity.run_folder(config, precision, fingerprint)
         self.group = identity.group_name(config, precision, fingerprint)
-        self.arm = identity.arm_hash(config, precision, fingerprint)
+        self.arm = identity.arm_hash(config, precision, fingerprint, ignored)
 
     @property
     def name(self) -> str:

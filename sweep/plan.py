@@ -15,10 +15,7 @@ run of a sweep carries the sweep's plan, in its environment.json:
 import datetime
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from comparison.plans import USUAL
 from rundir.folder import has_ended
@@ -54,24 +51,14 @@ def usual_values(jobs: Sequence[Job]) -> dict[str, str]:
 
 def ended_seeds(jobs: Sequence[Job]) -> list[int]:
     """Return the seeds of the runs in ``runs_dir`` that have ended, that differ from these jobs only in their
-    seed, and that are compared with them: a trial at the settings that it chose has another ``tuned``."""
+    seed, and that are compared with them, unlike a trial at the settings that it chose."""
     seeds = set()
     for group, job in {job.group: job for job in jobs}.items():
         assert job.run
-        assert job.config
         prefix = job.run.name.rpartition("-s")[0]
         for folder in job.run.parent.glob(f"{prefix}-s*"):
-            is_alike = read_json(folder / "environment.json").get("group") == group
-            if is_alike and has_ended(folder) and tuned_in(folder) in (None, job.config.tuned):
+            environment = read_json(folder / "environment.json")
+            roles = {role["role"] for role in environment.get("roles", [])}
+            if environment.get("group") == group and has_ended(folder) and roles != {"trial"}:
                 seeds.add(int(folder.name.removeprefix(f"{prefix}-s").partition("-")[0]))
     return sorted(seeds)
-
-
-def tuned_in(folder: Path) -> list[str] | None:
-    """Return ``tuned`` of a run's config; None if the config cannot be read."""
-    from comparison.load import read_yaml  # slow to import
-
-    try:
-        return list(read_yaml(folder / "config.yaml").get("tuned") or [])
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
-        return None

@@ -25,8 +25,10 @@ from cli.schema import RunConfig
 from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
+from rundir.roles import add_role
 from sweep import plan
 from sweep.job import Job
+from sweep.part import Part
 from sweep.progress import ProgressWatcher
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
@@ -59,15 +61,19 @@ class Sweep:
         self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
-    def run(self, all_overrides: Sequence[tuple[str, ...]], is_compared: bool = True) -> list[Job]:
-        """Run the jobs whose runs have not ended yet. Return all jobs. ``is_compared``: not for tuning."""
-        jobs = self.plan(all_overrides)
-        plans = plan.plans(jobs) if is_compared else {}
+    def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
+        """Run the jobs whose runs have not ended yet. Return all jobs. ``part``: what the runs are for in a
+        fair comparison."""
+        jobs = self.plan(all_overrides, part.ignored if part else ())
+        plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in jobs:
-            if not job.done and not job.error:
+            role = part.role_of(job.arm) if part else None
+            if job.done and job.run and role:
+                add_role(job.run, role)
+            elif not job.done and not job.error:
                 wait_for_leftover(job)
                 record = {"launcher": job_record.this_process(), "state": "waiting"}
-                job_record.write(job.folder, record | {"plan": plans.get(job.arm)})
+                job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
         todo = [job for job in jobs if not job.has_ended()]
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
         counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
@@ -77,8 +83,9 @@ class Sweep:
             self.launch_all(todo)
         return jobs
 
-    def plan(self, all_overrides: Sequence[tuple[str, ...]]) -> list[Job]:
-        """Return one job for each different run; several overrides may describe the same run.
+    def plan(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
+        """Return one job for each different run; several overrides may describe the same run. ``ignored``:
+        keys in which the runs of an arm may differ.
 
         Raises:
             hydra.errors.HydraException: a job cannot be composed, for example because a choice does not
@@ -101,19 +108,19 @@ class Sweep:
         for number, (overrides, composed) in enumerate(zip(all_overrides, all_composed, strict=True)):
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
-            self.check(job, composed)
+            self.check(job, composed, ignored)
             jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")
         return list(jobs.values())
 
-    def check(self, job: Job, composed: DictConfig) -> None:
+    def check(self, job: Job, composed: DictConfig, ignored: Sequence[str]) -> None:
         """Validate a job and set its run, or store the error in ``job.error``."""
         try:
             job.config = checked(RunConfig, composed_job(composed))
             data = self.data(job.config)
             data.check_length(job.config.model.block_size)
-            job.identify(job.config, data.fingerprint)
+            job.identify(job.config, data.fingerprint, ignored)
             job.done = job.run is not None and has_ended(job.run) and not job.config.fresh
             job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:

@@ -5,18 +5,21 @@ An arm is what is compared, such as a norm at a placement. The settings are chos
 loss on the first half of the validation split; runs are compared by val/report_loss, that on the second half.
 """
 
+import datetime
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 
 from cli import app
+from comparison.score import Score, score
 from sweep import plan
 from sweep.job import Job
+from sweep.part import Part
 from sweep.progress import RESULTS, summary
 from sweep.runner import Sweep
 from sweep.trials import Round, Settings, Tuning, draw, space, tuning
@@ -70,85 +73,110 @@ def run_fairly(
     """Tune and compare the arms: every combination of ``values``, with each of ``arms``. Return all jobs; if
     one has failed, the stages after it are missing."""
     seeds, lengths = values.pop("seed", ["seed=0"]), values.pop("train.steps", [])
-    if shared := {*seeds} & {*final.get("seed", [])}:
+    tuned = [key.get_key_element() for key in keys]
+    check(arms, how, tuned, seeds, lengths, final)
+    all_arms: list[Arm] = [(*c, *arm) for arm in arms for c in product(*values.values())]
+    steps = sweep.compose([*all_arms[0], *lengths]).train.steps
+    print(f"{len(all_arms)} arms, {how.trials} trials of each over {', '.join(tuned)}", flush=True)
+    numbers = [int(seed.partition("=")[2]) for seed in seeds]
+    settings = draw(keys, how.trials, seed=numbers[0])
+    trials = {
+        "settings": settings,
+        "rounds": [round_.model_dump() for round_ in how.rounds],
+        "seeds": numbers,
+        "steps": steps,
+    }
+    written = datetime.datetime.now(datetime.UTC).isoformat()
+    part = Part("trial", trials, tuned, numbers, written)
+    jobs, chosen = choose(partial(sweep.run, part=part), all_arms, settings, how.rounds, seeds, steps)
+    if any(job.outcome()[0] not in RESULTS for job in jobs):
+        print("\nsettings are chosen once all trials have finished; the same command resumes")
+        return jobs
+    last = [(*lengths, *rest) for rest in product(*final.values())]
+    print("\neach arm at its own settings, on other seeds:")
+    own = [(*arm, *best, *each) for arm, best in chosen.items() for each in last]
+    compared = sweep.run(own, part.as_role("compared"))
+    baselines = owners(all_arms, plan.usual_values(compared))
+    borrowed = [(*arm, *chosen[owner], *each) for arm, owner in baselines.items() for each in last]
+    if borrowed:
+        print("\neach arm at the baseline's settings, on the same seeds:")
+    return [*jobs, *compared, *sweep.run(borrowed, part.as_role("borrowed"))]
+
+
+def check(
+    arms: Sequence[Sequence[str]],
+    how: Tuning,
+    tuned: Sequence[str],
+    seeds: Sequence[str],
+    lengths: Sequence[str],
+    final: Mapping[str, Sequence[str]],
+) -> None:
+    """Raise ConfigError if the comparison would not be fair."""
+    if not final.get("seed"):
+        raise ConfigError("hydra.sweeper.final.seed: no value; give the seeds of the compared runs")
+    if shared := {*seeds} & {*final["seed"]}:
         why = f"{', '.join(sorted(shared))} is also a seed of the last stage, whose runs are compared"
         raise ConfigError(f"seed: {why}; tune on other seeds")
-    if len(seeds) < (needed := max(round_.seeds for round_ in how.rounds)):
+    if len(seeds) < (needed := how.rounds[-1].seeds):
         raise ConfigError(f"seed: tuning needs {needed} seeds; give seed=0,1,…")
     if len(lengths) > 1:
         raise ConfigError("train.steps: a fair comparison has one length; give one value")
-    all_arms: list[Arm] = [(*c, *arm) for arm in arms for c in product(*values.values())]
-    steps = sweep.compose([*all_arms[0], *lengths]).train.steps
-    names = ", ".join(tuned_keys(keys))
-    print(f"{len(all_arms)} arms, {how.trials} trials of each over {names}", flush=True)
-    settings = draw(keys, how.trials, seed=int(seeds[0].partition("=")[2]))
-    jobs, chosen = choose(sweep, dict.fromkeys(all_arms, settings), how.rounds, seeds, steps)
-    if any(job.outcome()[0] not in RESULTS for job in jobs):
-        print("\nsettings are chosen once all trials have finished; rerun the same command to resume")
-        return jobs
-    tuned = f"tuned=[{','.join(tuned_keys(keys))}]"
-    more = [(*lengths, *rest, tuned) for rest in product(*final.values())]
-    print("\neach arm at its own settings, on other seeds:")
-    compared = sweep.run([(*arm, *own, *each) for arm, own in chosen.items() for each in more])
-    borrowed = [
-        (*arm, *chosen[owner], *each, app.text_override("settings_of", titles(all_arms)[owner]))
-        for arm, owner in owners(chosen, plan.usual_values(compared)).items()
-        for each in more
-    ]
-    if borrowed:
-        print("\neach arm at the baseline's settings, on the same seeds:")
-    return [*jobs, *compared, *sweep.run(borrowed, is_compared=False)]
-
-
-def tuned_keys(keys: Sequence[Override]) -> list[str]:
-    return [key.get_key_element() for key in keys]
+    for key in (app.key_of(override) for arm in arms for override in arm):
+        if key in (*tuned, "seed", "train.steps"):
+            advice = "remove it from the arm, or give it one value for all arms"
+            raise ConfigError(f"hydra.sweeper.arms: {key} is chosen for each arm; {advice}")
 
 
 def choose(
-    sweep: Sweep, left: dict[Arm, list[Settings]], rounds: Sequence[Round], seeds: list[str], steps: int
+    run: Callable[[list[Arm]], list[Job]],
+    arms: Sequence[Arm],
+    settings: Sequence[Settings],
+    rounds: Sequence[Round],
+    seeds: list[str],
+    steps: int,
 ) -> tuple[list[Job], dict[Arm, Settings]]:
-    """Return the jobs of all rounds, and the best settings of each arm that has some at which no run
-    diverged. If a job fails, its round is the last, and the settings are void."""
+    """Return the jobs of all rounds, and the best settings of each arm: those at which the fewest runs
+    diverged; among these, those with the lowest mean loss of the others. If a job fails, its round is the
+    last, and the settings are void."""
     all_jobs: list[Job] = []
-    count = max(map(len, left.values()))
+    left: Mapping[Arm, list[Settings]] = dict.fromkeys(arms, [*settings])
+    scores: dict[tuple[Arm, Settings], Score] = {}
     for number, round_ in enumerate(rounds, 1):
         length, used = max(1, round(round_.steps * steps)), seeds[: round_.seeds]
-        left = {arm: tried[: math.ceil(round_.trials * count)] for arm, tried in left.items()}
+        left = {arm: best[: math.ceil(round_.trials * len(settings))] for arm, best in left.items()}
         print(f"\ntuning, round {number} of {len(rounds)}: {length:,} steps, {' '.join(used)}")
         trials = {
-            (*arm, *settings, f"train.steps={length}", seed): (arm, settings)
-            for arm, tried in left.items()
-            for settings in tried
+            (*arm, *tried, f"train.steps={length}", seed): (arm, tried)
+            for arm, best in left.items()
+            for tried in best
             for seed in used
         }
-        jobs = sweep.run([*trials], is_compared=False)
+        jobs = run([*trials])
         all_jobs += jobs
         if any(job.outcome()[0] not in RESULTS for job in jobs):
             return all_jobs, {}
-        losses: dict[Arm, dict[Settings, list[float]]] = defaultdict(lambda: defaultdict(list))
+        losses, left = defaultdict(list), defaultdict(list)
         for job in jobs:
-            arm, settings = trials[job.overrides]
-            losses[arm][settings].append(job.select_loss())
-        means = {arm: {s: statistics.fmean(values) for s, values in by.items()} for arm, by in losses.items()}
-        left = {arm: sorted(by, key=lambda settings: by[settings]) for arm, by in means.items()}
-    chosen, names = {}, titles([*left])
-    for arm, (best, *_) in left.items():
-        if math.isinf(means[arm][best]):
-            print(f"  {names[arm]}: at each of its settings a run diverged; left out")
-        else:
-            print(f"  {names[arm]}: {' '.join(best)} (val/select_loss {means[arm][best]:.4f})")
-            chosen[arm] = best
+            losses[trials[job.overrides]].append(job.select_loss())
+        scores = {trial: score(values) for trial, values in losses.items()}
+        for arm, tried in sorted(scores, key=lambda trial: scores[trial]):
+            left[arm].append(tried)
+    chosen = {arm: best[0] for arm, best in left.items()}
+    for arm, title in titles(arms).items():
+        diverged, mean = scores[arm, chosen[arm]]
+        remark = f"; {diverged} diverged" if diverged else ""
+        print(f"  {title}: {' '.join(chosen[arm])} (val/select_loss {mean:.4f}{remark})")
     return all_jobs, chosen
 
 
-def owners(chosen: Mapping[Arm, Settings], usual: Mapping[str, str]) -> dict[Arm, Arm]:
+def owners(arms: Sequence[Arm], usual: Mapping[str, str]) -> dict[Arm, Arm]:
     """Return the baseline of each arm that has one: the arm with the usual norm and placement."""
 
     def baseline(arm: Arm) -> Arm:
         return tuple(f"{key}={usual[key]}" if (key := app.key_of(o)) in usual else o for o in arm)
 
-    baselines = {arm: baseline(arm) for arm in chosen}
-    return {arm: owner for arm, owner in baselines.items() if owner in chosen and owner != arm}
+    baselines = {arm: baseline(arm) for arm in arms}
+    return {arm: owner for arm, owner in baselines.items() if owner in arms and owner != arm}
 
 
 def titles(arms: Sequence[Arm]) -> dict[Arm, str]:

@@ -5,17 +5,19 @@ A setting is a value of each tuned key. The settings are the same for all arms, 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated, Any, Self
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cli import app
 from system.errors import ConfigError
 from system.validate import Checked, checked
 
 Settings = tuple[str, ...]  # an override of each tuned key
+SPARE = 16  # points for each trial, as several points of a list of values are the same setting
 
 
 class Round(Checked):
@@ -32,6 +34,16 @@ class Tuning(Checked):
     keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax
     trials: Annotated[int, Field(ge=1)]  # settings that are drawn
     rounds: Annotated[list[Round], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def rounds_narrow_the_choice(self) -> Self:
+        for earlier, later in pairwise(self.rounds):
+            if later.trials > earlier.trials or later.steps < earlier.steps or later.seeds < earlier.seeds:
+                raise ValueError(
+                    "rounds: a round has more trials than the one before it, or is shorter, or has fewer "
+                    "seeds; sort them from many trials to few"
+                )
+        return self
 
 
 def tuning(plain: Any) -> Tuning:
@@ -53,15 +65,16 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
 
 def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:
     """Return ``count`` different settings, or fewer if there are not as many. They fill the space of the
-    keys evenly: points of a scrambled Sobol sequence (Owen 1998). More trials begin with the same settings.
+    keys evenly: points of a Sobol sequence, scrambled by random matrices and a shift (Matoušek 1998). More
+    trials begin with the same settings.
     """
     from scipy.stats.qmc import Sobol  # slow to import
 
     if not keys:
         return [()]
-    points = Sobol(len(keys), rng=seed).random_base2(math.ceil(math.log2(count)))[:count]
-    settings = [tuple(value_at(key, u) for key, u in zip(keys, point, strict=True)) for point in points]
-    return list(dict.fromkeys(settings))
+    points = Sobol(len(keys), rng=seed).random_base2(math.ceil(math.log2(SPARE * count)))
+    settings = (tuple(value_at(key, u) for key, u in zip(keys, point, strict=True)) for point in points)
+    return list(dict.fromkeys(settings))[:count]
 
 
 def value_at(key: Override, u: float) -> str:

@@ -144,7 +144,7 @@ def environment_of(
     run: Run, tokens: Prepared, strategy: Strategy, loss: Loss, threads: int, ranks: Ranks
 ) -> dict[str, Any]:
     """Return the content of environment.json: where and how the run is trained, with ``auto`` resolved."""
-    config, compute = run.config, loss.compute
+    config, compute, sweep = run.config, loss.compute, app.sweep_record()
     computed = {
         "threads": threads,
         "compile": loss.objective is not cross_entropy,
@@ -154,7 +154,8 @@ def environment_of(
         "parameters": sum(p.numel() for p in strategy.model.parameters()),
         "settled": resolved_auto(config),
         "overrides": app.arguments(),
-        "plan": app.plan(),
+        "plan": sweep.get("plan"),
+        "roles": [sweep["role"]] if sweep.get("role") else [],
         "distributed": config.distributed,
         "group": group_name(config, compute.precision, tokens.fingerprint),
     }

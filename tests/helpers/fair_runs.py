@@ -2,9 +2,14 @@
 
 from tests.helpers.run_folders import several
 
-SEVERAL = "tuned=[optim.learning_rate,model.init]"
 FAR = "optim.learning_rate=1e-2 model.init=xavier"
 NEAR = "optim.learning_rate=3e-3 model.init=gpt2"
+
+
+def role(
+    name, tuning, keys=("optim.learning_rate", "model.init"), seeds=(0, 1), written="2026-01-01"
+) -> dict[str, object]:
+    return {"role": name, "tuning": tuning, "keys": [*keys], "seeds": [*seeds], "written": written}
 
 
 def fair_runs(folder, norm, best, ends, borrowed=None, worse=None):
@@ -13,7 +18,10 @@ def fair_runs(folder, norm, best, ends, borrowed=None, worse=None):
         f"norm={norm} train.steps=10 {each}": [2.1 - 0.1 * (each == best)] for each in (worse or FAR, NEAR)
     }
     trials |= {f"norm={norm} train.steps=20 {best}": [2.0, 2.0]}
-    final = {f"norm={norm} train.steps=20 {best} {SEVERAL}": ends}
-    if borrowed:
-        final |= {f"norm={norm} train.steps=20 {NEAR} {SEVERAL} settings_of=layernorm": borrowed}
-    return several(folder / "a", trials) + several(folder / "b", final, first=10)
+    compared = {f"norm={norm} train.steps=20 {best}": ends}
+    at_others = {f"norm={norm} train.steps=20 {NEAR}": borrowed} if borrowed else {}
+    return [
+        *several(folder / "a", trials, roles=[role("trial", norm)]),
+        *several(folder / "b", compared, first=10, roles=[role("compared", norm)]),
+        *several(folder / "c", at_others, first=10, roles=[role("borrowed", norm)]),
+    ]

@@ -14,7 +14,7 @@ from tests.conftest import configured
 ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mode in ("train", "eval")}
 CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64, "asked": ASKED}
 LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
-NOT_IN_GROUP = ("seed", "tuned", "settings_of", "runs_dir")
+NOT_IN_GROUP = ("seed", "runs_dir")
 
 
 @cache

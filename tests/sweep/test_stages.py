@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from comparison.load import load
 from comparison.report import build_report
+from comparison.roles import by_role
 from rundir.folder import read_status
 from sweep.job import Job
 from sweep.stages import choose, owners, titles
@@ -28,7 +30,6 @@ hydra:
 train: {steps: 4}
 """
 FINAL = 'hydra.sweeper.final.seed="10,11,12,13"'
-KEYS = ["optim.learning_rate", "model.init"]
 
 
 @pytest.fixture
@@ -51,6 +52,15 @@ def configs(folder: Path) -> list[dict]:
     return [yaml.safe_load(file.read_text()) for file in folder.glob("runs/*/config.yaml")]
 
 
+def roles(folder: Path) -> dict[str, list[dict]]:
+    """Return the configs of the runs by what the runs are for."""
+    result: dict[str, list[dict]] = {"trial": [], "compared": [], "borrowed": []}
+    for file in folder.glob("runs/*/config.yaml"):
+        for role in json.loads((file.parent / "environment.json").read_text())["roles"]:
+            result[role["role"]].append(yaml.safe_load(file.read_text()))
+    return result
+
+
 def settings_of(config: dict) -> tuple:
     return config["optim"]["learning_rate"], config["model"]["init"]
 
@@ -59,17 +69,15 @@ def settings_of(config: dict) -> tuple:
 def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succeed, fair, tmp_path):
     done = succeed("train.py", *fair)
     assert "4 arms, 4 trials of each over optim.learning_rate, model.init" in done.stdout
-    runs = configs(tmp_path)
-    trials = [c for c in runs if not c["tuned"]]
+    by_role = roles(tmp_path)
+    trials, own = by_role["trial"], by_role["compared"]
     for norm in ("layernorm", "none"):
         of_norm = [c for c in trials if c["norm"]["_name_"] == norm and c["placement"]["_name_"] == "pre"]
         short, long = ([c for c in of_norm if c["train"]["steps"] == n] for n in (2, 4))
         assert (len(short), len({*map(settings_of, short)}), {c["seed"] for c in short}) == (4, 4, {0})
         assert (len(long), len({*map(settings_of, long)}), {c["seed"] for c in long}) == (4, 2, {0, 1})
-    own = [c for c in runs if c["tuned"] == KEYS and c["settings_of"] is None]
     assert len(own) == 4 * 3
-    assert {c["seed"] for c in own} == {10, 11, 12}
-    assert {c["settings_of"] for c in runs} <= {None, "layernorm pre"}
+    assert {c["seed"] for c in own} == {c["seed"] for c in by_role["borrowed"]} == {10, 11, 12}
     report = build_report([load(file.parent)[0] for file in tmp_path.glob("runs/*/status.json")])
     assert report.metric == "val/report_loss"
     assert report.summary[1] == (
@@ -82,6 +90,18 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     again = succeed("train.py", *fair)
     assert "to do" in again.stdout
     assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
+    assert roles(tmp_path) == by_role  # no role twice
+
+
+@pytest.mark.slow
+def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fair, tmp_path):
+    two = ("norm=layernorm,none", "placement=pre")
+    succeed("train.py", *fair, *two)
+    succeed("train.py", *fair, *two, "hydra.sweeper.tune.trials=8")
+    runs = [load(file.parent)[0] for file in tmp_path.glob("runs/*/status.json")]
+    first_round = [run.config["norm"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
+    assert Counter(first_round) == {"layernorm": 8, "none": 8}
+    assert build_report(runs).summary[1].startswith("Each group is at its own best settings")
 
 
 @pytest.mark.slow
@@ -116,8 +136,7 @@ def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path)
     runs = configs(tmp_path)
     assert {c["optim"]["learning_rate"] for c in runs} == {0.01}
     assert {c["train"]["steps"] for c in runs} == {1, 2}
-    assert {tuple(c["tuned"]) for c in runs} == {(), ("model.init",)}
-    assert {c["seed"] for c in runs if c["tuned"]} == {5}
+    assert {c["seed"] for c in roles(tmp_path)["compared"]} == {5}
 
 
 def job(overrides: tuple[str, ...], loss: float | None) -> Job:
@@ -134,8 +153,7 @@ class Losses:
     def __init__(self, losses):
         self.losses, self.asked = losses, []
 
-    def run(self, all_overrides, is_compared):
-        assert not is_compared
+    def run(self, all_overrides):
         self.asked.append(list(all_overrides))
         return [job(o, self.losses[o[0], o[1]][int(o[3][-1])]) for o in all_overrides]
 
@@ -157,8 +175,8 @@ def test_the_best_go_on_and_the_best_mean_without_divergence_is_chosen(capsys):
     }
     sweep = Losses(losses)
     trials = [(f"r={i}",) for i in (1, 2, 3, 4)]
-    jobs, chosen = choose(sweep, {("norm=a",): trials, ("norm=b",): trials}, ROUNDS, SEEDS, steps=40)
-    assert chosen == {("norm=a",): ("r=2",)}
+    jobs, chosen = choose(sweep.run, [("norm=a",), ("norm=b",)], trials, ROUNDS, SEEDS, steps=40)
+    assert chosen == {("norm=a",): ("r=2",), ("norm=b",): ("r=2",)}
     assert len(jobs) == 8 + 8
     assert {o[2] for o in sweep.asked[0]} == {"train.steps=4"}
     assert {o[:2] for o in sweep.asked[1]} == {
@@ -169,17 +187,17 @@ def test_the_best_go_on_and_the_best_mean_without_divergence_is_chosen(capsys):
     }
     printed = capsys.readouterr().out
     assert "  a: r=2 (val/select_loss 2.0000)" in printed
-    assert "  b: at each of its settings a run diverged; left out" in printed
+    assert "  b: r=2 (val/select_loss 1.0000; 1 diverged)" in printed
 
 
 def test_a_failed_trial_ends_tuning_without_a_choice():
     sweep = Losses({("norm=a", "r=1"): [1.0, 1.0], ("norm=a", "r=2"): [None, None]})
-    jobs, chosen = choose(sweep, {("norm=a",): [("r=1",), ("r=2",)]}, ROUNDS, SEEDS, steps=40)
+    jobs, chosen = choose(sweep.run, [("norm=a",)], [("r=1",), ("r=2",)], ROUNDS, SEEDS, steps=40)
     assert (len(jobs), chosen) == (2, {})
 
 
 def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
-    arms = {(f"norm={n}", f"model.n_layer={k}"): () for n in ("layernorm", "none") for k in (2, 4)}
+    arms = [(f"norm={n}", f"model.n_layer={k}") for n in ("layernorm", "none") for k in (2, 4)]
     usual = {"norm": "layernorm"}
     assert owners(arms, usual) == {
         ("norm=none", f"model.n_layer={k}"): ("norm=layernorm", f"model.n_layer={k}") for k in (2, 4)

@@ -1,0 +1,24 @@
+"""Record what a run is for in a fair comparison (sweep/stages.py), in ``roles`` of its environment.json.
+
+A run may have several roles: the 16 trials of a comparison are also the first of 64. So a role is also added
+to a run that has ended.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rundir.run_files import Role, read_json
+from system.files import write_atomically
+
+
+def with_role(roles: Sequence[Role], role: Role) -> list[Role]:
+    """Return roles with one more at the end; the same role of an earlier launch of the sweep is replaced."""
+    return [each for each in roles if {**each, "written": role["written"]} != role] + [role]
+
+
+def add_role(folder: Path, role: Role) -> None:
+    """Add a role to a run that has ended. Raises OSError."""
+    environment = read_json(folder / "environment.json")
+    environment["roles"] = with_role(environment.get("roles", []), role)
+    write_atomically(folder / "environment.json", json.dumps(environment, indent=1))

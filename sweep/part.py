@@ -1,0 +1,44 @@
+"""What the jobs of a stage are for in a fair comparison: sweep/stages.py."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from rundir.identity import short_hash
+from rundir.run_files import Role
+
+RoleName = Literal["trial", "compared", "borrowed"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part that runs have.
+
+    Attributes:
+        trials: everything that determines the trials of an arm, apart from the arm.
+        keys, seeds: the tuned keys, and the seeds of the trials.
+        written: when the comparison was launched, ISO 8601.
+    """
+
+    role: RoleName
+    trials: dict[str, Any]
+    keys: list[str]
+    seeds: list[int]
+    written: str
+
+    def as_role(self, role: RoleName) -> Self:
+        return replace(self, role=role)
+
+    @property
+    def ignored(self) -> list[str]:
+        """The keys in which trials and compared runs of an arm differ."""
+        return [*self.keys, "train.steps"]
+
+    def role_of(self, arm: str) -> Role:
+        """Return the role of a run of an arm, a hash that covers the code of norm and placement."""
+        return {
+            "role": self.role,
+            "tuning": short_hash({"arm": arm} | self.trials),
+            "keys": self.keys,
+            "seeds": self.seeds,
+            "written": self.written,
+        }

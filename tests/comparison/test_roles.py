@@ -1,0 +1,118 @@
+"""What a run is for in a fair comparison is what its sweep recorded, whatever else lies beside it."""
+
+import pytest
+
+from comparison.groups import ComparisonError
+from comparison.report import build_report
+from comparison.roles import by_role
+from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
+from tests.helpers.run_folders import several
+
+FAIR = (
+    "Each group is at its own best settings, chosen by other runs on other seeds and on the other half of "
+    "the validation split."
+)
+OTHERS = "runs of earlier tunings, or at settings that no trials chose, are not compared"
+
+
+@pytest.fixture
+def fair(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    return base + fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
+
+
+def test_runs_at_settings_that_nobody_chose_are_not_compared_and_counted(fair, tmp_path):
+    plain = several(
+        tmp_path, {"norm=none train.steps=20 optim.learning_rate=1e-3": [1.0, 1.0, 1.0]}, first=10
+    )
+    report = build_report(fair + plain)
+    assert report.summary[1] == FAIR
+    assert report.passed_over == [f"3 {OTHERS}"]
+    assert [row.loss.n for row in report.rows] == [3, 3]
+
+
+def test_seeds_that_are_added_later_are_compared(fair, tmp_path):
+    more = several(tmp_path, {f"norm=none train.steps=20 {FAR}": [1.6, 1.7]}, first=13)
+    report = build_report(fair + more)
+    assert report.summary[1] == FAIR
+    assert [row.loss.n for row in report.rows] == [3, 5]
+
+
+def test_runs_of_other_arms_are_compared_and_named_as_untuned(fair, tmp_path):
+    report = build_report(
+        fair + several(tmp_path, {"norm=rmsnorm train.steps=20": [2.0, 2.1, 2.2]}, first=10)
+    )
+    assert "the settings of rmsnorm" in report.summary[1]
+    assert "were not tuned" in report.summary[1]
+
+
+def test_the_newest_tuning_of_an_arm_counts(fair, tmp_path):
+    again = [role(name, "none again", written="2026-02-02") for name in ("trial", "compared")]
+    trials = {f"norm=none train.steps=10 {each} seed=0": [2.1 - 0.1 * (each == NEAR)] for each in (FAR, NEAR)}
+    newer = several(tmp_path / "c", trials, first=2, roles=again[:1])
+    newer += several(
+        tmp_path / "d", {f"norm=none train.steps=20 {NEAR}": [1.0, 1.1, 1.2]}, 20, roles=again[1:]
+    )
+    report = build_report(fair + newer)
+    assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.1])
+    assert report.passed_over == [f"7 {OTHERS}"]  # four trials and three runs
+    roles = by_role(fair + newer)
+    assert len(roles.trials) == 4 + 2
+
+
+def test_borrowed_settings_may_later_be_the_arms_own(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    first = fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71], borrowed=[1.4, 1.5, 1.6])
+    again = {name: role(name, "again", written="2026-02-02") for name in ("trial", "compared")}
+    for run in first:
+        if run.roles[0]["role"] == "borrowed":
+            run.environment["roles"].append(again["compared"])
+    trials = several(tmp_path / "c", {f"norm=none train.steps=10 {NEAR}": [1.0]}, 5, roles=[again["trial"]])
+    report = build_report(base + first + trials)
+    assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.5])
+
+
+def test_trials_of_other_code_did_not_choose(fair):
+    for run in fair:
+        if run.config["norm"] == "none" and run.roles[0]["role"] == "trial":
+            run.environment["roles"] = [role("trial", "none, before an edit")]
+    assert "the settings of none were chosen by runs that are not here" in build_report(fair).summary[1]
+
+
+def test_an_arm_that_diverged_at_every_setting_has_a_row_and_a_warning(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    trial = [role("trial", "none")]
+    runs = several(
+        tmp_path / "b", {f"norm=none train.steps=10 {s}": [None] for s in (FAR, NEAR)}, roles=trial
+    )
+    runs += several(tmp_path / "c", {f"norm=none train.steps=20 {NEAR}": [None, 2.0]}, roles=trial)
+    compared = {f"norm=none train.steps=20 {NEAR}": [None, 2.1, None]}
+    report = build_report(
+        base + runs + several(tmp_path / "d", compared, 10, roles=[role("compared", "none")])
+    )
+    assert report.summary[1] == FAIR
+    assert [row.verdict for row in report.rows] == ["baseline", "diverged 2 of 3"]
+    warning = "none: at each of its settings a trial diverged, at the chosen ones 1 run"
+    assert warning in report.warnings
+
+
+def test_while_only_trials_have_ended_nothing_is_compared(tmp_path):
+    trials = [run for run in fair_runs(tmp_path, "none", FAR, []) if run.roles[0]["role"] == "trial"]
+    with pytest.raises(ComparisonError, match="all of these runs are trials, which chose settings; wait for"):
+        build_report(trials)
+
+
+def test_a_command_for_more_seeds_leaves_out_those_of_the_trials(tmp_path):
+    runs = []
+    for norm, ends in (("layernorm", [2.0, 2.3, 2.1]), ("none", [2.1, 2.2, 2.2])):
+        compared = [role("compared", norm, seeds=(13, 14))]
+        runs += several(tmp_path, {f"norm={norm} train.steps=20 {NEAR}": ends}, first=10, roles=compared)
+    [command] = [row.command for row in build_report(runs).rows if row.command]
+    assert "seed=15" in command
+    assert not {"13", "14"} & {*command.partition("seed=")[2].split()[0].split(",")}
+
+
+def test_hidden_arms_have_no_part_in_what_is_said_of_the_trials(fair):
+    report = build_report(fair, where=["norm=none"])
+    assert [row.title for row in report.rows] == ["all runs"]
+    assert report.summary[2].startswith("4 ")
