@@ -12,7 +12,6 @@ Read this file from the bottom. compare.py imports neither torch nor a model.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,28 +19,12 @@ from rich.text import Text
 
 from cli import programs
 from comparison import table
-from comparison.find import find_runs
 from comparison.groups import ComparisonError
-from comparison.load import Run, UnreadableError, load
-from comparison.published import load_any
+from comparison.load import UnreadableError, load
+from comparison.published import load_all
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
 from system.terminal import escaped
-
-
-def load_all(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that have ended, and a line per folder passed over and per remark on a run."""
-    runs: list[Run] = []
-    passed_over = []
-    for folder in find_runs(paths):
-        try:
-            loaded, remarks = load_any(folder)
-        except UnreadableError as error:
-            passed_over.append(f"{folder}: {error}")
-            continue
-        runs += loaded
-        passed_over += [f"{folder}: {remark}" for remark in remarks]
-    return runs, passed_over
 
 
 def load_report(args: argparse.Namespace) -> Report:

@@ -12,17 +12,18 @@ the machine are left out.
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from comparison.curves import CURVES
-from comparison.find import SHARED
+from comparison.find import SHARED, find_runs
 from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
 from comparison.roles import by_role
 from rundir.run_files import SCHEMAS
+from system.errors import UserError
 from system.files import escape_strings, small_text, write_atomically
 
 TABLE, CURVES_FILE = "runs.csv", "curves.csv"
@@ -33,7 +34,9 @@ ENVIRONMENT = (
     "group device precision threads ranks compile python processor packages git code data parameters settled "
     "overrides plan roles"
 ).split()
-PRIVATE = ("runs_dir", "data.path", "data.cache", "wandb.")  # keys, or how they begin, that are left out
+# How settings begin that are left out, and how arguments do.
+PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."
+PRIVATE_ARGUMENTS = *PRIVATE, "init_from", "hydra.", "--config-dir"
 FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:roles", "status:state")
 
 
@@ -45,8 +48,26 @@ def load_any(folder: Path) -> tuple[list[Run], list[str]]:
     return [run], remarks
 
 
+def load_all(paths: Iterable[str]) -> tuple[list[Run], list[str]]:
+    """Return the runs that have ended, in folders or globs, and a line per folder passed over and per remark
+    on a run. Raises UnreadableError if a path does not exist."""
+    runs: list[Run] = []
+    passed_over = []
+    for folder in find_runs(paths):
+        try:
+            loaded, remarks = load_any(folder)
+        except UnreadableError as error:
+            passed_over.append(f"{folder}: {error}")
+            continue
+        runs += loaded
+        passed_over += [f"{folder}: {remark}" for remark in remarks]
+    return runs, passed_over
+
+
 def publish(runs: Sequence[Run], folder: Path) -> None:
-    """Write the tables of runs. Raises OSError."""
+    """Write the tables of runs. Raises OSError, and UserError if the folder has other files."""
+    if others := sorted({file.name for file in folder.glob("*")} - {TABLE, CURVES_FILE, SHARED}):
+        raise UserError(f"{folder}: it has other files, such as {others[0]}; name a folder of its own")
     runs = sorted(runs, key=lambda run: run.name)
     compared = {id(run) for run in by_role(runs).compared}
     leaves = [flat(content(run)) | {"name": run.name} for run in runs]
@@ -74,6 +95,8 @@ def content(run: Run) -> dict[str, Any]:
     environment = {key: run.environment[key] for key in ENVIRONMENT if key in run.environment}
     once = {name: run.last(name) for name in run.metrics if is_measured_once(run, name)}
     config = {key: value for key, value in run.config.items() if not key.startswith(PRIVATE)}
+    words = environment.get("overrides", [])
+    environment["overrides"] = [word for word in words if not word.lstrip("+~").startswith(PRIVATE_ARGUMENTS)]
     return {
         "config": config,
         "status": run.status,

@@ -76,9 +76,7 @@ def build_report(
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
     if hidden := hidden_siblings(all_roles.compared, compared, metric):
         together = all_roles.showing([*compared, *hidden])
-        with suppress(
-            ComparisonError
-        ):  # the hidden runs may have other values of an ``over`` key
+        with suppress(ComparisonError):  # the hidden runs may have other values of an ``over`` key
             all_rows, all_comparisons = judged_rows(together, metric, baseline or {}, over, matters)
             adopt_verdicts(rows, all_rows, hidden, roles)
             comparisons = max(comparisons, all_comparisons)

@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterable
 from statistics import fmean
 
-Score = tuple[
-    int, float
-]  # how many trials diverged, and the mean loss of the others; less is better
+Score = tuple[int, float]  # how many trials diverged, and the mean loss of the others; less is better
 
 
 def score(losses: Iterable[float]) -> Score:

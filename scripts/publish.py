@@ -14,10 +14,10 @@ from pathlib import Path
 from rich.console import Console
 
 from cli import programs
-from comparison.find import find_runs
+from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
-from comparison.published import load_any, publish
+from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import Cells, cells, markdown, rich_table, settings
@@ -25,10 +25,6 @@ from comparison.table import Cells, cells, markdown, rich_table, settings
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"
 COLUMNS = ("norm", "placement", "seeds", "val/report_loss", "difference", "verdict", "leaks")
-
-
-def load_all(paths: Sequence[str]) -> list[Run]:
-    return [run for folder in find_runs(paths) for run in load_any(folder)[0]]
 
 
 def section(runs: Sequence[Run]) -> str:
@@ -40,7 +36,9 @@ def section(runs: Sequence[Run]) -> str:
     with console.capture() as printed:
         console.print(rich_table(rows, {*report.keys, "verdict", "leaks"}))
     table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
-    return f"```\n{table}\n```\n\n{how(runs, report)}\n\n{verdicts(report)}\n\n{markdown(settings(report))}"
+    warnings = "\n".join(f"- {line}" for line in report.warnings)
+    parts = [f"```\n{table}\n```", how(runs, report), verdicts(report), warnings, markdown(settings(report))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def how(runs: Sequence[Run], report: Report) -> str:
@@ -48,13 +46,11 @@ def how(runs: Sequence[Run], report: Report) -> str:
     parts = by_role(runs)
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
     listed = " and ".join(f"{count} trials of {steps:,} steps" for steps, count in sorted(lengths.items()))
-    keys = join(key.rpartition(".")[2] for key in parts.keys)
     steps = max(run.config["train.steps"] for run in report.runs)
+    chosen = " ".join(line for line in report.summary if line.startswith("Each group"))
     return (
-        f"This is `experiment=fair_ablation`: {listed}, on seeds "
-        f"{seeds(parts.trials)}, chose {keys} of each row, by the loss on the first half of the validation "
-        f"split. The table compares {len(report.runs)} runs of {steps:,} steps, on seeds "
-        f"{seeds(report.runs)}, by the loss on the second half."
+        f"This is `experiment=fair_ablation`: {listed}, on seeds {seeds(parts.trials)}, and "
+        f"{len(report.runs)} compared runs of {steps:,} steps, on seeds {seeds(report.runs)}. {chosen}"
     )
 
 
@@ -90,7 +86,10 @@ def main() -> None:
     if not (args.out or args.readme):
         parser.error("name --out FOLDER, --readme or both")
     with programs.running():
-        runs = load_all(args.runs)
+        runs, passed_over = load_all(args.runs)
+        runs, copies = unique(runs)
+        for line in [*passed_over, *copies]:
+            print(f"passed over: {line}")
         if not runs:
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended; train one first")
         if args.out:

@@ -139,7 +139,7 @@ def choose(
     diverged; among these, those with the lowest mean loss of the others. If a job fails, its round is the
     last, and the settings are void."""
     all_jobs: list[Job] = []
-    left: Mapping[Arm, list[Settings]] = dict.fromkeys(arms, [*settings])
+    left: Mapping[Arm, list[Settings]] = {arm: [*settings] for arm in arms}
     scores: dict[tuple[Arm, Settings], Score] = {}
     for number, round_ in enumerate(rounds, 1):
         length, used = max(1, round(round_.steps * steps)), seeds[: round_.seeds]
