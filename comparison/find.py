@@ -15,10 +15,10 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
     folders: list[Path] = []
     for path in paths:
-        matches = sorted(glob.glob(path)) or [path]
-        if not Path(matches[0]).is_dir():
+        matches = [match for match in map(Path, sorted(glob.glob(path)) or [path]) if match.is_dir()]
+        if not matches:
             raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder of your runs")
-        folders += [run for match in matches if Path(match).is_dir() for run in runs_below(Path(match))]
+        folders += [run for match in matches for run in runs_below(match)]
     return list(dict.fromkeys(folders))
 
 

@@ -69,6 +69,8 @@ def build_report(
     roles = all_roles.showing(compared)
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
     if not any(metric in run.metrics for run in compared):
+        if all(run.diverged for run in compared) and metric in (LOSS, REPORT):
+            raise ComparisonError("all compared runs diverged; try lower learning rates")
         names = sorted({name for run in compared for name in run.metrics})
         raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
     if not mixed:

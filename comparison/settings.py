@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comparison.decisions import Row
-from comparison.roles import Arm, Settings
+from comparison.roles import Arm
 from comparison.verdicts import Interval, interval, paired
 
 
@@ -13,14 +13,17 @@ class Choice:
     """The settings of an arm.
 
     Attributes:
-        borrowed: the metric at the settings of the arm's baseline; None if these were not tried.
-        gain: the metric at its own settings minus ``borrowed``, paired by seed.
+        borrowed: the metric at the settings of the arm's baseline; None if these were not tried, if they are
+            its own, or if a run diverged.
+        difference: the metric at its own settings minus ``borrowed``, paired by seed.
+        note: why there is no ``borrowed``.
     """
 
     arm: Arm
     own: Interval
     borrowed: Interval | None = None
-    gain: Interval | None = None
+    difference: Interval | None = None
+    note: str = "—"
 
 
 def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choice]:
@@ -34,14 +37,15 @@ def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choic
         choice = Choice(by_title[row.title], row.loss)
         if row.baseline:
             [settings] = next(arm.settings for arm in arms if arm.keys == row.baseline.keys)
-            at_those = losses_at(choice.arm, settings, metric)
-            choice.borrowed = interval([*at_those.values()]) if at_those else None
-            choice.gain = interval(paired(row.group.losses, at_those)) if at_those else None
+            runs = [run for run in choice.arm.borrowed if choice.arm.roles.settings(run) == settings]
+            diverged = sum(run.diverged for run in runs)
+            if settings in choice.arm.settings:
+                choice.note = "the same"
+            elif diverged:
+                choice.note = f"{diverged} of {len(runs)} diverged"
+            elif runs:
+                losses = {run.seed: run.last(metric) for run in runs}
+                choice.borrowed = interval([*losses.values()])
+                choice.difference = interval(paired(row.group.losses, losses))
         result.append(choice)
     return result
-
-
-def losses_at(arm: Arm, settings: Settings, metric: str) -> dict[int, float]:
-    """Return the metric by seed of an arm's compared or borrowed runs at ``settings``; {} if one diverged."""
-    runs = [run for run in (*arm.compared, *arm.borrowed) if arm.roles.settings(run) == settings]
-    return {} if any(run.diverged for run in runs) else {run.seed: run.last(metric) for run in runs}

@@ -21,7 +21,7 @@ from comparison.report import Report
 from comparison.verdicts import LOOKS, Interval, looks
 
 SETTINGS = (
-    "own settings gain: the metric at its own settings minus that at the baseline's, paired by seed. The "
+    "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed. The "
     "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
 Cells = dict[str, str]  # column -> text
@@ -145,8 +145,8 @@ def settings(report: Report) -> list[Cells]:
         }
         | {
             report.metric: with_interval(choice.own),
-            "at the baseline's settings": with_interval(choice.borrowed),
-            "own settings gain": with_interval(choice.gain, "+.4f"),
+            "at the baseline's settings": with_interval(choice.borrowed) if choice.borrowed else choice.note,
+            "own − baseline's": with_interval(choice.difference, "+.4f"),
         }
         for choice in report.choices
     ]

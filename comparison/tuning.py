@@ -20,7 +20,8 @@ def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, met
         lines = [f"{what.replace('Each', 'Not each', 1)} (confounded): {'; '.join(phrases)}."]
     else:
         text = " and on the other half of the validation split" if metric == REPORT else ""
-        lines = [f"{what}, chosen by other runs on other seeds{text}."]
+        tried = len(arms[0].rounds()[0].scores)  # as many for each arm
+        lines = [f"{what} of {tried} tried, chosen by other runs on other seeds{text}."]
     if roles.trials:
         shortest = min(run.config["train.steps"] for run in roles.compared)
         are_shorter = all(run.config["train.steps"] < shortest for run in roles.trials)

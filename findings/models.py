@@ -106,7 +106,7 @@ class Cases:
 
     seed: int
     members: list[Case] = field(default_factory=list)
-    tuning: list["Cases"] = field(default_factory=list)  # tuning_seeds; without these, all other seeds
+    tuning: list["Cases"] = field(default_factory=list)  # the models of tuning_seeds
 
     @property
     def arms(self) -> list[str]:
@@ -172,9 +172,8 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
             all_arguments = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
             cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
-    tuning = [by_seed[seed] for seed in finding.tuning_seeds]
-    for seed, cases in by_seed.items():
-        cases.tuning = tuning or [other for number, other in by_seed.items() if number != seed]
+    for cases in by_seed.values():
+        cases.tuning = [by_seed[seed] for seed in finding.tuning_seeds]
     return [by_seed[seed] for seed in finding.seeds]
 
 

@@ -37,7 +37,9 @@ def section(runs: Sequence[Run]) -> str:
         console.print(rich_table(rows, {*report.keys, "verdict", "leaks"}))
     table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
     warnings = "\n".join(f"- {line}" for line in report.warnings)
-    parts = [f"```\n{table}\n```", how(runs, report), verdicts(report), warnings, markdown(settings(report))]
+    parts = [f"```\n{table}\n```", how(runs, report), verdicts(report), warnings]
+    if chosen := settings(report):
+        parts.append(markdown(chosen))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from comparison.verdicts import decide, looks
 from scripts.verdict_candidates import (
+    rates_of_findings,
     rates_of_the_compared_runs,
     rules_for_more_seeds,
     stepping_down,
@@ -164,7 +165,13 @@ def seeds_to_a_verdict(s: Simulator) -> None:
 
 
 SECTIONS = {
-    "Candidates": [tests_of_a_look, rules_for_more_seeds, stepping_down, rates_of_the_compared_runs],
+    "Candidates": [
+        tests_of_a_look,
+        rules_for_more_seeds,
+        stepping_down,
+        rates_of_the_compared_runs,
+        rates_of_findings,
+    ],
     "The rule": [
         coverage,
         false_verdicts,

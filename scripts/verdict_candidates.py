@@ -208,3 +208,40 @@ def rates_of_the_compared_runs(s: Simulator) -> None:
         *(f"{n} seeds: {w}" for n in (3, 5, 10) for w in ("false", "power, 2 sd")),
     ]
     print_table("Cross-fitting of the rates, one arm, t-test at 5 %", header, rows)
+
+
+def rates_of_findings(s: Simulator) -> None:
+    """How often a finding's interval of the difference of two arms has the true difference at the rates."""
+    landscapes = {
+        "5 equal rates": np.zeros(5),
+        "one of 5 better by 1 sd": np.array([0, 1, 1, 1, 1]),
+        "a valley": np.array([4, 1, 0, 1, 4]),
+        "a valley beside a cliff": np.array([4, 1, 0, 9, 9]),
+    }
+    rows = []
+    for name, means in landscapes.items():
+        row = [name]
+        for n in (3, 5):
+            noise = s.rng.standard_normal((s.tables, 2, 5, n + 2)) / np.sqrt(2)
+            losses = noise + means[:, None]
+            crossed = cross_fit(losses[:, 0, :, :n], losses[:, 1, :, :n])
+            covered = {"before": covers_zero(crossed), "own": covers_zero(own_seeds(losses, means, n))}
+            row += [f"{100 * np.mean(x):.1f}" for x in covered.values()]
+        rows.append(row)
+    rules = ("the other seeds chose (before)", "**2 more seeds chose**")
+    header = ["losses at the rates", *(f"{n} seeds: {rule}" for n in (3, 5) for rule in rules)]
+    print_table("Coverage of a finding's 95 % interval, each arm at its best rate, %", header, rows)
+
+
+def own_seeds(losses: Array, means: Array, n: int) -> Array:
+    """Return the differences (tables, n) of two arms at the rates that the seeds after the first n chose,
+    minus the true differences; losses are (tables, arms, rates, seeds)."""
+    best = losses[..., n:].mean(3).argmin(2)
+    at_best = np.take_along_axis(losses[..., :n], best[..., None, None], 2)[:, :, 0]
+    errors = at_best - means[best][..., None]
+    return errors[:, 0] - errors[:, 1]
+
+
+def covers_zero(x: Array) -> Bools:
+    """Return which 95 % t-intervals of x, (tables, seeds), have 0."""
+    return plain(x[:, None])[:, 0] > ALPHA

@@ -6,6 +6,7 @@ import numpy as np
 
 from comparison.rates import sensitivity
 from findings.models import Case, Cases, Measured
+from system.errors import ConfigError
 
 Table = dict[float, float]  # value of the varied key, or step -> loss
 
@@ -47,9 +48,11 @@ def tables_of(cases: Cases) -> dict[str, Table]:
 
 
 def best_rates(cases: Cases) -> dict[str, float]:
-    """Return each arm's rate with the lowest mean loss over the seeds that choose it. If these are the other
-    measured seeds, the values of the seeds share a choice, and intervals are too narrow: their coverage is
-    86 to 93 %. Name ``tuning_seeds`` in a new finding."""
+    """Return each arm's rate with the lowest mean loss over the finding's ``tuning_seeds``. The measured
+    seeds do not choose, which would make intervals too narrow (simulated in results/verdicts.md).
+    Raises ConfigError without such seeds."""
+    if not cases.tuning:
+        raise ConfigError("tuning_seeds: this measurement needs seeds that choose each arm's rate; name some")
     all_tables = [tables_of(other) for other in cases.tuning]
     return {
         arm: min(rates, key=lambda rate: float(np.mean([tables[arm][rate] for tables in all_tables])))

@@ -23,7 +23,7 @@ def printed(tmp_path_factory):
 def test_each_arm_is_at_its_own_settings_and_has_a_verdict(printed):
     assert "passed over" not in printed
     chosen = "chosen by other runs on other seeds and on the other half of the validation split."
-    assert f"Each group is at its own best settings, {chosen}" in printed
+    assert f"Each group is at its own best settings of 16 tried, {chosen}" in printed
     assert "no verdict:" not in printed
 
 

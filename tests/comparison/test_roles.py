@@ -9,8 +9,8 @@ from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
 from tests.helpers.run_folders import several
 
 FAIR = (
-    "Each group is at its own best settings, chosen by other runs on other seeds and on the other half of "
-    "the validation split."
+    "Each group is at its own best settings of 2 tried, chosen by other runs on other seeds and on the other "
+    "half of the validation split."
 )
 OTHERS = "runs of earlier tunings, or at settings that no trials chose, are not compared"
 

@@ -9,7 +9,7 @@ from tests.helpers.run_folders import several
 
 RATE = "optim.learning_rate"
 OTHER = "chosen by other runs on other seeds and on the other half of the validation split."
-GOOD = f"Each group is at its own best learning rate, {OTHER}"
+GOOD = f"Each group is at its own best learning rate of 3 tried, {OTHER}"
 BAD = "Not each group is at its own best learning rate (confounded): {}."
 GRID = {"1e-3": [2.3, 2.3], "3e-3": [2.1, 2.1], "1e-2": [2.2, 2.2]}  # 3e-3 is best
 EQUAL = "0.001, 0.003, 0.01 (10 steps, seed 0, 1)"
@@ -139,15 +139,15 @@ def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_show
     base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     own, borrowed = [1.5, 1.6, 1.71], [2.5, 2.6, 2.73]
     report = build_report(base + fair_runs(tmp_path / "b", "none", FAR, own, borrowed))
-    assert report.summary[1] == GOOD.replace("learning rate", "settings")
+    assert report.summary[1] == GOOD.replace("learning rate of 3", "settings of 2")
     assert report.keys == ["norm", "optim.learning_rate"]
     assert [row.title for row in report.rows] == ["layernorm", "none"]
     assert [row.verdict for row in report.rows] == ["baseline", "better"]
     first, second = settings(report)
-    assert (first["learning_rate"], first["init"], first["own settings gain"]) == ("0.003", "gpt2", "—")
+    assert (first["learning_rate"], first["init"], first["own − baseline's"]) == ("0.003", "gpt2", "—")
     assert (second["learning_rate"], second["init"]) == ("0.01", "xavier")
     assert second["at the baseline's settings"] == "2.6100 ± 0.2865"
-    assert second["own settings gain"] == "-1.0067 ± 0.0287"
+    assert second["own − baseline's"] == "-1.0067 ± 0.0287"
     line = "none: its optim.learning_rate, 0.01, is the highest tried: a better one may lie beyond it"
     assert line in report.warnings
 
@@ -155,7 +155,15 @@ def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_show
 def test_an_arm_at_the_baselines_settings_needs_no_other_runs(tmp_path):
     base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     report = build_report(base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71]))
-    assert settings(report)[1]["own settings gain"] == "+0.0000 ± 0.0000"
+    assert settings(report)[1]["at the baseline's settings"] == "the same"
+
+
+def test_a_run_that_diverged_at_the_baselines_settings_is_counted(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    own, borrowed = [1.5, 1.6, 1.71], [2.5, None, 2.73]
+    report = build_report(base + fair_runs(tmp_path / "b", "none", FAR, own, borrowed))
+    second = settings(report)[1]
+    assert (second["at the baseline's settings"], second["own − baseline's"]) == ("1 of 3 diverged", "—")
 
 
 def test_arms_with_other_trials_are_named_also_if_they_are_as_many(tmp_path):

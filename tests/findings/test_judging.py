@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from comparison.verdicts import interval
 from findings.finding import Expected, Finding
-from findings.judging import Verdict, judge, judge_quantity
+from findings.judging import LOOK, Verdict, judge, judge_quantity
 
 NUMBERS = st.lists(st.floats(-10, 10), min_size=3, max_size=8)
 ENDS = st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted)
@@ -51,6 +51,14 @@ def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outsid
     inside = low <= around.low and around.high <= high
     outside = around.high < low or around.low > high
     assert judged.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
+
+
+def test_an_interval_that_is_one_of_many_tries_is_wider():
+    values, above = [1.0, 1.1, 1.2], {"x": expected(low=0.8)}
+    assert interval(values).low > 0.8 > interval(values, LOOK).low
+    by_seed = dict(enumerate({"x": value} for value in values))
+    assert judge(finding(expected=above), by_seed).verdict == Verdict.PASS
+    assert judge(finding(expected=above), by_seed, LOOK).verdict == Verdict.INCONCLUSIVE
 
 
 @given(NUMBERS, st.floats(-10, 10))

@@ -1,0 +1,54 @@
+"""The rates at which a finding compares its arms are chosen by tuning seeds, on which nothing is measured."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from findings.finding import Finding, load_findings
+from findings.measures.losses import best_rates
+from findings.models import Case, Cases
+from system.errors import ConfigError
+
+RATES = (1e-3, 3e-3, 1e-2)
+LOSSES = st.lists(st.floats(0, 5), min_size=3, max_size=3)
+
+
+@dataclass
+class Known:
+    """A model whose loss is known."""
+
+    arm: str
+    value: float
+    number: float
+
+    def loss(self) -> float:
+        return self.number
+
+
+def cases(losses: list[float], tuning: list[list[float]]) -> Cases:
+    models = cast(list[Case], [Known("arm", rate, loss) for rate, loss in zip(RATES, losses, strict=True)])
+    return Cases(0, models, [cases(each, []) for each in tuning])
+
+
+@given(LOSSES, LOSSES)
+def test_the_rate_is_that_of_the_lowest_mean_loss_whatever_was_measured(measured, tuning):
+    second = [1.0, 0.0, 2.0]
+    best = best_rates(cases(measured, [tuning, second]))["arm"]
+    means = [a + b for a, b in zip(tuning, second, strict=True)]
+    assert means[RATES.index(best)] == min(means)
+
+
+def test_without_tuning_seeds_no_rate_is_chosen():
+    with pytest.raises(ConfigError, match="tuning_seeds"):
+        best_rates(cases([1, 2, 3], []))
+
+
+def test_no_seed_is_tuned_and_measured():
+    finding = load_findings()["no_norm"]
+    assert not {*finding.seeds} & {*finding.tuning_seeds}
+    assert not {*finding.first_seeds(4)} & {*finding.tuning_seeds}
+    with pytest.raises(ValueError, match="tuning_seeds: 1 is also measured"):
+        Finding.model_validate(finding.model_dump(exclude_unset=True) | {"seeds": [1, 2, 3]})
