@@ -44,16 +44,18 @@ def section(runs: Sequence[Run]) -> str:
 
 
 def how(runs: Sequence[Run], report: Report) -> str:
-    """Return sentences on the trials and on the compared runs."""
+    """Return sentences on the compared runs, and on the trials, if there are any."""
     parts = by_role(runs)
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
     listed = " and ".join(f"{count} trials of {steps:,} steps" for steps, count in sorted(lengths.items()))
     steps = max(run.config["train.steps"] for run in report.runs)
-    chosen = " ".join(line for line in report.summary if line.startswith("Each group"))
-    return (
-        f"This is `experiment=fair_ablation`: {listed}, on seeds {seeds(parts.trials)}, and "
-        f"{len(report.runs)} compared runs of {steps:,} steps, on seeds {seeds(report.runs)}. {chosen}"
+    compared = (
+        f"The table compares {len(report.runs)} runs of {steps:,} steps, on seeds {seeds(report.runs)}."
     )
+    if not parts.trials:
+        return compared
+    chosen = " ".join(line for line in report.summary if line.startswith("Each group"))
+    return f"{compared} {chosen} These were {listed}, on seeds {seeds(parts.trials)}."
 
 
 def seeds(runs: Sequence[Run]) -> str:

@@ -100,8 +100,24 @@ def unequal_noise(s: Simulator) -> None:
     def of(kind: str, base: float) -> Cell:
         return lambda a, n: s.share(s.differences(a, n, 0, sds_of(kind, a), base), false_verdict(n, a))
 
+    def finds(kind: str, base: float) -> Cell:
+        def cell(a: int, n: int) -> str:
+            x = s.differences(a, n, 2 * np.eye(a)[-1], sds_of(kind, a), base)
+            return s.share((each[:, ::-1] for each in x), first_arm_is("higher", n, a))
+
+        return cell
+
+    def twins(a: int, n: int) -> str:
+        x = s.differences(a, n, 0, sds_of("two", a))
+        return s.share((each[:, [0, 0, *range(2, a)]] for each in x), false_verdict(n, a))
+
     rows = {name: of(*spread) for name, spread in SPREADS.items()}
+    rows["two arms 5 ×, the same function"] = twins
     print_cells("Tables with a false verdict, %, at the plan, the noise unequal", rows, (4, 5, 7, 20))
+    rows = {name: finds(*spread) for name, spread in SPREADS.items()}
+    print_cells(
+        "Power at the plan, %, the last arm, which is among the quiet ones, differs by 2 sd", rows, (4, 7)
+    )
 
 
 def equivalence(s: Simulator) -> None:

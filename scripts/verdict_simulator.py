@@ -29,12 +29,14 @@ NOISES: dict[str, Sample] = {  # of variance 1
 }
 SPREADS = {  # sds of the arms' noise (in turn), and of the baseline's
     "one arm 5 ×": ("one", 1),
+    "two arms 5 ×": ("two", 1),
     "half the arms 5 ×": ("half", 1),
     "all but one 5 ×": ("most", 1),
     "arms 1 … 5 ×": ("range", 1),
     "half the arms and the baseline 5 ×": ("half", 5),
     "arms 1 … 5 ×, baseline 3 ×": ("range", 3),
     "the baseline alone 5 ×": ("none", 5),
+    "one arm 20 ×": ("twenty", 1),
 }
 
 
@@ -68,7 +70,8 @@ class Simulator:
 
 def sds_of(kind: str, arms: int) -> Array:
     sds = np.ones(arms)
-    sds[: {"none": 0, "one": 1, "half": (arms + 1) // 2, "most": max(1, arms - 1), "range": 0}[kind]] = 5
+    noisy = {"one": 1, "two": 2, "half": (arms + 1) // 2, "most": max(1, arms - 1), "twenty": 1}.get(kind, 0)
+    sds[:noisy] = 20 if kind == "twenty" else 5
     return np.geomspace(1, 5, arms) if kind == "range" and arms > 1 else sds
 
 

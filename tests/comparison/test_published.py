@@ -12,6 +12,7 @@ from comparison.find import find_runs
 from comparison.load import UnreadableError, load
 from comparison.published import cell, flat, load_any, nested, parsed, publish, read
 from comparison.report import build_report
+from system.errors import UserError
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 
 NAMES = st.text(st.characters(exclude_characters=":"), min_size=1)
@@ -76,12 +77,22 @@ def test_nothing_that_tells_of_the_owner_is_published(runs, tmp_path):
     folder = runs[0].folder
     environment = json.loads((folder / "environment.json").read_text())
     environment |= {"machine": {"host": "secret"}, "command": ["/home/secret/train.py"]}
+    words = ["--config-dir=/secret", "data.path=/secret", "wandb.entity=secret", "hydra.sweep.dir=/secret"]
+    environment["overrides"] = ["norm=none", *words, "init_from=/secret", "+runs_dir=/secret"]
     (folder / "environment.json").write_text(json.dumps(environment))
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("entity: null", "entity: secret"))
     assert "secret" in (folder / "config.yaml").read_text()
     publish([load(folder)[0], *runs[1:]], tmp_path / "published")
+    assert [
+        run.environment["overrides"] for run in read(tmp_path / "published") if run.name == folder.name
+    ] == [["norm=none"]]
     assert "secret" not in "".join(file.read_text() for file in (tmp_path / "published").iterdir())
+
+
+def test_tables_are_not_written_among_other_files(runs, tmp_path):
+    with pytest.raises(UserError, match="it has other files, such as a; name a folder of its own"):
+        publish(runs, tmp_path)
 
 
 def change(file, column, value):

@@ -234,6 +234,16 @@ def test_the_prior_is_worth_most_where_all_groups_are_as_noisy():
     assert scipy.special.polygamma(1, moderation.inverse_trigamma(y)) == pytest.approx(y)
 
 
+def test_two_arms_that_collapse_at_one_seed_do_not_silence_the_others():
+    x = tables(7, 5, 4)
+    alone = decide(x[:, :5], 5, 7, 0).verdict[:, 0]
+    assert percent(alone == "higher") > 95
+    x[:, 5:, 0] += 60
+    decision = decide(x, 5, 7, 0)
+    assert percent(decision.verdict[:, 0] == "higher") > 85
+    assert percent((decision.verdict[:, 1:] != "open").any(1)) < FALSE
+
+
 def test_seeds_are_proposed_for_a_difference_worth_finding():
     few, many = looks_needed([0.03, 0.06, 0.0], 3, 1)
     assert 3 < few < many

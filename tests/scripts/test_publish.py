@@ -1,0 +1,44 @@
+"""python -m scripts.publish names what it leaves out, and describes runs in README's words."""
+
+import json
+
+import pytest
+
+from scripts.publish import section
+from tests.helpers.fair_runs import FAR, NEAR, fair_runs
+from tests.helpers.run_folders import several
+
+PROGRAM = "scripts/publish.py"
+
+
+@pytest.fixture
+def plain(tmp_path):
+    losses = {"norm=layernorm": [2.0, 2.1, 2.2], "norm=none": [2.5, 2.6, 2.71]}
+    return several(tmp_path / "runs", losses)
+
+
+def test_an_unfinished_run_is_named_and_the_others_are_published(plain, succeed, tmp_path):
+    file = plain[0].folder / "status.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "running", "step": 1}))
+    done = succeed(PROGRAM, tmp_path / "runs", "--out", tmp_path / "out")
+    assert f"passed over: {plain[0].folder}: running at step 1" in done.stdout
+    assert "5 runs" in done.stdout
+
+
+def test_the_section_of_runs_that_were_not_tuned_has_their_table(plain):
+    text = section(plain)
+    assert "Against layernorm: " in text
+    assert "The table compares 6 runs" in text
+    assert "trials" not in text
+    assert "at the baseline's settings" not in text
+
+
+def test_the_section_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_path):
+    runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    runs += fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71], borrowed=[2.5, 2.6, 2.73])
+    text = section(runs)
+    assert "The table compares 6 runs of 20 steps, on seeds 10, 11, 12. Each group is at its own best" in text
+    assert "These were 4 trials of 10 steps and 4 trials of 20 steps, on seeds 0, 1." in text
+    assert "better: none (-0.497)" in text
+    assert "| none | 0.01 | xavier |" in text
+    assert "- none: its optim.learning_rate, 0.01, is the highest tried" in text
