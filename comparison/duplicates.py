@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from comparison.groups import ComparisonError, is_compared
 from comparison.load import Run
 from comparison.plans import first_plan
-from rundir.roles import with_role
+from rundir.role_record import with_role
 from system.terminal import escaped
 
 TIMES = ("train/tokens_per_s",)  # metrics that differ between two trainings of one run

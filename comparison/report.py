@@ -67,12 +67,7 @@ def build_report(
     for condition in where:
         compared = grouping.select(compared, condition)
     roles = all_roles.showing(compared)
-    metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
-    if not any(metric in run.metrics for run in compared):
-        if all(run.diverged for run in compared) and metric in (LOSS, REPORT):
-            raise ComparisonError("all compared runs diverged; try lower learning rates")
-        names = sorted({name for run in compared for name in run.metrics})
-        raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
+    metric = checked_metric(metric, roles)
     if not mixed:
         grouping.check_comparable(compared, metric)
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
@@ -98,6 +93,18 @@ def build_report(
         others = "runs of earlier tunings, or at settings that no trials chose, are not compared"
         copies.append(f"{len(roles.others)} {others}")
     return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
+
+
+def checked_metric(metric: str | None, roles: Roles) -> str:
+    """Return the metric that is compared: the requested one, or a loss. Raises ComparisonError if no compared
+    run has it."""
+    metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
+    if any(metric in run.metrics for run in roles.compared):
+        return metric
+    if all(run.diverged for run in roles.compared) and metric in (LOSS, REPORT):
+        raise ComparisonError("all compared runs diverged; try lower learning rates")
+    names = sorted({name for run in roles.compared for name in run.metrics})
+    raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
 
 
 def judged_rows(

@@ -29,7 +29,7 @@ from cli.schema import RunConfig
 from rundir import run_files
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
-from rundir.roles import with_role
+from rundir.role_record import with_role
 from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically

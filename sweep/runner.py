@@ -25,7 +25,7 @@ from cli.schema import RunConfig
 from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
-from rundir.roles import add_role
+from rundir.role_record import add_role
 from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
