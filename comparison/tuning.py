@@ -1,12 +1,15 @@
 """Tell how settings were chosen, which decides what a table can mean: verified from the runs."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from comparison import groups as grouping
 from comparison.groups import RATE
-from comparison.rates import Family
+from comparison.load import Run
+from comparison.rates import LOSS, Family, has_collapsed
 from comparison.roles import REPORT, SELECT, Arm, Roles, Round, Settings
 
 
@@ -95,19 +98,31 @@ def listed(round_: Round, roles: Roles) -> str:
 
 
 def edges(arm: Arm) -> list[str]:
-    """Return warnings about chosen values that are the lowest or highest tried, or at which a trial diverged;
-    of one tuned key, see also comparison/doubts.py."""
+    """Return warnings about chosen values beyond which nothing was tried or every trial failed; of one tuned
+    key, see also comparison/doubts.py."""
     lines = []
     if arm.trials and (least := min(arm.rounds()[-1].scores.values())[0]):
         runs = "run" if least == 1 else "runs"
         lines.append(f"at each of its settings a trial diverged, at the chosen ones {least} {runs}")
     if len(arm.roles.keys) > 1 and arm.trials and len(arm.settings) == 1:
         for i, (key, value) in enumerate(zip(arm.roles.keys, arm.settings[0], strict=True)):
-            tried = {arm.roles.settings(run)[i] for run in arm.trials}
-            if all(isinstance(each, float) for each in tried) and len(tried) > 1:
-                end = {min(tried): "lowest", max(tried): "highest"}.get(value)  # type: ignore[type-var]
-                if end:
-                    lines.append(f"its {key}, {value:g}, is the {end} tried: a better one may lie beyond it")
+            tried = [arm.roles.settings(run)[i] for run in arm.trials]
+            if all(isinstance(each, float) for each in tried) and len(set(tried)) > 1:
+                lines += edges_of_key(key, value, tried, arm.trials)
+    return lines
+
+
+def edges_of_key(key: str, value: Any, tried: Sequence[Any], trials: Sequence[Run]) -> list[str]:
+    """Return warnings about a key's chosen value. ``tried``: the value of each trial."""
+    best = min((run.last(LOSS) for run in trials if not run.diverged), default=math.nan)
+    lines = []
+    for sign, end, beyond in ((-1, "lowest", "lower"), (1, "highest", "higher")):
+        others = [run for run, each in zip(trials, tried, strict=True) if sign * each > sign * value]
+        if not others:
+            lines.append(f"its {key}, {value:g}, is the {end} tried: a better one may lie beyond it")
+        elif all(run.diverged or has_collapsed(run, best) for run in others):
+            failed = f"0 of {len(others)} trials at a {beyond} one trained"
+            lines.append(f"its {key}, {value:g}, is at the edge of what trains: {failed}")
     return lines
 
 

@@ -12,10 +12,12 @@ def role(
     return {"role": name, "tuning": tuning, "keys": [*keys], "seeds": [*seeds], "written": written}
 
 
-def fair_runs(folder, norm, best, ends, borrowed=None, worse=None):
-    """Return trials of two settings in two rounds, compared runs at ``best``, and runs at the baseline's."""
+def fair_runs(folder, norm, best, ends, borrowed=None, worse=None, worst=2.1):
+    """Return trials of two settings in two rounds, compared runs at ``best``, and runs at the baseline's.
+    ``worst``: the loss at the settings that are not the best; None: they diverge."""
     trials = {
-        f"norm={norm} train.steps=10 {each}": [2.1 - 0.1 * (each == best)] for each in (worse or FAR, NEAR)
+        f"norm={norm} train.steps=10 {each}": [2.0 if each == best else worst]
+        for each in (worse or FAR, NEAR)
     }
     trials |= {f"norm={norm} train.steps=20 {best}": [2.0, 2.0]}
     compared = {f"norm={norm} train.steps=20 {best}": ends}
