@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from model.attention import Attend
 
@@ -64,33 +63,34 @@ class Repeated:
         return self.logits(self.copy(), tokens, seed)
 
     def copy(self) -> nn.Module:
-        """Return a copy of the model in its mode; the parameters, which ``logits`` replaces, are shared."""
-        shared = {id(parameter): parameter for parameter in self.model.parameters()}
-        return copy.deepcopy(self.model, shared).train(self.training)
+        """Return a copy of the model in its mode, with ``parameters``, which need no gradients."""
+        parameters = {
+            id(old): nn.Parameter(self.parameters[name].clone(), requires_grad=False)
+            for name, old in self.model.named_parameters()
+        }
+        return copy.deepcopy(self.model, parameters).train(self.training)
 
     def logits(
         self, model: nn.Module, tokens: Tensor, seed: int = 0, gradients: bool | None = None
     ) -> Tensor:
-        """Return the logits of a copy, whose buffers and attributes the forward may move.
+        """Return the logits of a copy, whose parameters, buffers and attributes the forward may move.
 
         Args:
             gradients: whether they are enabled; by default as in a run.
         """
         seed_all(seed)
-        state = {name: parameter.clone() for name, parameter in self.parameters.items()}
         with self.autocast(), torch.set_grad_enabled(self.training if gradients is None else gradients):
-            logits: Tensor = functional_call(model, state, (tokens,))
+            logits: Tensor = model(tokens)
         return logits
 
     def in_fp64(self) -> "Repeated":
         """Return the same in fp64, with rounding errors of 1e-16."""
         parameters = {name: parameter.double() for name, parameter in self.parameters.items()}
-        model = copy.deepcopy(self.model).double()  # self.copy() shares its parameters with the run's model
-        return Repeated(model, self.training, nullcontext, parameters)
+        return Repeated(copy.deepcopy(self.model).double(), self.training, nullcontext, parameters)
 
     def variations(self, tokens: Tensor, first: Tensor) -> tuple[list[str], Tensor]:
         """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS; and the
-        logits of a second call. In training, buffers may move from call to call.
+        logits of a second call. In training, the state may move from call to call.
 
         Args:
             first: the logits of a call.
@@ -101,12 +101,12 @@ class Repeated:
         if not first.isfinite().all():
             raise UntestableError("its logits are not finite")
         model = self.copy()
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        state = copy.deepcopy(model.state_dict())
         again = []
         for _ in range(REPEATS):
             again.append(self.logits(model, tokens))
             if self.training:
-                model.load_state_dict(buffers, strict=False)
+                model.load_state_dict(state, strict=False)
         if not torch.equal(again[0], first):
             raise UntestableError("it gives another output each time for the same tokens")
         varies = [] if all(torch.equal(logits, first) for logits in again) else [CALLS]
