@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.progress import track
 
 from cli import app, job_record, messages
 from cli.compose import composed_job
@@ -37,6 +38,7 @@ from system.validate import checked
 from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
 
+MANY = 20  # jobs, whose check takes more than two seconds
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
 
 
@@ -96,16 +98,16 @@ class Sweep:
         sweep = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
-        if sys.stdout.isatty():  # planning takes a few seconds
-            print(f"checking {len(all_overrides)} jobs and estimating their time", flush=True)
-        all_composed = [self.compose(list(overrides)) for overrides in all_overrides]
-        if "experiment" in map(app.key_of, set().union(*all_overrides) - shared) and any(
-            composed.hydra.sweeper.params for composed in all_composed
-        ):
-            raise ConfigError(
-                "experiment: a preset that is a sweep cannot be swept over; start each preset by itself"
-            )
-        for number, (overrides, composed) in enumerate(zip(all_overrides, all_composed, strict=True)):
+        sweeps_presets = "experiment" in map(app.key_of, set().union(*all_overrides) - shared)
+        progress: dict[str, Any] = {"disable": not sys.stdout.isatty(), "transient": True}
+        if progress["disable"] and len(all_overrides) >= MANY:
+            print(f"checking {len(all_overrides)} jobs", flush=True)
+        for number, overrides in enumerate(track(all_overrides, "checking the jobs", **progress)):
+            composed = self.compose(list(overrides))
+            if sweeps_presets and composed.hydra.sweeper.params:
+                raise ConfigError(
+                    "experiment: a preset that is a sweep cannot be swept over; start each preset by itself"
+                )
             label = " ".join(override for override in overrides if override not in shared)
             job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
             self.check(job, composed, ignored)
