@@ -11,18 +11,19 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import psutil
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cli.schema import RunConfig
 from interop.pickle_hint import SUFFIXES, conversion_advice
 from system import os_compat
-from system.errors import CheckpointError, ConfigError
+from system.errors import CheckpointError, ConfigError, NoCheckpointError
 from system.files import header_length
 from system.terminal import escaped
 from system.validate import Checked, checked
@@ -47,6 +48,12 @@ class Meta(Checked):
     run: str  # the run's name: rundir/identity.py
     optimizer: dict[str, Any]  # which tensors are the optimizers' state: training/state.py
 
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.step > self.config.train.steps:
+            raise ValueError(f"step: {self.step} is beyond the last one, {self.config.train.steps}")
+        return self
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -69,17 +76,22 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def save(folder: Path, meta: Meta, tensors: "dict[str, Tensor]", best: int | None) -> Path:
-    """Write the checkpoint of ``meta.step`` atomically, then remove all but the newest KEEP and ``best``.
-    Raises CheckpointError if it cannot be written; warns if a file cannot be removed."""
+    """Write the checkpoint of ``meta.step`` atomically, then ``prune``. Raises CheckpointError if it cannot
+    be written."""
     path = path_of(folder, meta.step)
     write(path, meta, tensors)
+    prune(folder, best)
+    return path
+
+
+def prune(folder: Path, best: int | None) -> None:
+    """Remove all checkpoints but the newest KEEP and ``best``; warn if a file cannot be removed."""
     for step in saved_steps(folder)[:-KEEP]:
         if step != best:
             try:
                 path_of(folder, step).unlink(missing_ok=True)
             except OSError as error:
                 print(f"warning: {error.filename}: cannot be removed ({error.strerror})", file=sys.stderr)
-    return path
 
 
 def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
@@ -112,31 +124,54 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raises CheckpointError if it is missing, damaged or of another format."""
+    """Read and verify a checkpoint. Raises NoCheckpointError if it is missing or is removed meanwhile, and
+    CheckpointError if it is damaged or of another format."""
+    import torch  # noqa: F401 now, as it takes a second, in which a run may remove the file
+
+    missing = NoCheckpointError(
+        f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
+    )
+    before = inode(path)
+    try:
+        checkpoint = read(path)
+    except CheckpointError as error:
+        raise (error if before and inode(path) == before else missing) from None
+    if inode(path) != before:  # what was read may not be what was verified
+        raise missing
+    return checkpoint
+
+
+def inode(path: Path) -> tuple[int, int] | None:
+    """Return what tells a regular file from one that has replaced it; None if there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def read(path: Path) -> Checkpoint:
+    """Read and verify a checkpoint. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise CheckpointError(
-            f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
-        )
     if path.suffix in SUFFIXES:
         raise CheckpointError(conversion_advice(path))
-    size, memory = path.stat().st_size, psutil.virtual_memory().total
-    if size > memory:
-        raise CheckpointError(
-            f"{path}: has {size:,} bytes, but this machine has {memory:,} of memory; use a smaller checkpoint"
-        )
     damaged = CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another file")
     try:
+        size, memory = path.stat().st_size, psutil.virtual_memory().total
+        if size > memory:
+            raise MemoryError(f"has {size:,} bytes, but this machine has {memory:,} of memory")
         _, stored, computed = digest(path)
         if stored != computed:
             raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: {error}; use a smaller checkpoint") from None
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
-    except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+    except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
         raise damaged from None
     if meta.get("format") != FORMAT:
         raise CheckpointError(

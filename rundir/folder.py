@@ -15,25 +15,27 @@ finds the same folder. Torch is not imported here: a finished run is skipped at 
 
 import json
 import os
+import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from filelock import BaseFileLock
 
+from cli import job_record
 from cli.schema import RunConfig
-from rundir import run_files
+from rundir import checkpoint_file, run_files
 from rundir.environment import asked_for, differences, machine
 from rundir.identity import run_folder
 from rundir.role_record import with_role
 from rundir.run_files import read_json
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
-from system.lock import hold
+from system.lock import WAIT, Lock
 from system.signals import Interrupted
 
 
@@ -111,8 +113,10 @@ class Run:
             "saved": None,
             "reason": "before its first step",
             "best": None,
+            "process": job_record.this_process(),
+            "host": platform.node(),
         }
-        self.lock: BaseFileLock | None = None
+        self.lock: Lock | None = None
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
@@ -124,21 +128,28 @@ class Run:
             self.lock.release()
 
     def claim(self) -> None:
-        """Create the folder and lock it until the end of ``with``. Raises ConfigError if another process has
-        locked the folder, or if the folder cannot be written."""
+        """Create the folder and lock it until the end of ``with``. Raises ConfigError if another process
+        trains the run, even if someone has removed its lock file, or if the folder cannot be written."""
         if self.lock or not self.writes:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: is a symbolic link to another folder; remove it")
-            self.lock = hold(self.folder / ".lock")
-        except BlockingIOError as holder:  # its text is "process 7 on HOST"
-            raise ConfigError(
-                f"{self.folder}: {holder} is training this run; wait for that process or end it"
-            ) from None
+            self.lock = Lock(self.folder / ".lock")
+        except BlockingIOError as holder:
+            raise self.trained_by(holder) from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
+        deadline = time.monotonic() + WAIT
+        while job_record.is_running(status := read_status(self.folder)):
+            if time.monotonic() > deadline:
+                raise self.trained_by(f"process {status['process'][0]} on {status['host']}")
+            time.sleep(0.05)
+
+    def trained_by(self, holder: object) -> ConfigError:
+        """Return the error for a run that ``holder``, such as "process 7 on HOST", is training."""
+        return ConfigError(f"{self.folder}: {holder} is training this run; wait for that process or end it")
 
     def begin(
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
@@ -173,15 +184,28 @@ class Run:
             raise unwritable(self.folder, error) from None
 
     def remove_leftovers(self, keep_checkpoints: bool) -> None:
-        """Remove temporary files of killed processes, and, unless ``keep_checkpoints``, all checkpoints."""
+        """Remove what killed processes left: temporary files and superfluous checkpoints; or, unless
+        ``keep_checkpoints``, all checkpoints."""
         for file in (*self.folder.rglob(".*.tmp"), *self.checkpoints.glob(".tmp*")):  # ours, safetensors'
             file.unlink()
-        if not keep_checkpoints:
+        if keep_checkpoints:
+            checkpoint_file.prune(self.checkpoints, (self.status["best"] or {}).get("step"))
+        else:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
 
+    def keep_lock(self) -> None:
+        """Lock the folder again if someone has removed the lock file. Raises ConfigError if meanwhile another
+        process has begun to train the run."""
+        try:
+            if self.lock:
+                self.lock.renew()
+        except BlockingIOError as holder:
+            raise self.trained_by(holder) from None
+
     def write_status(self, **changes: Any) -> None:
         """Change keys of status.json."""
+        self.keep_lock()
         self.status |= jsonable(changes)
         self.write(self.folder / "status.json", self.status)
 

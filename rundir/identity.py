@@ -10,6 +10,7 @@ from cli.schema import RunConfig
 from interop.pretrained import pretrained
 from rundir.code_hash import source
 from rundir.run_files import NOT_IN_IDENTITY
+from system.errors import ConfigError
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
@@ -34,9 +35,13 @@ def short_hash(plain: dict[str, Any]) -> str:
 
 
 def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
-    """Return the folder of this run, which may not exist yet."""
+    """Return the folder of this run, which may not exist yet. Raises ConfigError if it is a link to a folder
+    of another name, such as another run."""
     short = short_hash(identity(config, precision, fingerprint))
-    return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
+    folder = Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
+    if folder.is_symlink() and (target := folder.resolve()).name != folder.name:
+        raise ConfigError(f"{folder}: is a link to another folder, {target}; remove the link")
+    return folder
 
 
 def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Iterable[str] = ()) -> str:

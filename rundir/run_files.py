@@ -25,6 +25,8 @@ class Status(TypedDict, total=False):
     best: Best | None
     final: float | None
     peak_memory: int | None
+    process: tuple[int, float]  # ID and start time of the process that wrote it
+    host: str
 
 
 @with_config(ConfigDict(extra="allow"))

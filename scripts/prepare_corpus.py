@@ -29,7 +29,7 @@ from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
 from system.files import small_text, write_atomically
-from system.lock import hold
+from system.lock import Lock
 from system.signals import Interrupted
 from system.terminal import survive_closed_stdout
 from system.validate import Checked, Count, checked
@@ -107,7 +107,7 @@ def lock_output(out: Path) -> Iterator[None]:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.with_name(out.name + ".part.lock")
     try:
-        file_lock = hold(lock)
+        file_lock = Lock(lock)
     except BlockingIOError as holder:
         raise DataError(f"{out}: {holder} is preparing it; wait for it or stop it") from None
     try:

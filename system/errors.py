@@ -20,6 +20,10 @@ class CheckpointError(UserError):
     """A checkpoint cannot be read, written or used."""
 
 
+class NoCheckpointError(CheckpointError):
+    """There is no such file, or it was removed or replaced while it was read."""
+
+
 class LostRankError(UserError):
     """Another rank of this run has ended, so this rank cannot continue."""
 

@@ -2,28 +2,50 @@
 
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
-WAIT = 0.1  # seconds to wait, as another process may be removing the file right now
-
-
-def hold(path: Path) -> BaseFileLock:
-    """Create a file and lock it until ``release()`` or the end of this process, even if it is killed. Raises
-    BlockingIOError, which names the process that holds the file, and OSError."""
-    lock = FileLock(path, timeout=WAIT, on_acquired=write_holder)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise BlockingIOError(read_holder(path)) from None
-    return lock
+WAIT = 1  # seconds to wait: another process may be removing the file, or just have been killed
 
 
-def write_holder(descriptor: int) -> None:
-    """Write who holds the file, after the first byte, which is locked and unreadable on Windows."""
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
+class Lock:
+    """A lock file that this process holds until ``release()`` or its end, even if it is killed. The file is
+    created if it is missing.
+
+    Raises BlockingIOError, which names the process that holds the file, and OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.hold()
+
+    def hold(self) -> None:
+        self.file = FileLock(self.path, timeout=WAIT, on_acquired=self.write_holder)
+        try:
+            self.file.acquire()
+        except Timeout:
+            raise BlockingIOError(read_holder(self.path)) from None
+
+    def write_holder(self, descriptor: int) -> None:
+        """Write who holds the file, after the first byte, which is locked and unreadable on Windows."""
+        self.identity = os.fstat(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
+
+    def renew(self) -> None:
+        """Hold the file again if someone has removed it: until then another process could hold a new one.
+        Raises as the constructor."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.identity, self.path.stat()):
+                return
+        removed = self.file
+        self.hold()
+        removed.release()
+
+    def release(self) -> None:
+        self.file.release()
 
 
 def read_holder(path: Path) -> str:

@@ -38,9 +38,11 @@ def cores() -> int:
 
 
 def start_time(pid: int) -> float | None:
-    """Return when a process started, in seconds since 1970; None if no process has this ID."""
+    """Return when a process started, in seconds since 1970; None if no process has this ID, or if the process
+    has ended and only its parent has not noticed."""
     try:
-        return float(psutil.Process(pid).create_time())
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
     except (psutil.Error, ValueError, OverflowError):  # the latter two for a number that is no valid ID
         return None
 

@@ -296,6 +296,43 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
         assert third.wait() == 128 + signal.SIGTERM
 
 
+def test_a_second_process_is_refused_also_if_the_lock_file_was_removed(command, text_file, tmp_path):
+    long = (*QUICK, "train.steps=100000", "train.checkpoint_every=10", "train.log_every=1")
+    with Program("train.py", *long, cwd=tmp_path) as first:
+        first.until(lambda: saved(tmp_path))
+        [folder] = (tmp_path / "runs").iterdir()
+        (folder / ".lock").unlink()
+        line = f"error: runs/{folder.name}: process {first.pid} on "
+        check_refused(command("train.py", *long), line, "is training this run")
+        first.until(lambda: b"process" in (folder / ".lock").read_bytes())  # the first has locked it again
+        assert first.poll() is None
+
+
+@pytest.mark.parametrize("arguments", [[], ["fresh=true"]])
+def test_a_folder_that_is_a_link_to_another_run_is_refused(command, succeed, text_file, tmp_path, arguments):
+    succeed("train.py", *QUICK)
+    [other] = (tmp_path / "runs").iterdir()
+    succeed("train.py", *QUICK, "seed=1")
+    [mine] = (tmp_path / "runs").glob("*-s1-*")
+    shutil.rmtree(mine)
+    mine.symlink_to(other)
+    before = contents(other)
+    done = command("train.py", *QUICK, "seed=1", *arguments)
+    check_refused(done, f"runs/{mine.name}: is a link to another folder", before=before)
+
+
+def test_checkpoints_that_killed_processes_left_are_removed_when_the_run_resumes(tiny, monkeypatch):
+    config = tiny("train.steps=20", "train.checkpoint_every=1")
+    prune = checkpoint_file.prune
+    monkeypatch.setattr(checkpoint_file, "prune", lambda *arguments: None)
+    folder = stop_after(config, monkeypatch, 8)
+    assert len(checkpoint_file.saved_steps(folder / "checkpoints")) == 9
+    monkeypatch.setattr(checkpoint_file, "prune", prune)
+    stop_after(config, monkeypatch, 9)
+    assert checkpoint_file.saved_steps(folder / "checkpoints")[-2:] == [9, 10]
+    assert len(checkpoint_file.saved_steps(folder / "checkpoints")) <= checkpoint_file.KEEP + 1
+
+
 def test_a_folder_that_exists_is_locked_before_anything_is_built(tiny, tmp_path):
     folder, config = tmp_path / "run", tiny()
     with Run(folder, config) as new:

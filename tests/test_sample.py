@@ -15,8 +15,8 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.contract import check_refused
-from tests.helpers.programs import Program
-from tests.helpers.runs import train_anew
+from tests.helpers.programs import Program, saved
+from tests.helpers.runs import QUICK, train_anew
 from training.build import build_model
 
 
@@ -173,3 +173,14 @@ def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_pa
     _, errors = started.communicate(timeout=30)
     assert started.returncode == 128 + number
     assert "Traceback" not in errors
+
+
+def test_a_run_that_saves_every_step_can_be_sampled_from(command, text_file, tmp_path):
+    """A checkpoint is often removed between the moment it is found and the moment it is opened."""
+    options = (*QUICK, "train.steps=100000", "train.checkpoint_every=1", "train.eval_every=100000")
+    with Program("train.py", *options, cwd=tmp_path) as run:
+        run.until(lambda: saved(tmp_path))
+        for _ in range(4):
+            done = command("sample.py", "max_new_tokens=3")
+            assert done.returncode == 0, done.stderr
+        assert run.poll() is None

@@ -78,6 +78,7 @@ class Checkpoints:
                 optimizer=structure,
             )
             if self.ranks.first:
+                self.run.keep_lock()
                 self.log.metrics.sync()
                 best = self.log.best["step"] if self.log.best else None
                 checkpoint_file.save(self.run.checkpoints, meta, tensors, best)

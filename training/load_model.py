@@ -12,10 +12,12 @@ from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
 from rundir.folder import newest_run, read_status
-from system.errors import CheckpointError, ConfigError, UserError
+from system.errors import CheckpointError, ConfigError, NoCheckpointError, UserError
 
 if TYPE_CHECKING:
     from model import GPT
+
+ATTEMPTS = 10  # to read a checkpoint of a run that is training
 
 
 def find_checkpoint(config: ModelSource) -> Path:
@@ -38,7 +40,7 @@ def load(config: ModelSource) -> Checkpoint:
     """Load the checkpoint that ``config`` names; pretrained weights become a checkpoint of step 0. Raises
     ConfigError, CheckpointError or DataError."""
     if (name := config.init_from) is None:
-        return checkpoint_file.load(find_checkpoint(config))
+        return load_saved(config)
     [run] = app.composed_all("config", RunConfig, [[app.text_override("init_from", name)]])
     weights = pretrained(name)
     spec = weights.tokenizer
@@ -49,6 +51,17 @@ def load(config: ModelSource) -> Checkpoint:
     meta = checkpoint_file.Meta(step=0, config=run, tokenizer=spec, fingerprint="", run=name, optimizer={})
     vocab_size = tokenizers.from_spec(spec).vocab_size
     return Checkpoint(Path(name), meta, weights.tensors(run.model.block_size, vocab_size))
+
+
+def load_saved(config: ModelSource) -> Checkpoint:
+    """Load the checkpoint of a run. Raises ConfigError or CheckpointError."""
+    for _ in range(ATTEMPTS):
+        try:
+            return checkpoint_file.load(find_checkpoint(config))
+        except NoCheckpointError:  # a run in training has removed the file meanwhile, and has a newer one
+            if config.checkpoint is not None:
+                raise
+    return checkpoint_file.load(find_checkpoint(config))
 
 
 def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":

@@ -121,9 +121,20 @@ class Program:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
+        deadline = time.monotonic() + 2
+        while group_exists(self.pid) and time.monotonic() < deadline:  # what the program started ends later
+            time.sleep(0.01)
         for file in (self.stdout, self.stderr_file):
             if file:
                 file.close()
+
+
+def group_exists(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Any:

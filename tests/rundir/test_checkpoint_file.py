@@ -8,7 +8,7 @@ from torch import nn
 
 from model.batchnorms import BatchNorm
 from rundir import checkpoint_file
-from system.errors import CheckpointError
+from system.errors import CheckpointError, NoCheckpointError
 from tests.helpers.configs import meta
 from training import state
 
@@ -136,6 +136,30 @@ def test_metadata_that_is_not_ours_is_refused_by_the_files_name(tmp_path, monkey
     write(tmp_path)  # the SHA-256 is valid, the metadata is not
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=path.name):
+        checkpoint_file.load(path)
+
+
+def test_a_checkpoint_beyond_the_runs_last_step_is_passed_over(tmp_path, capsys):
+    one, beyond = write(tmp_path), checkpoint_file.path_of(tmp_path, 10**9)
+    not_checked = meta(1).model_copy(update={"step": 10**9})
+    checkpoint_file.write(beyond, not_checked, state.model_tensors(Small()))
+    with pytest.raises(CheckpointError, match=r"step: 1000000000 is beyond the last one, 1000; use "):
+        checkpoint_file.load(beyond)
+    assert checkpoint_file.newest(tmp_path, "r").path == one
+    assert "step: 1000000000 is beyond the last one" in capsys.readouterr().err
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_no_checkpoint(tmp_path, monkeypatch):
+    path, other = write(tmp_path), write(tmp_path, 2)
+    digest = checkpoint_file.digest
+
+    def replaced_after(file):
+        answer = digest(file)
+        other.replace(path)
+        return answer
+
+    monkeypatch.setattr(checkpoint_file, "digest", replaced_after)
+    with pytest.raises(NoCheckpointError):
         checkpoint_file.load(path)
 
 

@@ -5,23 +5,36 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from system.lock import hold
+from system.lock import Lock
 from tests.helpers.programs import ROOT
 
-HOLD = "import sys, pathlib; from system.lock import hold; lock = hold(pathlib.Path(sys.argv[1])); "
+HOLD = "import sys, pathlib; from system.lock import Lock; lock = Lock(pathlib.Path(sys.argv[1])); "
 
 
 def held_by_another(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", HOLD, path], cwd=ROOT, capture_output=True, text=True)
 
 
+@contextmanager
+def held_for_a_line(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Context manager: a process holds the lock until it is killed or reads a line."""
+    wait = [sys.executable, "-c", HOLD + "print(flush=True); input()", path]
+    with subprocess.Popen(wait, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield process
+
+
 def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
     (tmp_path / "lock").write_text("process 1 on a host of a very long name")  # left by an ended process
-    lock = hold(tmp_path / "lock")
+    lock = Lock(tmp_path / "lock")
     assert (
         f"BlockingIOError: process {os.getpid()} on {os.uname().nodename}\n"
         in held_by_another(tmp_path / "lock").stderr
@@ -31,14 +44,11 @@ def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
 
 
 def test_a_lock_ends_with_its_process_also_when_that_is_killed(tmp_path):
-    wait = [sys.executable, "-c", HOLD + "print(flush=True); input()", tmp_path / "lock"]
-    with subprocess.Popen(wait, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        process.stdout.readline()
+    with held_for_a_line(tmp_path / "lock") as process:
         with pytest.raises(BlockingIOError, match=f"process {process.pid} on "):
-            hold(tmp_path / "lock")
+            Lock(tmp_path / "lock")
         process.send_signal(signal.SIGKILL)
-    hold(tmp_path / "lock").release()
+    Lock(tmp_path / "lock").release()
 
 
 def test_a_lock_file_removed_before_it_was_locked_does_not_count(tmp_path, monkeypatch):
@@ -52,7 +62,7 @@ def test_a_lock_file_removed_before_it_was_locked_does_not_count(tmp_path, monke
         flock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", removed_first)
-    lock = hold(path)
+    lock = Lock(path)
     assert len(calls) == 2
     assert "BlockingIOError" in held_by_another(path).stderr
     lock.release()
@@ -62,5 +72,24 @@ def test_a_lock_follows_no_link(tmp_path):
     (tmp_path / "precious").write_text("text")
     (tmp_path / "lock").symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic"):
-        hold(tmp_path / "lock")
+        Lock(tmp_path / "lock")
     assert (tmp_path / "precious").read_text() == "text"
+
+
+def test_a_removed_lock_file_is_locked_again_unless_another_process_was_faster(tmp_path):
+    lock = Lock(tmp_path / "lock")
+    (tmp_path / "lock").unlink()
+    lock.renew()
+    assert "BlockingIOError" in held_by_another(tmp_path / "lock").stderr
+    (tmp_path / "lock").unlink()
+    with (
+        held_for_a_line(tmp_path / "lock") as process,
+        pytest.raises(BlockingIOError, match=f"{process.pid}"),
+    ):
+        lock.renew()
+
+
+def test_a_process_that_is_just_ending_is_waited_for(tmp_path):
+    with held_for_a_line(tmp_path / "lock") as process:
+        threading.Timer(0.3, process.kill).start()
+        Lock(tmp_path / "lock").release()
