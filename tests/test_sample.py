@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.sample_schema import ModelSource
 from data.tokenizers import from_spec
 from model.generate import window_start
 from rundir import checkpoint_file
@@ -15,8 +16,9 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.contract import check_refused
-from tests.helpers.programs import Program, saved
-from tests.helpers.runs import QUICK, train_anew
+from tests.helpers.programs import Program
+from tests.helpers.runs import train_anew
+from training import load_model
 from training.build import build_model
 
 
@@ -175,12 +177,14 @@ def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_pa
     assert "Traceback" not in errors
 
 
-def test_a_run_that_saves_every_step_can_be_sampled_from(command, text_file, tmp_path):
-    """A checkpoint is often removed between the moment it is found and the moment it is opened."""
-    options = (*QUICK, "train.steps=100000", "train.checkpoint_every=1", "train.eval_every=100000")
-    with Program("train.py", *options, cwd=tmp_path) as run:
-        run.until(lambda: saved(tmp_path))
-        for _ in range(4):
-            done = command("sample.py", "max_new_tokens=3")
-            assert done.returncode == 0, done.stderr
-        assert run.poll() is None
+def test_a_checkpoint_that_its_run_removes_before_it_is_read_is_looked_for_again(trained, monkeypatch):
+    first, second = checkpoint_file.saved_steps(trained / "checkpoints")[-2:]
+    read = checkpoint_file.read
+
+    def removed_first(path):
+        checkpoint_file.path_of(trained / "checkpoints", second).unlink(missing_ok=True)
+        return read(path)
+
+    monkeypatch.setattr(checkpoint_file, "read", removed_first)
+    source = ModelSource(run=str(trained), checkpoint=None, init_from=None, which="last", runs_dir="runs")
+    assert load_model.load(source).meta.step == first
