@@ -155,9 +155,6 @@ class WandbConfig(Checked):
     artifact: bool
 
 
-RETIRED = ("tuned", "settings_of")
-
-
 class RunConfig(Checked):
     """Everything train.py needs; conf/config.yaml explains each key."""
 
@@ -178,14 +175,6 @@ class RunConfig(Checked):
     train: TrainConfig
     stats: StatsConfig
     wandb: WandbConfig
-
-    @model_validator(mode="before")
-    @classmethod
-    def without_retired_keys(cls, plain: Any) -> Any:
-        """Drop keys that checkpoints of earlier versions have, and that changed no result."""
-        if not isinstance(plain, dict):
-            return plain
-        return {key: value for key, value in plain.items() if key not in RETIRED}
 
     def label(self) -> str:
         """Return init_from (if any), norm, placement and other norms as on the command line."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import psutil
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cli.schema import RunConfig
 from interop.pickle_hint import SUFFIXES, conversion_advice
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # placeholder while the SHA-256 is computed
 CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
+RETIRED = ("tuned", "settings_of")  # keys of a config
 KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
 
@@ -47,6 +48,14 @@ class Meta(Checked):
     fingerprint: str  # of the training tokens
     run: str  # the run's name: rundir/identity.py
     optimizer: dict[str, Any]  # which tensors are the optimizers' state: training/state.py
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def without_retired_keys(cls, config: Any) -> Any:
+        """Drop keys that checkpoints of earlier versions have, and that changed no result."""
+        if not isinstance(config, dict):
+            return config
+        return {key: value for key, value in config.items() if key not in RETIRED}
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -132,10 +141,12 @@ def load(path: Path) -> Checkpoint:
         f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
     )
     before = inode(path)
+    if before is None:
+        raise missing
     try:
         checkpoint = read(path)
     except CheckpointError as error:
-        raise (error if before and inode(path) == before else missing) from None
+        raise (error if inode(path) == before else missing) from None
     if inode(path) != before:  # what was read may not be what was verified
         raise missing
     return checkpoint

@@ -35,11 +35,6 @@ def fields(kind: type[BaseModel]):
             yield from fields(field.annotation)
 
 
-def test_a_checkpoint_with_retired_keys_is_read():
-    earlier = configured().model_dump(by_alias=True) | {"tuned": ["model.init"], "settings_of": None}
-    assert RunConfig.model_validate(earlier) == configured()
-
-
 @pytest.mark.parametrize("kind", [RunConfig, SampleConfig, ExportConfig])
 def test_defaults_have_one_home_which_is_yaml(kind):
     assert all(field.is_required() for _, field in fields(kind))

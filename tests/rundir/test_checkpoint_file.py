@@ -149,6 +149,12 @@ def test_a_checkpoint_beyond_the_runs_last_step_is_passed_over(tmp_path, capsys)
     assert "step: 1000000000 is beyond the last one" in capsys.readouterr().err
 
 
+def test_a_checkpoint_with_keys_of_an_earlier_version_is_read():
+    plain = meta(1).model_dump(by_alias=True)
+    earlier = plain["config"] | {"tuned": ["model.init"], "settings_of": None}
+    assert checkpoint_file.Meta.model_validate(plain | {"config": earlier}) == meta(1)
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_no_checkpoint(tmp_path, monkeypatch):
     path, other = write(tmp_path), write(tmp_path, 2)
     digest = checkpoint_file.digest
