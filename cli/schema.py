@@ -145,12 +145,24 @@ class StatsConfig(Checked):
         return self
 
 
+def split_at_commas(value: Any) -> Any:
+    """Return the tags of a text such as WANDB_TAGS; a list is left as it is."""
+    return [tag.strip() for tag in value.split(",") if tag.strip()] if isinstance(value, str) else value
+
+
+def number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) else value
+
+
+Tag = Annotated[str, BeforeValidator(number_as_text), Field(min_length=1, max_length=64)]
+
+
 class WandbConfig(Checked):
     mode: Literal["auto", "online", "offline", "disabled"]
     project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")]
     entity: str | None
     group: Annotated[str, Field(max_length=128)] | None
-    tags: list[Annotated[str, BeforeValidator(str), Field(min_length=1, max_length=64)]]
+    tags: Annotated[list[Tag], BeforeValidator(split_at_commas)]
     dir: str
     artifact: bool
 

@@ -95,6 +95,8 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
             r"wandb\.project: invalid value 'a/b'; it should be 1 to 128 characters without",
         ),
         ("wandb.tags=['']", r"wandb\.tags\.0: "),
+        ("wandb.tags=[{a:1}]", r"wandb\.tags\.0: invalid value {'a': 1}; it should be a valid string"),
+        ("+tuned=[seed]", r"tuned: unknown key"),
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
@@ -102,6 +104,17 @@ def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
         configured(override)
     assert re.match(message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_variable_of_the_environment_is_text_and_nothing_in_it_is_resolved(monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    for name in ("TAGS", "ENTITY", "RUN_GROUP", "DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", "${oc.env:SECRET}")
+    wandb = configured("seed=71").wandb  # an override that no other test has, as configs are cached
+    assert [*wandb.tags, wandb.entity, wandb.group, wandb.dir] == ["${oc.env:SECRET}"] * 4
+    monkeypatch.setenv("WANDB_TAGS", " a, b:c,,d ")
+    assert configured("seed=72").wandb.tags == ["a", "b:c", "d"]
+    assert configured("seed=73", "wandb.tags=[x,3]").wandb.tags == ["x", "3"]
 
 
 OUT_OF_RANGE = """
