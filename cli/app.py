@@ -69,6 +69,7 @@ def command(
 
         @launch.exit_together()
         def program() -> None:
+            terminal.open_missing_streams()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
             if survives_closed_stdout:
                 terminal.survive_closed_stdout()

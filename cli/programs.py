@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from system import signals
+from system import signals, terminal
 
 
 def parser(doc: str, module: str | None = None) -> argparse.ArgumentParser:
     """Return a parser whose help is ``doc``, for a program that is started as python -m MODULE, or by its
-    file if ``module`` is None."""
+    file if ``module`` is None. As each program begins with this, it also opens missing streams."""
+    terminal.open_missing_streams()
     description, _, epilog = doc.partition("\n\n")
     return argparse.ArgumentParser(
         prog=module and f"python -m {module}",

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
@@ -21,6 +22,16 @@ def escaped(text: str, keep: str = "") -> str:
         else c
         for c in text
     )
+
+
+def open_missing_streams() -> None:
+    """Open the null device in place of each standard stream that was closed before the program began, by
+    ``>&-``: the next opened file would otherwise take its number, and receive what C code prints."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the null device gets the lowest free number, that of the stream
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 open until the end
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)  # keeps the number open if sys.stdout is replaced
 
 
 class SurvivingWriter(io.FileIO):

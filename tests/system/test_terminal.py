@@ -1,5 +1,6 @@
 """Untrusted text cannot control the terminal; a program may keep running when its output is closed."""
 
+import shlex
 import subprocess
 import sys
 
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rundir.folder import read_status
 from system.terminal import duration, escaped
 from tests.conftest import ROOT
+from tests.helpers.runs import QUICK
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,12 @@ def test_a_sampled_text_is_escaped_on_a_terminal_alone(capsys, monkeypatch):
         monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
         show("a", tokenizer, [1, 2, 0])
         assert capsys.readouterr().out == expected
+
+
+@pytest.mark.slow
+def test_programs_run_without_stdin_stdout_and_stderr(text_file, tmp_path):
+    for program in (["train.py", *QUICK], ["sample.py", "max_new_tokens=3"], ["compare.py", "runs"]):
+        command = shlex.join([sys.executable, str(ROOT / program[0]), *program[1:]])
+        assert subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=tmp_path).returncode == 0
+    [run] = (tmp_path / "runs").iterdir()
+    assert read_status(run)["state"] == "finished"
