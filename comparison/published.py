@@ -34,6 +34,7 @@ ENVIRONMENT = (
     "group device precision threads ranks compile python processor packages git code data parameters settled "
     "overrides plan roles"
 ).split()
+STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")
 # How settings begin that are left out, and how arguments do.
 PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."
 PRIVATE_ARGUMENTS = *PRIVATE, "init_from", "hydra.", "--config-dir"
@@ -99,7 +100,7 @@ def content(run: Run) -> dict[str, Any]:
     environment["overrides"] = [word for word in words if not word.lstrip("+~").startswith(PRIVATE_ARGUMENTS)]
     return {
         "config": config,
-        "status": run.status,
+        "status": {key: run.status[key] for key in STATUS if key in run.status},
         "environment": environment,
         "certificate": run.certificate,
         "metric": once,

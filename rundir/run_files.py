@@ -47,7 +47,7 @@ class Plan(TypedDict):
 
 
 class Role(TypedDict):
-    """What a run is for in a fair comparison: see sweep/stages.py.
+    """The role of a run in a fair comparison: see sweep/stages.py.
 
     tuning: the hash of an arm and its trials.
     keys, seeds: the tuned keys, and the seeds of the trials.

@@ -1,4 +1,4 @@
-"""What a run is for in a fair comparison is what its sweep recorded, whatever else lies beside it."""
+"""The role of a run in a fair comparison is the one that its sweep recorded, whatever lies beside it."""
 
 import pytest
 

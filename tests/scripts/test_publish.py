@@ -1,12 +1,15 @@
 """python -m scripts.publish names what it leaves out, and describes runs in README's words."""
 
 import json
+import platform
 
 import pytest
 
+from rundir.folder import read_status
 from scripts.publish import section
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 from tests.helpers.run_folders import several
+from tests.helpers.runs import QUICK
 
 PROGRAM = "scripts/publish.py"
 
@@ -23,6 +26,17 @@ def test_an_unfinished_run_is_named_and_the_others_are_published(plain, succeed,
     done = succeed(PROGRAM, tmp_path / "runs", "--out", tmp_path / "out")
     assert f"passed over: {plain[0].folder}: running at step 1" in done.stdout
     assert "5 runs" in done.stdout
+
+
+def test_a_published_run_names_neither_its_machine_nor_its_process(succeed, text_file, tmp_path):
+    succeed("train.py", *QUICK)
+    [run] = (tmp_path / "runs").iterdir()
+    status = read_status(run)
+    assert status["host"] == platform.node()
+    succeed(PROGRAM, tmp_path / "runs", "--out", tmp_path / "out")
+    published = "".join(file.read_text() for file in (tmp_path / "out").iterdir())
+    for private in ("status:host", "status:process", '"host"', '"process"', repr(status["process"][1])):
+        assert private not in published
 
 
 def test_the_section_of_runs_that_were_not_tuned_has_their_table(plain):
