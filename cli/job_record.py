@@ -109,7 +109,7 @@ def is_running(record: dict[str, Any]) -> bool:
     process = record.get("process")
     if not process or record.get("host") != platform.node() or process[0] == os.getpid():
         return False
-    return record["state"] == "running" and os_compat.is_running(*process)
+    return record.get("state") == "running" and os_compat.is_running(*process)
 
 
 @cache

@@ -146,7 +146,7 @@ class StatsConfig(Checked):
 
 
 def split_at_commas(value: Any) -> Any:
-    """Return the tags of a text such as WANDB_TAGS; a list is left as it is."""
+    """Return the parts of a text, split at its commas; a list is returned unchanged."""
     return [tag.strip() for tag in value.split(",") if tag.strip()] if isinstance(value, str) else value
 
 

@@ -24,6 +24,7 @@ class Report:
     rows: list[Row]  # sorted by their keys, the baseline first
     runs: list[Run]
     summary: list[str]  # the sentences above the table
+    how_chosen: list[str]  # those of them on how the settings were chosen
     warnings: list[str]  # what a reader must know before believing the table
     sensitivities: list[Sensitivity]
     comparisons: int  # for which the verdicts hold together
@@ -92,7 +93,9 @@ def build_report(
     if roles.others:
         others = "runs of earlier tunings, or at settings that no trials chose, are not compared"
         copies.append(f"{len(roles.others)} {others}")
-    return Report(metric, rows, compared, summary, warnings, rate_costs, comparisons, chosen, copies)
+    return Report(
+        metric, rows, compared, summary, how_chosen, warnings, rate_costs, comparisons, chosen, copies
+    )
 
 
 def checked_metric(metric: str | None, roles: Roles) -> str:

@@ -137,18 +137,18 @@ def load(path: Path) -> Checkpoint:
     CheckpointError if it is damaged or of another format."""
     import torch  # noqa: F401 now, as it takes a second, in which a run may remove the file
 
-    missing = NoCheckpointError(
-        f"{path}: no such checkpoint; give a run's folder with run= or a file with checkpoint="
-    )
     before = inode(path)
     if before is None:
-        raise missing
+        raise NoCheckpointError(
+            f"{path}: no such file; give a run's folder with run= or a file with checkpoint="
+        )
+    replaced = NoCheckpointError(f"{path}: was replaced while it was read; run the same command again")
     try:
         checkpoint = read(path)
     except CheckpointError as error:
-        raise (error if inode(path) == before else missing) from None
+        raise (error if inode(path) == before else replaced) from None
     if inode(path) != before:  # what was read may not be what was verified
-        raise missing
+        raise replaced
     return checkpoint
 
 
@@ -162,7 +162,8 @@ def inode(path: Path) -> tuple[int, int] | None:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raises CheckpointError."""
+    """Read and verify a checkpoint. Raises CheckpointError if the file is unusable, and ConfigError if this
+    machine cannot read it now, for which no checkpoint is set aside."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix in SUFFIXES:
@@ -171,19 +172,23 @@ def read(path: Path) -> Checkpoint:
     try:
         size, memory = path.stat().st_size, psutil.virtual_memory().total
         if size > memory:
-            raise MemoryError(f"has {size:,} bytes, but this machine has {memory:,} of memory")
+            problem = f"has {size:,} bytes, but this machine has {memory:,} of memory"
+            raise CheckpointError(f"{path}: {problem}; use a smaller checkpoint")
         _, stored, computed = digest(path)
         if stored != computed:
             raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             meta = dict(json.loads(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {error}; use a smaller checkpoint") from None
+    except CheckpointError:
+        raise
+    except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+        raise damaged from None
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
-    except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
-        raise damaged from None
+    except (MemoryError, RuntimeError) as error:  # such as torch's for a file that it cannot map
+        why = str(error).partition("\n")[0] or "out of memory"
+        raise ConfigError(f"{path}: cannot be read now ({why}); free memory and run this again") from None
     if meta.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: is of format {meta.get('format')!r}, but this version reads {FORMAT}; "

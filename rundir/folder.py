@@ -132,6 +132,11 @@ class Run:
         trains the run, even if someone has removed its lock file, or if the folder cannot be written."""
         if self.lock or not self.writes:
             return
+        deadline = time.monotonic() + WAIT
+        while job_record.is_running(status := read_status(self.folder)):
+            if time.monotonic() > deadline:
+                raise self.trained_by(f"process {status['process'][0]} on {status['host']}")
+            time.sleep(0.05)
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             if self.checkpoints.is_symlink():
@@ -141,11 +146,6 @@ class Run:
             raise self.trained_by(holder) from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
-        deadline = time.monotonic() + WAIT
-        while job_record.is_running(status := read_status(self.folder)):
-            if time.monotonic() > deadline:
-                raise self.trained_by(f"process {status['process'][0]} on {status['host']}")
-            time.sleep(0.05)
 
     def trained_by(self, holder: object) -> ConfigError:
         """Return the error for a run that ``holder``, such as "process 7 on HOST", is training."""

@@ -40,7 +40,7 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     short = short_hash(identity(config, precision, fingerprint))
     folder = Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
     if folder.is_symlink() and (target := folder.resolve()).name != folder.name:
-        raise ConfigError(f"{folder}: is a link to another folder, {target}; remove the link")
+        raise ConfigError(f"{folder}: is a link to {target}, a folder of another run; remove the link")
     return folder
 
 
@@ -51,6 +51,7 @@ def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Itera
         group, _, name = key.partition(".")
         if group in settings:
             settings[group] = {**settings[group], name: None}
+        settings["source"].pop(key, None)  # of a norm at another site, such as model.qk_norm
     return short_hash(settings)
 
 

@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rundir.run_files import Role, read_json
+from rundir.run_files import Role, read_valid
+from system.errors import ConfigError
 from system.files import write_atomically
 
 
@@ -18,7 +19,14 @@ def with_role(roles: Sequence[Role], role: Role) -> list[Role]:
 
 
 def add_role(folder: Path, role: Role) -> None:
-    """Add a role to a run that has ended. Raises OSError."""
-    environment = read_json(folder / "environment.json")
+    """Add a role to a run that has ended. Raises ConfigError if its environment.json cannot be read or is
+    invalid, and OSError if it cannot be written."""
+    file = folder / "environment.json"
+    try:
+        environment = read_valid(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{file}: {error}; restore the file, or train the run again with fresh=true"
+        ) from None
     environment["roles"] = with_role(environment.get("roles", []), role)
-    write_atomically(folder / "environment.json", json.dumps(environment, indent=1))
+    write_atomically(file, json.dumps(environment, indent=1))

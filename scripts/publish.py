@@ -21,6 +21,7 @@ from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import Cells, cells, markdown, rich_table, settings
+from system.errors import UserError
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"
@@ -54,8 +55,8 @@ def how(runs: Sequence[Run], report: Report) -> str:
     )
     if not parts.trials:
         return compared
-    chosen = " ".join(line for line in report.summary if line.startswith("Each group"))
-    return f"{compared} {chosen} These were {listed}, on seeds {seeds(parts.trials)}."
+    trials = f"There were {listed}, on seeds {seeds(parts.trials)}."
+    return " ".join([compared, *report.how_chosen[:1], trials])
 
 
 def seeds(runs: Sequence[Run]) -> str:
@@ -69,16 +70,20 @@ def verdicts(report: Report) -> str:
         difference = f" ({row.difference.mean:+.3f})" if row.difference else ""
         titles[row.verdict].append(row.title + difference)
     baseline = join(titles.pop("baseline"))
+    if not titles:
+        return ""
     return (
         f"Against {baseline}: " + "; ".join(f"{words}: {join(rows)}" for words, rows in titles.items()) + "."
     )
 
 
 def with_section(text: str, runs: Sequence[Run]) -> str:
-    """Return README's text with the section replaced."""
-    return re.sub(
-        f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", lambda _: section(runs), text, flags=re.S
-    )
+    """Return README's text with the section replaced. Raises UserError if it has none."""
+    pattern = f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})"
+    text, count = re.subn(pattern, lambda _: section(runs), text, flags=re.S)
+    if count != 1:
+        raise UserError(f"{README.name}: has {count} sections that begin with {BEGIN.strip()}; keep one")
+    return text
 
 
 def main() -> None:
@@ -90,10 +95,10 @@ def main() -> None:
     if not (args.out or args.readme):
         parser.error("name --out FOLDER, --readme or both")
     with programs.running():
-        runs, passed_over = load_all(args.runs)
+        runs, remarks = load_all(args.runs)
         runs, copies = unique(runs)
-        for line in [*passed_over, *copies]:
-            print(f"passed over: {line}")
+        for line in [*remarks, *copies]:
+            print(f"note: {line}")
         if not runs:
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended; train one first")
         if args.out:

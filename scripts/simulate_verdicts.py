@@ -116,7 +116,9 @@ def unequal_noise(s: Simulator) -> None:
     print_cells("Tables with a false verdict, %, at the plan, the noise unequal", rows, (4, 5, 7, 20))
     rows = {name: finds(*spread) for name, spread in SPREADS.items()}
     print_cells(
-        "Power at the plan, %, the last arm, which is among the quiet ones, differs by 2 sd", rows, (4, 7)
+        "Power at the plan, %, the last arm differs by 2 sd; it is quiet, or the noisiest of arms 1 … 5 ×",
+        rows,
+        (4, 7),
     )
 
 

@@ -176,12 +176,14 @@ def stepping_down(s: Simulator) -> None:
 def cross_fit(a: Array, b: Array) -> Array:
     """Return the differences (tables, seeds) of two arms (tables, rates, seeds), a seed's rates chosen on the
     other seeds."""
+    return on_others(a, a) - on_others(b, b)
 
-    def values(losses: Array) -> Array:
-        others = losses.sum(2, keepdims=True) - losses
-        return np.take_along_axis(losses, others.argmin(1)[:, None], 1)[:, 0]
 
-    return values(a) - values(b)
+def on_others(losses: Array, values: Array) -> Array:
+    """Return an arm's ``values`` (tables, seeds) at the rates at which the other seeds' losses, (tables,
+    rates, seeds), are lowest."""
+    others = losses.sum(2, keepdims=True) - losses
+    return np.take_along_axis(values, others.argmin(1)[:, None], 1)[:, 0]
 
 
 def rates_of_the_compared_runs(s: Simulator) -> None:
@@ -224,7 +226,9 @@ def rates_of_findings(s: Simulator) -> None:
         for n in (3, 5):
             noise = s.rng.standard_normal((s.tables, 2, 5, n + 2)) / np.sqrt(2)
             losses = noise + means[:, None]
-            crossed = cross_fit(losses[:, 0, :, :n], losses[:, 1, :, :n])
+            arms = losses[..., :n].swapaxes(0, 1)
+            crossed, other = (on_others(arm, arm - means[:, None]) for arm in arms)
+            crossed = crossed - other
             covered = {"before": covers_zero(crossed), "own": covers_zero(own_seeds(losses, means, n))}
             row += [f"{100 * np.mean(x):.1f}" for x in covered.values()]
         rows.append(row)

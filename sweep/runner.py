@@ -30,7 +30,7 @@ from rundir.role_record import add_role
 from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
-from sweep.progress import ProgressWatcher
+from sweep.progress import RESULTS, ProgressWatcher
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
 from system.terminal import duration
@@ -38,7 +38,7 @@ from system.validate import checked
 from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
 
-MANY = 20  # jobs, whose check takes more than two seconds
+MANY = 20  # from so many jobs on, the check takes more than two seconds, and is announced
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
 
 
@@ -68,14 +68,12 @@ class Sweep:
         fair comparison."""
         jobs = self.plan(all_overrides, part.ignored if part else ())
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
-        for job in jobs:
+        for job in (job for job in jobs if not job.done and not job.error):
+            wait_for_leftover(job)
+            record = {"launcher": job_record.this_process(), "state": "waiting"}
             role = part.role_of(job.arm) if part else None
-            if job.done and job.run and role:
-                add_role(job.run, role)
-            elif not job.done and not job.error:
-                wait_for_leftover(job)
-                record = {"launcher": job_record.this_process(), "state": "waiting"}
-                job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
+            job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
+        add_roles(part, [job for job in jobs if job.done])
         todo = [job for job in jobs if not job.has_ended()]
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
         counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
@@ -83,6 +81,7 @@ class Sweep:
         sys.stdout.flush()
         with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
             self.launch_all(todo)
+        add_roles(part, [job for job in todo if job.outcome()[0] in RESULTS])  # of other programs' runs, too
         return jobs
 
     def plan(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
@@ -195,6 +194,13 @@ class Sweep:
 
         with signals.handled(end):
             yield
+
+
+def add_roles(part: Part | None, ended: list[Job]) -> None:
+    """Record in the runs of jobs what they are for. Raises as ``add_role``."""
+    for job in ended:
+        if part and job.run:
+            add_role(job.run, part.role_of(job.arm))
 
 
 def wait_for_leftover(job: Job) -> None:

@@ -25,6 +25,7 @@ from sweep.runner import Sweep
 from sweep.trials import Round, Settings, Tuning, draw, space, tuning
 from system import launch
 from system.errors import ConfigError
+from system.validate import invalid_value
 
 Arm = tuple[str, ...]  # overrides
 
@@ -76,10 +77,12 @@ def run_fairly(
     tuned = [key.get_key_element() for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
     all_arms: list[Arm] = [(*c, *arm) for arm in arms for c in product(*values.values())]
+    if len(sweep.plan(all_arms)) < len(all_arms):
+        raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
     steps = sweep.compose([*all_arms[0], *lengths]).train.steps
-    print(f"{len(all_arms)} arms, {how.trials} trials of each over {', '.join(tuned)}", flush=True)
-    numbers = [int(seed.partition("=")[2]) for seed in seeds]
+    numbers = [number(seed) for seed in seeds]
     settings = draw(keys, how.trials, seed=numbers[0])
+    print(f"{len(all_arms)} arms, {len(settings)} trials of each over {', '.join(tuned)}", flush=True)
     trials = {
         "settings": settings,
         "rounds": [round_.model_dump() for round_ in how.rounds],
@@ -114,17 +117,33 @@ def check(
     """Raise ConfigError if the comparison would not be fair."""
     if not final.get("seed"):
         raise ConfigError("hydra.sweeper.final.seed: no value; give the seeds of the compared runs")
-    if shared := {*seeds} & {*final["seed"]}:
-        why = f"{', '.join(sorted(shared))} is also a seed of the last stage, whose runs are compared"
+    if shared := {*map(number, seeds)} & {*map(number, final["seed"])}:
+        why = (
+            f"{', '.join(map(str, sorted(shared)))} is also a seed of the last stage, whose runs are compared"
+        )
         raise ConfigError(f"seed: {why}; tune on other seeds")
-    if len(seeds) < (needed := how.rounds[-1].seeds):
+    if len({*map(number, seeds)}) < (needed := how.rounds[-1].seeds):
         raise ConfigError(f"seed: tuning needs {needed} seeds; give seed=0,1,…")
     if len(lengths) > 1:
         raise ConfigError("train.steps: a fair comparison has one length; give one value")
+    for key in tuned:
+        if key.count(".") != 1 or not key[0].isalpha():
+            raise ConfigError(
+                f"hydra.sweeper.tune.keys: {key} cannot be tuned; name a key such as model.init"
+            )
     for key in (app.key_of(override) for arm in arms for override in arm):
-        if key in (*tuned, "seed", "train.steps"):
-            advice = "remove it from the arm, or give it one value for all arms"
-            raise ConfigError(f"hydra.sweeper.arms: {key} is chosen for each arm; {advice}")
+        if key in tuned:
+            raise ConfigError(f"hydra.sweeper.arms: {key} is tuned; remove it from the arm or from tune.keys")
+        if key in ("seed", "train.steps"):
+            raise ConfigError(f"hydra.sweeper.arms: all arms have the same {key}; remove it from the arm")
+
+
+def number(seed: str) -> int:
+    """Return the number of the override ``seed=…``. Raises ConfigError if it is not a seed."""
+    text = seed.partition("=")[2]
+    if not text.isdecimal():
+        raise ConfigError(invalid_value("seed", text, "it should be an integer of at least 0"))
+    return int(text)
 
 
 def choose(

@@ -85,6 +85,7 @@ def value_at(key: Override, u: float) -> str:
         return choices[int(u * len(choices))]
     low, high = float(values.start or 0), float(values.end or 0)
     if not low < high or ("log" in values.tags and low <= 0):
-        raise ConfigError(f"{key.get_key_element()}: no interval from {low:g} to {high:g}, of log above 0")
+        problem = f"no interval from {low:g} to {high:g}"
+        raise ConfigError(f"{key.get_key_element()}: {problem}; begin below the end, and with log above 0")
     value = low * (high / low) ** u if "log" in values.tags else low + (high - low) * u
     return f"{key.get_key_element()}={value:.3g}"

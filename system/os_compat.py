@@ -39,7 +39,7 @@ def cores() -> int:
 
 def start_time(pid: int) -> float | None:
     """Return when a process started, in seconds since 1970; None if no process has this ID, or if the process
-    has ended and only its parent has not noticed."""
+    is a zombie."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())

@@ -30,6 +30,7 @@ def open_missing_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the null device gets the lowest free number, that of the stream
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 open until the end
+            os.set_inheritable(stream.fileno(), True)  # for the processes that this one starts
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)  # keeps the number open if sys.stdout is replaced
 

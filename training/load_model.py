@@ -55,13 +55,13 @@ def load(config: ModelSource) -> Checkpoint:
 
 def load_saved(config: ModelSource) -> Checkpoint:
     """Load the checkpoint of a run. Raises ConfigError or CheckpointError."""
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
             return checkpoint_file.load(find_checkpoint(config))
         except NoCheckpointError:  # a run in training has removed the file meanwhile, and has a newer one
-            if config.checkpoint is not None:
+            if config.checkpoint is not None or attempt == ATTEMPTS - 1:
                 raise
-    return checkpoint_file.load(find_checkpoint(config))
+    raise AssertionError
 
 
 def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":

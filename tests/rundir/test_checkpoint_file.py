@@ -8,7 +8,7 @@ from torch import nn
 
 from model.batchnorms import BatchNorm
 from rundir import checkpoint_file
-from system.errors import CheckpointError, NoCheckpointError
+from system.errors import CheckpointError, ConfigError, NoCheckpointError
 from tests.helpers.configs import meta
 from training import state
 
@@ -211,3 +211,16 @@ def test_a_file_that_cannot_be_removed_is_reported_and_the_save_succeeds(tmp_pat
         write(tmp_path, step)
     assert checkpoint_file.saved_steps(tmp_path) == [1, 2, 3]
     assert "step-00000001.safetensors: cannot be removed (Permission denied)" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_memory_is_missing_for_now_is_not_set_aside(tmp_path, monkeypatch):
+    for step in (1, 2):
+        write(tmp_path, step)
+
+    def no_memory(*_, **__):
+        raise RuntimeError("unable to mmap 42 bytes from file: Cannot allocate memory (12)")
+
+    monkeypatch.setattr("safetensors.safe_open", no_memory)
+    with pytest.raises(ConfigError, match="Cannot allocate memory"):
+        checkpoint_file.newest(tmp_path, "run")
+    assert not [*tmp_path.glob("*.unusable*")]

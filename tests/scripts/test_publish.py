@@ -24,7 +24,7 @@ def test_an_unfinished_run_is_named_and_the_others_are_published(plain, succeed,
     file = plain[0].folder / "status.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"state": "running", "step": 1}))
     done = succeed(PROGRAM, tmp_path / "runs", "--out", tmp_path / "out")
-    assert f"passed over: {plain[0].folder}: running at step 1" in done.stdout
+    assert f"note: {plain[0].folder}: running at step 1" in done.stdout
     assert "5 runs" in done.stdout
 
 
@@ -52,7 +52,14 @@ def test_the_section_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_p
     runs += fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71], borrowed=[2.5, 2.6, 2.73])
     text = section(runs)
     assert "The table compares 6 runs of 20 steps, on seeds 10, 11, 12. Each group is at its own best" in text
-    assert "These were 4 trials of 10 steps and 4 trials of 20 steps, on seeds 0, 1." in text
+    assert "There were 4 trials of 10 steps and 4 trials of 20 steps, on seeds 0, 1." in text
     assert "better: none (-0.497)" in text
     assert "| none | 0.01 | xavier |" in text
     assert "- none: its optim.learning_rate, 0.01, is the highest tried" in text
+
+
+def test_the_section_of_a_comparison_that_lacks_trials_says_that_it_is_confounded(tmp_path):
+    runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    others = fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
+    text = section(runs + [run for run in others if run.roles[0]["role"] != "trial"])
+    assert "Not each group is at its own best settings (confounded): " in text

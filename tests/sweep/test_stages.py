@@ -122,7 +122,7 @@ def test_trials_at_the_chosen_settings_do_not_count_as_compared_before_the_plan(
 def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path):
     same = command("train.py", *fair, "seed=9,10")
     assert same.returncode == 1
-    assert "error: seed: seed=10 is also a seed of the last stage" in same.stderr
+    assert "error: seed: 10 is also a seed of the last stage" in same.stderr
     few = command("train.py", *fair, "seed=0")
     assert "error: seed: tuning needs 2 seeds" in few.stderr
     several = command("train.py", *fair, "train.steps=2,4")
@@ -221,3 +221,28 @@ def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_pa
     assert done.returncode == 1
     line = f"error: {first.parent.name}: it has no val/select_loss, by which settings are chosen; fresh=true"
     assert line in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "line"),
+    [
+        (
+            'hydra.sweeper.arms=[["train.log_every=1"],["train.log_every=2"]]',
+            "several arms describe the same",
+        ),
+        ('hydra.sweeper.arms=[["model.init=gpt2"],["model.init=xavier"]]', "model.init is tuned"),
+        ('hydra.sweeper.arms=[["seed=3"],["seed=4"]]', "all arms have the same seed"),
+        ("+hydra.sweeper.tune.keys.optim='adamw,muon'", "optim cannot be tuned"),
+        ("seed=a,b", "seed: invalid value 'a'"),
+        ("seed=0,0", "seed: tuning needs 2 seeds"),
+        (
+            "hydra.sweeper.tune.rounds=[{trials: 0.5, steps: 1, seeds: 1}, {trials: 1, steps: 1, seeds: 1}]",
+            "sort",
+        ),
+    ],
+)
+def test_an_unfair_comparison_is_refused_before_its_first_trial(command, fair, tmp_path, argument, line):
+    done = command("train.py", *fair, argument)
+    assert done.returncode == 1
+    assert line in done.stderr
+    assert not (tmp_path / "runs").exists()
