@@ -74,7 +74,10 @@ def command(
             if survives_closed_stdout:
                 terminal.survive_closed_stdout()
             launch.silence_other_ranks()
-            sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
+            if "--debug" in sys.argv:
+                os.environ[messages.DEBUG] = "1"
+            given = [argument for argument in sys.argv[1:] if argument != "--debug"]
+            sys.argv[1:] = [quote(argument) for argument in options_first(given)]
             try:
                 with signals.ending():
                     job()

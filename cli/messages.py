@@ -3,7 +3,9 @@
 import os
 import re
 import sys
+import sysconfig
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 import yaml
@@ -19,20 +21,46 @@ from system import terminal
 from system.errors import UserError
 from system.validate import unknown_key
 
+ROOT = Path(__file__).parents[1]
+DEBUG = "NORMGPT_DEBUG"  # environment variable, set by --debug
 SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
 
 def report(error: Exception, known: list[str], prefix: str | None = None) -> str:
-    """Print an error as one line after ``prefix``, and return the line. A bug is printed with its
-    traceback."""
+    """Print an error as one line after ``prefix``, and return the line. A bug of this project is printed
+    with its traceback; with --debug, so is every error."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    if not isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
+    is_expected = isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError)
+    where = None if is_expected else foreign_code(error)
+    if os.environ.get(DEBUG) or not (is_expected or where):
         traceback.print_exception(error)
+    if where:
+        line = (
+            f"{where}: {type(error).__name__}: {error}; correct this code, or add --debug for the traceback"
+        )
+    elif not is_expected:
         return f"{type(error).__name__}: {error}"
-    line = error_line(error, known)
+    else:
+        line = error_line(error, known)
     print_error(f"{prefix}: {line}" if prefix else line)
     return line
+
+
+def foreign_code(error: Exception) -> str | None:
+    """Return the line that raised an error, such as ``mynorms.py:12, in L1Norm.forward``, if it is neither
+    of this project nor of a library that it called."""
+    libraries = {
+        Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file = Path(frame.f_code.co_filename).resolve()
+        if not file.is_file() or any(file.is_relative_to(folder) for folder in libraries):
+            continue
+        if file.is_relative_to(ROOT):
+            return None
+        return f"{file}:{line}, in {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"
+    return None
 
 
 def exit_quietly() -> NoReturn:

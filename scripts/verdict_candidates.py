@@ -228,8 +228,10 @@ def rates_of_findings(s: Simulator) -> None:
             losses = noise + means[:, None]
             arms = losses[..., :n].swapaxes(0, 1)
             crossed, other = (on_others(arm, arm - means[:, None]) for arm in arms)
-            crossed = crossed - other
-            covered = {"before": covers_zero(crossed), "own": covers_zero(own_seeds(losses, means, n))}
+            covered = {
+                "before": covers_zero(crossed - other),
+                "own": covers_zero(own_seeds(losses, means, n)),
+            }
             row += [f"{100 * np.mean(x):.1f}" for x in covered.values()]
         rows.append(row)
     rules = ("the other seeds chose (before)", "**2 more seeds chose**")

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
+from diagnostics.contract import described
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import Embedding, LearnedPositions, Rotary
@@ -106,7 +107,20 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
     sizes = config.model
     arguments = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
     for key, component in config.components().items():
-        yield key, bind(key, component, packages)(arguments.get(key, sizes.n_embd))
+        new = bind(key, component, packages)
+        try:
+            part = new(arguments.get(key, sizes.n_embd))
+        except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError) as error:
+            why = f"{component.target} raises {described(error)}"
+            raise ConfigError(f"{key}: {why}, when it is created; correct it") from error
+        yield key, part
+
+
+def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
+    """Return the norms of a config's model, by name."""
+    components = {key: part for key, part in config.components().items() if key != "placement"}
+    classes = tuple(import_class(key, part.target, None) for key, part in components.items())
+    return {name: module for name, module in model.named_modules() if isinstance(module, classes)}
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:

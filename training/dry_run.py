@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from cli.schema import RunConfig
+from diagnostics import contract
 from model import GPT
 from system.errors import ConfigError, UserError
 from training import memory
-from training.build import initial_model
+from training.build import initial_model, norms_of
 from training.device import Compute
 from training.loss import Net
 from training.parallel.ranks import Ranks, lost_ranks_explained
@@ -31,7 +32,8 @@ def build_and_try(
         evaluate: evaluates one batch.
 
     Raises:
-        ConfigError: the model cannot be built or does not fit into memory, or its norm rejects the batch.
+        ConfigError: the model cannot be built or does not fit into memory, or its norm rejects the batch or
+            breaks the contract of diagnostics/contract.py.
     """
     try:
         with memory.explained(config), lost_ranks_explained():
@@ -40,25 +42,33 @@ def build_and_try(
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
-            rehearse(strategy.trained, lambda: loss_of(strategy.net))
-            with strategy.full_model():
-                evaluate(strategy.model)
+            with contract.watched(norms_of(config, model)):
+                rehearse(strategy.trained, lambda: loss_of(strategy.net))
+                with strategy.full_model():
+                    evaluate(strategy.model)
+            contract.check_repeatable(
+                model, lambda: rehearse(strategy.trained, lambda: loss_of(strategy.net))
+            )
             del moments
     except UserError:
         raise
+    except contract.BrokenContractError as error:
+        raise ConfigError(f"{config.label()}: {error}") from error
     except (ValueError, RuntimeError) as error:
-        why = str(error).splitlines()[0]
+        why = ", ".join([contract.first_line(error), *getattr(error, "__notes__", [])])
         raise ConfigError(
             f"{config.label()}: {why}; choose another norm, model size or train.batch_size"
         ) from error
     return strategy
 
 
-def rehearse(model: nn.Module, loss: Callable[[], Tensor]) -> None:
-    """Run one forward and backward that leaves no trace in ``model``."""
+def rehearse(model: nn.Module, loss_of: Callable[[], Tensor]) -> Tensor:
+    """Run one forward and backward that leaves no trace in ``model``. Return the loss, 0-d."""
     buffers = copied_buffers(model)
     try:
-        loss().backward()
+        loss = loss_of()
+        loss.backward()
+        return loss.detach()
     finally:
         model.zero_grad(set_to_none=True)
         for name, buffer in model.named_buffers():

@@ -1,0 +1,164 @@
+"""Check what a run needs of a norm, in the forwards of a model: docs/own-norm.md lists it.
+
+A norm returns one tensor of its input's shape, changes neither its input nor its parameters, and keeps its
+state in buffers, as a resumed run has nothing else.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NOT_STATE = frozenset(vars(nn.Module())) - {"training"}  # parameters, buffers, modules, hooks
+
+
+class BrokenContractError(Exception):
+    """A norm breaks the contract; the message says which norm, how, and what to do."""
+
+
+@contextmanager
+def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Context manager: check every forward of ``norms``, by name in the model.
+
+    Raises:
+        BrokenContractError: a norm raises an exception, returns something else than a tensor of its input's
+            shape, changes its input in place, or changes or replaces its parameters.
+        MemoryError, RuntimeError, ValueError: from a norm, with a note that names it.
+    """
+    inside: list[str] = []  # the norms whose forward has begun and not ended
+
+    def begin(name: str) -> Callable[..., None]:
+        def hook(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+            inside.append(name)
+            copies[name] = args[0].detach().clone()
+
+        return hook
+
+    def end(name: str) -> Callable[..., None]:
+        def hook(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+            inside.pop()
+            if problem := wrong_output(output, args[0], copies.pop(name)):
+                raise BrokenContractError(f"{title(name, norm)} {problem}")
+
+        return hook
+
+    copies: dict[str, Tensor] = {}
+    parameters = {name: parameters_of(norm) for name, norm in norms.items()}
+    with ExitStack() as stack:
+        for name, norm in norms.items():
+            stack.callback(norm.register_forward_pre_hook(begin(name)).remove)
+            stack.callback(norm.register_forward_hook(end(name)).remove)
+        try:
+            yield
+        except Exception as error:
+            if not inside or isinstance(error, BrokenContractError):
+                raise
+            where = title(inside[-1], norms[inside[-1]])
+            if isinstance(
+                error, MemoryError | RuntimeError | ValueError
+            ):  # also raised for the sizes of a run
+                error.add_note(f"in {where}")
+                raise
+            raise BrokenContractError(f"{where} raises {described(error)}; correct it") from error
+    for name, norm in norms.items():
+        if problem := changed_parameters(parameters[name], parameters_of(norm)):
+            raise BrokenContractError(f"{title(name, norm)} {problem}")
+
+
+def title(name: str, norm: nn.Module) -> str:
+    return f"{name} ({type(norm).__module__}.{type(norm).__qualname__})"
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def described(error: Exception) -> str:
+    """Return ``KeyError: 'x'``, or the type alone if the error has no message."""
+    return ": ".join(filter(None, [type(error).__name__, first_line(error)]))
+
+
+def wrong_output(output: Any, x: Tensor, before: Tensor) -> str | None:
+    """Return what is wrong with the output of a norm for x, which was ``before``; None if nothing is."""
+    if not isinstance(output, Tensor):
+        kind = "nothing (None)" if output is None else f"a {type(output).__name__}"
+        return f"returns {kind}; return one tensor"
+    if output.shape != x.shape:
+        shapes = f"shape {tuple(output.shape)} for an input of shape {tuple(x.shape)}"
+        return f"returns a tensor of {shapes}; keep the shape"
+    if not output.is_floating_point():
+        return f"returns a tensor of {output.dtype}; return floating-point numbers"
+    if not torch.allclose(x.detach(), before, rtol=0, atol=0, equal_nan=True):
+        return "changes its input in place, on which other modules depend; compute a new tensor"
+    return None
+
+
+def parameters_of(norm: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return each parameter of a norm by name, with a copy of its value."""
+    return {name: (p, p.detach().clone()) for name, p in norm.named_parameters()}
+
+
+def changed_parameters(
+    before: Mapping[str, tuple[Tensor, Tensor]], after: Mapping[str, tuple[Tensor, Tensor]]
+) -> str | None:
+    """Return what a forward did to the parameters of a norm; None if nothing."""
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before or name not in after or before[name][0] is not after[name][0]:
+            return f"replaces its parameter {name}, so that it is not trained; create it in __init__"
+        if not torch.equal(before[name][1], after[name][1]):
+            return f"changes its parameter {name} in forward; change a buffer or leave it to the optimizer"
+    return None
+
+
+def attributes(module: nn.Module) -> dict[str, object]:
+    """Return the attributes of a module that are no parameter, buffer or module."""
+    return {name: content(value) for name, value in vars(module).items() if name not in NOT_STATE}
+
+
+def content(value: Any, depth: int = 8) -> object:
+    """Return what is equal for an object before and after a call that did not change it."""
+    if isinstance(value, torch.Generator):
+        return content(value.get_state())
+    if isinstance(value, Tensor):
+        return str(value.dtype), tuple(value.shape), value.detach().cpu().double().numpy().tobytes()
+    if isinstance(value, dict) and depth:
+        return [(repr(key), content(each, depth - 1)) for key, each in value.items()]
+    if isinstance(value, list | tuple | set) and depth:
+        return [content(each, depth - 1) for each in value]
+    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        return content(vars(value), depth)
+    return repr(value)
+
+
+def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+    """Check that a call with the same parameters, buffers and seed gives the same loss, and that no module of
+    another project has other state that changes.
+
+    Args:
+        loss: returns the loss of a batch, 0-d, and leaves parameters and buffers as they are.
+
+    Raises:
+        BrokenContractError: a resumed run would have other losses.
+    """
+    others = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module).__module__.partition(".")[0] not in ("model", "torch")
+    }
+    losses, states = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        losses.append(loss())
+        states.append({name: attributes(module) for name, module in others.items()})
+    for name, module in others.items():
+        for key, value in states[1][name].items():
+            if states[0][name].get(key) != value:
+                why = f"changes its attribute {key} in forward, which a checkpoint does not have"
+                raise BrokenContractError(f"{title(name, module)} {why}; register a buffer for it")
+    if not torch.equal(*losses) and all(map(torch.isfinite, losses)):
+        raise BrokenContractError(
+            "the loss of a batch differs from call to call at the same parameters, buffers and seed; draw "
+            "random numbers by torch's global generator alone, and keep state in buffers"
+        )

@@ -1,0 +1,119 @@
+"""A norm that breaks the contract of docs/own-norm.md is refused in one line before anything is written, and
+each of our norms keeps it: every test that trains proves that."""
+
+import re
+
+import pytest
+
+from tests.conftest import TINY
+from tests.helpers.contract import check_refused
+
+MODULE = """
+import random
+
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.register_buffer("count", torch.zeros(()))
+        self.calls, self.log, self.generator = 0, [], torch.Generator()
+
+    def forward(self, x):
+        {body}
+"""
+BROKEN = {
+    "raises KeyError": ('return {}["gain"]', "raises KeyError: 'gain'"),
+    "raises AssertionError": (
+        "assert x.ndim == 2, 'two dimensions'",
+        "raises AssertionError: two dimensions",
+    ),
+    "raises TypeError": ("return x + None", "raises TypeError: unsupported operand"),
+    "raises ValueError": ("raise ValueError('no')", "no, in "),
+    "raises in evaluation": ("assert self.training; return x", "raises AssertionError; correct it"),
+    "raises AttributeError": ("return x * self.gain", "has no attribute 'gain'"),
+    "a tuple": ("return x, x", "returns a tuple; return one tensor"),
+    "None": ("x * self.weight", "returns nothing (None); return one tensor"),
+    "a shape": ("return x.mean(-1)", "returns a tensor of shape (4, 8) for an input of shape (4, 8, 16)"),
+    "a dtype": ("return x > 0", "returns a tensor of torch.bool"),
+    "in place": ("return x.mul_(2)", "changes its input in place"),
+    "in place by .data": ("x.data.mul_(2); return x * self.weight", "changes its input in place"),
+    "a counter": ("self.calls += 1; return x * self.calls", "changes its attribute calls in forward"),
+    "a late counter": (
+        "self.calls += 1; return x * (self.calls > 99)",
+        "changes its attribute calls in forward",
+    ),
+    "a list": ("self.log.append(1); return x * self.weight", "changes its attribute log in forward"),
+    "a generator": (
+        "return x + torch.randn(x.shape[-1], generator=self.generator)",
+        "changes its attribute generator in forward",
+    ),
+    "Python's random numbers": (
+        "return x * random.random()",
+        "the loss of a batch differs from call to call",
+    ),
+    "a replaced parameter": (
+        "self.weight = nn.Parameter(self.weight * 2); return x * self.weight",
+        "replaces its parameter weight",
+    ),
+    "a changed parameter": (
+        "self.weight.data.mul_(2); return x * self.weight",
+        "changes its parameter weight in forward",
+    ),
+}
+KEPT = {
+    "a cache": "self.log = self.log or [x.shape]; return x * self.weight",
+    "a record of the last input": "self.last = x.detach().mean(); return x * self.weight",
+    "a counter in a buffer": "self.count += 1; return x * (1 + self.count)",
+    "noise of torch's generator": "return x * self.weight + torch.randn_like(x)",
+}
+
+
+def write(folder, body) -> tuple[str, ...]:
+    """Write a norm with this forward, and return the arguments that name it."""
+    (folder / "mine" / "norm").mkdir(parents=True)
+    (folder / "mine" / "ownnorm.py").write_text(
+        MODULE.format(body=body) if "{}" not in body else MODULE.replace("{body}", body)
+    )
+    (folder / "mine" / "norm" / "own.yaml").write_text("_target_: ownnorm.Own\n")
+    return (
+        "train.py",
+        "--config-dir",
+        "mine",
+        "norm=own",
+        *TINY,
+        "data=text",
+        f"data.path={folder}/text.txt",
+    )
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_norm_that_breaks_the_contract_is_refused(command, text_file, tmp_path, name):
+    body, line = BROKEN[name]
+    done = command(*write(tmp_path, body), PYTHONPATH="mine")
+    check_refused(done, "norm=own placement=pre: ", line)
+    assert "(ownnorm.Own)" in done.stderr or "call to call" in line or "gain'" in line
+    assert not [*tmp_path.glob("runs/*/status.json")]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_norm_that_keeps_it_is_trained(command, text_file, tmp_path, name):
+    done = command(*write(tmp_path, KEPT[name]), "train.steps=1", PYTHONPATH="mine")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_error_of_a_norm_in_a_later_step_is_one_line_and_its_traceback_is_shown_with_debug(
+    command, text_file, tmp_path, debug
+):
+    body = "self.count += self.training; assert self.count < 4, 'too often'; return x * self.weight"
+    options = ["train.steps=9", *["--debug"] * debug]
+    done = command(*write(tmp_path, body), *options, PYTHONPATH="mine")
+    assert done.returncode == 1
+    assert re.search(
+        r"error: .*/mine/ownnorm\.py:16, in Own\.forward: AssertionError: too often; ", done.stderr
+    )
+    assert ("Traceback" in done.stderr) == debug
