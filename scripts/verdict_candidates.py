@@ -228,11 +228,8 @@ def rates_of_findings(s: Simulator) -> None:
             losses = noise + means[:, None]
             arms = losses[..., :n].swapaxes(0, 1)
             crossed, other = (on_others(arm, arm - means[:, None]) for arm in arms)
-            covered = {
-                "before": covers_zero(crossed - other),
-                "own": covers_zero(own_seeds(losses, means, n)),
-            }
-            row += [f"{100 * np.mean(x):.1f}" for x in covered.values()]
+            errors = crossed - other, own_seeds(losses, means, n)
+            row += [f"{100 * np.mean(covers_zero(x)):.1f}" for x in errors]
         rows.append(row)
     rules = ("the other seeds chose (before)", "**2 more seeds chose**")
     header = ["losses at the rates", *(f"{n} seeds: {rule}" for n in (3, 5) for rule in rules)]

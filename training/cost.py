@@ -12,7 +12,7 @@ def training_operations(config: RunConfig, vocab_size: int) -> int:
     takes two per weight plus those of attention's products (Kaplan et al. 2020, arXiv 2001.08361, section
     2.1); a backward takes twice as many as the forward."""
     model, train = config.model, config.train
-    weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
+    weights = config.model.matrix_weights(vocab_size)
     forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
     return 3 * forward * train.steps * train.batch_size * model.block_size
 

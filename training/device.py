@@ -13,6 +13,7 @@ from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
 
+THREADS_A_CORE = 8  # some more than the cores are of use: to repeat a run of a larger machine
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
 # Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages
@@ -107,12 +108,14 @@ def fast_bf16(kind: str) -> bool:
 
 def set_switches(compute: Compute, threads: int | None) -> int:
     """Set torch's process-wide switches; call this for every run, as the runs of a sweep share a process.
-    Returns the number of threads.
+    Returns the number of threads. Raises ConfigError if they are far too many for this machine.
 
     Algorithms are deterministic: otherwise a compiled run, repeated, gives other numbers.
     (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
     only training/compile.py calls it.)
     """
+    if threads and threads > (most := THREADS_A_CORE * (os.cpu_count() or 1)):
+        raise ConfigError(f"train.threads: {threads} threads on {os.cpu_count()} cores; give at most {most}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
     torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it

@@ -37,6 +37,7 @@ def build_and_try(
     """
     try:
         with memory.explained(config), lost_ranks_explained():
+            memory.check_fits(config, vocab_size, compute.device)
             attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
             model = initial_model(config, vocab_size, attend, head)
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import psutil
 import torch
 
 from cli.schema import RunConfig
@@ -12,6 +13,7 @@ from model import GPT
 from rundir.checkpoint_file import KEEP, saved_steps
 from rundir.folder import Run
 from system.errors import CheckpointError, ConfigError
+from system.launch import world_size
 from training.state import model_tensors
 
 # Words in the errors of torch's, oneDNN's and the system's allocators, which have no common error type.
@@ -43,6 +45,24 @@ def explained(config: RunConfig) -> AbstractContextManager[None]:
     return explained_as(
         f"train.batch_size: out of memory at {settings}; raise train.grad_accum or lower another of these"
     )
+
+
+def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None:
+    """Check by arithmetic, before any memory is taken, that the least that training needs is there: weights
+    and gradients in fp32, and one moment of each weight. Raises ConfigError."""
+    weights, ram = config.model.matrix_weights(vocab_size), psutil.virtual_memory().total
+    is_sharded = config.distributed == "fsdp" and world_size() > 1
+    needs = {"this machine": (4 if is_sharded or device.type == "cuda" else 12) * weights}
+    has = {"this machine": ram}
+    if device.type == "cuda" and not is_sharded:
+        needs[str(device)] = 12 * weights
+        has[str(device)] = torch.cuda.get_device_properties(device).total_memory
+    for place, size in needs.items():
+        if size > has[place]:
+            raise ConfigError(
+                f"model: about {weights:,} parameters, which need {size / 1e9:,.1f} GB at least, but {place} "
+                f"has {has[place] / 1e9:,.1f} GB; lower model.n_embd or model.n_layer"
+            )
 
 
 def check_disk(run: Run, model: GPT) -> None:

@@ -5,10 +5,12 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from system.errors import ConfigError
 from tests.conftest import NORMS, configured
 from training.build import build_model
 from training.compile import replaces_buffers
-from training.dry_run import rehearse
+from training.device import choose, set_switches
+from training.dry_run import build_and_try, rehearse
 from training.loss import cross_entropy
 
 REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py explains why
@@ -37,3 +39,17 @@ def test_a_rehearsal_leaves_buffers_and_gradients_as_they_were(norm, fails):
         rehearse(model, loss)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "sizes", [("model.n_embd=16384", "model.n_layer=200"), ("model.n_embd=1048576", "model.n_layer=1000")]
+)
+def test_a_model_that_cannot_fit_is_refused_by_arithmetic(sizes, monkeypatch):
+    monkeypatch.setattr("training.dry_run.initial_model", None)  # it would take memory
+    with pytest.raises(ConfigError, match=r"which need [\d,.]+ GB at least, but this machine has"):
+        build_and_try(configured(*sizes, "model.n_head=2"), 65, choose("cpu", "fp32"), lambda net: None)
+
+
+def test_far_too_many_threads_are_refused():
+    with pytest.raises(ConfigError, match=r"train\.threads: 4096 threads on \d+ cores; give at most"):
+        set_switches(choose("cpu", "fp32"), 4096)
