@@ -4,6 +4,7 @@ options, from the YAML file of that name."""
 import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,28 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
         typed_keys = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
         composed = with_architecture(composed, typed_keys)
     runtime = settings.runtime
+    folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
+    check_names(tuple(folders))
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group, choice in runtime.choices.items():
         if group in ("norm", "placement") and isinstance(values.get(group), dict):
             values[group] = {"_name_": choice.replace("/", "-")} | values[group]
     if isinstance(values.get("model"), dict):
-        folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
         for site in {*SITES} & {*values["model"]}:
             values["model"][site] = named_norm(site, values, folders)
     return values
+
+
+@cache
+def check_names(folders: tuple[Path, ...]) -> None:
+    """Raise ConfigError if a YAML file has the name of one in an earlier folder, which Hydra would use."""
+    for later, earlier in combinations(reversed(folders), 2):
+        for file in sorted(later.rglob("*.yaml")):
+            same = earlier / file.relative_to(later)
+            if same.exists() and not same.samefile(file):
+                raise ConfigError(
+                    f"--config-dir: {file}: {same} has this name and would be used; rename yours"
+                )
 
 
 def composed_job(composed: DictConfig) -> dict[str, Any]:

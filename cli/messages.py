@@ -87,7 +87,9 @@ def error_line(error: Exception, known: list[str]) -> str:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
     if isinstance(error, OverrideParseException):
-        why = " ".join(str(error.message).split()).split(" See https")[0]
+        if str(error.override).endswith(","):
+            return f"{error.override!r}: ends with a comma; remove it, or add another value"
+        why = " ".join(str(error.message).split()).split(" See https")[0].split(" expecting ")[0]
         return f"{error.override!r}: cannot be read ({why}); write key=value"
     if isinstance(error, MissingMandatoryValue):
         return f"{error.full_key}: a value is needed; give {error.full_key}=…"

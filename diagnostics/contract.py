@@ -4,8 +4,11 @@ A norm returns one tensor of its input's shape, changes neither its input nor it
 state in buffers, as a resumed run has nothing else.
 """
 
+import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,7 +64,8 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
             ):  # also raised for the sizes of a run
                 error.add_note(f"in {where}")
                 raise
-            raise BrokenContractError(f"{where} raises {described(error)}; correct it") from error
+            why = f"raises {described(error)}, {line_of(error, type(norms[inside[-1]]))}"
+            raise BrokenContractError(f"{where} {why}; correct it") from error
     for name, norm in norms.items():
         if problem := changed_parameters(parameters[name], parameters_of(norm)):
             raise BrokenContractError(f"{title(name, norm)} {problem}")
@@ -78,6 +82,14 @@ def first_line(error: Exception) -> str:
 def described(error: Exception) -> str:
     """Return ``KeyError: 'x'``, or the type alone if the error has no message."""
     return ": ".join(filter(None, [type(error).__name__, first_line(error)]))
+
+
+def line_of(error: Exception, norm: type[nn.Module]) -> str:
+    """Return the last line in the file of a norm's class that an error came from: ``at mynorms.py:12``."""
+    file = inspect.getfile(norm)
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    return f"at {Path(file).name}:{lines[-1] if lines else '?'}"
 
 
 def wrong_output(output: Any, x: Tensor, before: Tensor) -> str | None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from cli.app import CONF, quote
 from tests.conftest import NORMS, daily
 from tests.helpers import programs
+from tests.helpers.contract import check_refused
+from tests.helpers.runs import QUICK
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
@@ -60,7 +62,7 @@ def test_a_refusal_does_not_wait_for_torch(tmp_path, argument, record_property):
     assert " torch\n" not in done.stderr
 
 
-def test_a_bug_is_printed_with_its_traceback_and_the_status_is_not_0(command, tmp_path):
+def test_an_error_of_a_norm_is_printed_with_its_line_and_the_status_is_not_0(command, tmp_path):
     (tmp_path / "broken.py").write_text(
         "from torch import nn\n\n\nclass Broken(nn.Module):\n"
         "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
@@ -68,5 +70,23 @@ def test_a_bug_is_printed_with_its_traceback_and_the_status_is_not_0(command, tm
     )
     done = command("train.py", "norm=none", "norm._target_=broken.Broken", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert "broken.py" in done.stderr
+    assert "at broken.py:9" in done.stderr
     assert "NameError" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["norm/layernorm", "placement/pre", "experiment/fair_ablation"])
+def test_a_yaml_with_the_name_of_one_of_the_project_is_refused_as_it_would_not_be_used(
+    command, text_file, tmp_path, name
+):
+    file = tmp_path / "mine" / f"{name}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("_target_: torch.nn.Identity\n")
+    done = command("train.py", "--config-dir", "mine", *QUICK)
+    check_refused(done, f"--config-dir: {file}: ", "would be used")
+
+
+@pytest.mark.parametrize("override", ["seed=1,", "norm=layernorm,", "optim.learning_rate=1e-3,"])
+def test_a_trailing_comma_is_named(command, tmp_path, override):
+    check_refused(
+        command("train.py", override.strip()), f"'{override.strip()}': ends with a comma; remove it"
+    )
