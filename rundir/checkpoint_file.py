@@ -139,9 +139,8 @@ def load(path: Path) -> Checkpoint:
 
     before = inode(path)
     if before is None:
-        raise NoCheckpointError(
-            f"{path}: no such file; give a run's folder with run= or a file with checkpoint="
-        )
+        advice = "give a run's folder with run= or a file with checkpoint="
+        raise NoCheckpointError(f"{path}: no such checkpoint; {advice}")
     replaced = NoCheckpointError(f"{path}: was replaced while it was read; run the same command again")
     try:
         checkpoint = read(path)

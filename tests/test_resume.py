@@ -318,7 +318,7 @@ def test_a_folder_that_is_a_link_to_another_run_is_refused(command, succeed, tex
     mine.symlink_to(other)
     before = contents(other)
     done = command("train.py", *QUICK, "seed=1", *arguments)
-    check_refused(done, f"runs/{mine.name}: is a link to another folder", before=before)
+    check_refused(done, f"runs/{mine.name}: is a link to ", before=before)
 
 
 def test_checkpoints_that_killed_processes_left_are_removed_when_the_run_resumes(tiny, monkeypatch):

@@ -61,7 +61,7 @@ def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None
         if size > has[place]:
             raise ConfigError(
                 f"model: about {weights:,} parameters, which need {size / 1e9:,.1f} GB at least, but {place} "
-                f"has {has[place] / 1e9:,.1f} GB; lower model.n_embd or model.n_layer"
+                f"has {has[place] / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
             )
 
 

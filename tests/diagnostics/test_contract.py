@@ -33,7 +33,10 @@ BROKEN = {
     ),
     "raises TypeError": ("return x + None", "raises TypeError: unsupported operand"),
     "raises ValueError": ("raise ValueError('no')", "no, in "),
-    "raises in evaluation": ("assert self.training; return x", "raises AssertionError, at ownnorm.py:16; correct it"),
+    "raises in evaluation": (
+        "assert self.training; return x",
+        "raises AssertionError, at ownnorm.py:16; correct it",
+    ),
     "raises AttributeError": ("return x * self.gain", "has no attribute 'gain'"),
     "a tuple": ("return x, x", "returns a tuple; return one tensor"),
     "None": ("x * self.weight", "returns nothing (None); return one tensor"),

@@ -74,10 +74,14 @@ def test_a_small_disk_is_refused_before_the_first_step_or_holds_all(tmp_path, te
 
 @pytest.mark.slow
 def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_written(tmp_path, text_file):
-    for large in ("model.n_embd=30000", "train.batch_size=3000000", "train.batch_size=1099511627776"):
-        more = ("model.n_embd=512", large) if "n_embd" not in large else (large,)
-        done = programs.run("train.py", *TRAIN, *more, cwd=tmp_path, TEST_MEMORY=str(2**30))
-        check_refused(done, "memory", "batch_size=", "grad_accum=", "block_size=", "n_embd=")
+    sizes = ("batch_size=", "grad_accum=", "block_size=", "n_embd=")
+    by_arithmetic = ("model: about ", "GB of memory", "n_embd")  # for no machine
+    cases = {"model.n_embd=6000": sizes, "model.n_embd=3000000": by_arithmetic}
+    for rows in (3_000_000, 2**40):
+        cases[f"train.batch_size={rows} model.n_embd=512"] = sizes
+    for large, words in cases.items():
+        done = programs.run("train.py", *TRAIN, *large.split(), cwd=tmp_path, TEST_MEMORY=str(2**30))
+        check_refused(done, "memory", *words)
         assert not (tmp_path / "runs").exists()
 
 
