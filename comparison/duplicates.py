@@ -8,7 +8,7 @@ from comparison.plans import first_plan
 from rundir.role_record import with_role
 from system.terminal import escaped
 
-TIMES = ("train/tokens_per_s",)  # metrics that differ between two trainings of one run
+TIMES = {"seconds", "train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
 
 
 def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -38,7 +38,7 @@ def are_equal(a: Run, b: Run) -> bool:
     keys = [key for key in {*a.config, *b.config} if is_compared(key)]
     if a.diverged != b.diverged or any(a.config.get(key) != b.config.get(key) for key in keys):
         return False
-    for metric in a.metrics.keys() & b.metrics.keys() - {*TIMES}:
+    for metric in a.metrics.keys() & b.metrics.keys() - TIMES:
         values, others = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))
         if any(values[step] != others[step] for step in values.keys() & others.keys()):
             return False

@@ -82,6 +82,26 @@ def test_it_stands_at_other_sites_and_in_every_placement(home):
 
 
 @pytest.mark.slow
+def test_the_check_of_a_norm_prints_what_the_page_shows(home):
+    arguments = ("--config-dir", "mine", f"norm={NAME}")
+    done = programs.run("scripts/check_norm.py", *arguments, cwd=home, PYTHONPATH="mine")
+    assert done.returncode == 0, done.stderr
+    assert f"```\n{done.stdout}```" in SECTION
+
+
+@pytest.mark.slow
+def test_the_check_of_a_norm_that_breaks_the_contract_ends_with_status_1(home):
+    (home / "mine" / "broken.py").write_text(blocks("python")[0].replace("return (x", "return x.mul_(2), (x"))
+    (home / "mine" / "norm" / "broken.yaml").write_text("_target_: broken.L1Norm\n")
+    arguments = ("--config-dir", "mine", "norm=broken", "model.n_layer=1")
+    done = programs.run("scripts/check_norm.py", *arguments, cwd=home, PYTHONPATH="mine")
+    assert (done.returncode, done.stderr) == (1, "")
+    shape = "shape          NO   blocks.0.attn.pre (broken.L1Norm) returns a tuple; return one tensor\n"
+    assert shape in done.stdout
+    assert done.stdout.count("\n") == 9
+
+
+@pytest.mark.slow
 def test_an_edited_norm_is_a_new_run(home):
     file = home / "mine" / "mynorms.py"
     before = file.read_text()

@@ -1,0 +1,175 @@
+"""Every norm of the project passes each check; the collections of leaking and odd modules, and norms that
+break one promise each, are the negative control."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from diagnostics.causality import random_tokens
+from diagnostics.norm_checks import CHECKS, Subject, outcome
+from model import GPT
+from tests.conftest import NORMS, configured, daily
+from tests.helpers import leaks
+from tests.helpers.norm_leaks import SEES
+from training.build import build_model, norms_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch warns about its own code
+    pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),  # torch's RMSNorm, in bf16
+]
+V, B, T, C = 11, 8, 12, 8
+
+
+def subject(rows: int = B, steps: int = T, **arguments) -> Subject:
+    def new_model() -> GPT:
+        sizes = {"vocab_size": V, "block_size": steps, "n_layer": 2, "n_head": 2, "n_embd": C}
+        return GPT(**sizes, **leaks.kwargs(arguments))
+
+    kind = leaks.kwargs(arguments)["norm"]
+    tokens = random_tokens(V, rows, steps, torch.Generator().manual_seed(0))
+    return Subject(new_model, lambda model: named(model, kind), V, tokens)
+
+
+def named(model: nn.Module, kind: type[nn.Module]) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
+
+
+def configured_subject(*overrides: str) -> Subject:
+    config = configured(
+        "model.n_layer=2", "model.n_embd=12", "model.n_head=2", "model.block_size=12", *overrides
+    )
+    tokens = random_tokens(V, B, T, torch.Generator().manual_seed(0))
+    return Subject(lambda: build_model(config, V), lambda model: norms_of(config, model), V, tokens)
+
+
+class Own(nn.Module):
+    """The norms below: each breaks one promise."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.calls = 0
+
+
+class Tuple(Own):
+    def forward(self, x):
+        return x * self.weight, x
+
+
+class InPlace(Own):
+    def forward(self, x):
+        x.data.mul_(2)
+        return x * self.weight
+
+
+class OneTokenFails(Own):
+    def forward(self, x):
+        return x * self.weight / (x.shape[1] > 1 or [][0])
+
+
+class AlwaysFP32(Own):
+    def forward(self, x):
+        return x.float() * self.weight.float()
+
+
+class UnusedWeight(Own):
+    def forward(self, x):
+        return x
+
+
+class NaNGradient(Own):
+    def forward(self, x):
+        return x * self.weight + 0 * (self.weight - self.weight).sqrt()
+
+
+class Future(Own):
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True) * self.weight
+
+
+class Counter(Own):
+    def forward(self, x):
+        self.calls += 1
+        return x * self.weight / self.calls
+
+
+class NumPyNoise(Own):
+    def forward(self, x):
+        return x * self.weight * np.random.rand()
+
+
+class HiddenState(Own):
+    """Keeps its state where nobody looks."""
+
+    calls_of: ClassVar[dict[int, int]] = {}
+
+    def forward(self, x):
+        calls = self.calls_of[id(self)] = self.calls_of.get(id(self), 0) + self.training
+        return x * self.weight * (1 + calls)
+
+
+class NewBuffer(Own):
+    def forward(self, x):
+        self.register_buffer("late", x.detach().mean())
+        return x * self.weight * self.late
+
+
+class OtherWhenCompiled(Own):
+    def forward(self, x):
+        return x * self.weight * (2 if torch.compiler.is_compiling() else 1)
+
+
+class StatisticsInBF16(Own):
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        return (centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * self.weight).to(x.dtype)
+
+
+BROKEN = {
+    "shape": [(Tuple, "a tuple"), (InPlace, "changes its input in place"), (OneTokenFails, "IndexError")],
+    "dtype": [(AlwaysFP32, "returns torch.float32 for torch.float64")],
+    "gradient": [(UnusedWeight, "weight gets no gradient"), (NaNGradient, "weight is not finite")],
+    "causality": [(Future, "when later tokens change")],
+    "repeatability": [(Counter, "changes its attribute calls"), (NumPyNoise, "differs from call to call")],
+    "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],
+    "compile": [(OtherWhenCompiled, "of their size")],
+    "bf16": [(StatisticsInBF16, "compute statistics of x.float()")],
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "norm", "line"), [(check, *case) for check, cases in BROKEN.items() for case in cases]
+)
+def test_each_check_finds_a_norm_that_breaks_its_promise(check, norm, line):
+    kept, remark = outcome(CHECKS[check], subject(norm=norm))
+    assert not kept
+    assert line in remark
+
+
+def test_each_check_has_a_negative_control():
+    assert BROKEN.keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_norm_of_the_project_passes_and_those_that_leak_leak(name):
+    s = configured_subject(f"norm={name}")
+    for check, keeps in CHECKS.items():
+        if check != "compile":
+            kept, remark = outcome(keeps, s)
+            assert kept == (check != "causality" or name not in SEES), f"{check}: {remark}"
+
+
+def test_a_gradient_that_is_not_the_derivative_is_remarked():
+    for override, line in {"false": "", "true": "not the derivative of the loss"}.items():
+        kept, remark = outcome(CHECKS["gradient"], configured_subject(f"norm.detach_statistics={override}"))
+        assert kept
+        assert remark.startswith(line)
+        assert bool(remark) == bool(line)
+
+
+@pytest.mark.parametrize("name", daily(NORMS, others="slow"))
+def test_every_norm_of_the_project_can_be_compiled(name):
+    assert outcome(CHECKS["compile"], configured_subject(f"norm={name}")) == (True, "")
