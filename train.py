@@ -7,10 +7,13 @@
     torchrun --nproc_per_node=2 train.py               one run by several processes (training/parallel/)
     python train.py --help                             every choice and default
 
-The same command again resumes the run, or reports that it has finished. Ctrl-C saves and ends the run. A run
-ends as diverged at a non-finite loss or gradient, which is never used for an update, or if its loss stays no
-better than guessing tokens by their frequency. The defaults are in conf/config.yaml (steps, batch,
-evaluation), conf/optim (learning rate), conf/schedule (warm-up, decay), conf/model (sizes).
+The same command again    resumes the run, or reports that it has finished.
+Ctrl-C                    saves at the end of the step, and ends the run.
+NaN or infinity           is never used for an update; the run ends as diverged.
+No learning               the run ends as diverged if its loss stays no better than guessing by frequency.
+
+The defaults are in conf/config.yaml (steps, batch, evaluation), conf/optim (learning rate), conf/schedule
+(warm-up, decay), conf/model (sizes).
 
 ``main`` opens the run's folder, runs/NAME (config, metrics, status, checkpoints); ``train`` is the loop.
 Read training/setup.py next: it builds what the loop uses.
@@ -27,19 +30,20 @@ from training.load_data import load_tokens
 from training.open_run import open_run
 from training.parallel.process_group import process_group
 from training.parallel.ranks import Ranks
+from training.timing import due_at
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     """Train the run from its current step to its last one; write checkpoints, metrics and status."""
     import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
 
-    from training.setup import set_up
-    from training.timing import due_at
+    from training.setup import set_up  # imports torch, too
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
 
-    with set_up(run, tokens, ranks) as s:  # builds everything and tries it on one batch
-        strategy, net, optimizer, device = s.strategy, s.strategy.net, s.optimizer, s.compute.device
+    # builds everything and tries it on one batch; at the end, also by an error, writes how the run ended
+    with set_up(run, tokens, ranks) as s:
+        net, optimizer = s.strategy.net, s.optimizer  # net: the model as a step calls it, such as in DDP
 
         for step in range(s.start, steps + 1):  # the last pass only evaluates and saves
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
@@ -49,32 +53,34 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # raises Diverged after a skip
-            with s.checkpoints.ending_on_signal(step):  # checks for Ctrl-C: saves, then ends
+                s.divergence.check_updates(step, optimizer.skipped)  # raises Diverged if one was skipped
+            with s.checkpoints.ending_on_signal(step):  # Ctrl-C until or in here: saves this step, and ends
                 if due.evaluation:
                     row |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
-            is_best = s.log.update_best(step, row)
+            is_best = due.evaluation and s.log.update_best(step, row)
             if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
             # one update
             if step < steps:
-                if due.statistics:  # an extra forward and backward, for measurement only
-                    batch = s.batches.first_micro_batch(step)
-                    row |= s.statistics.of_activations(batch, due.histograms)
-                loss = torch.zeros((), device=device)
+                if due.statistics:  # an extra forward and backward, which leaves gradients and buffers alone
+                    sample = s.batches.first_micro_batch(step)
+                    row |= s.statistics.of_activations(sample, due.histograms)
+                loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
-                    torch.manual_seed(batch.dropout_seed)
-                    strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
-                    micro_loss = s.loss(net, batch.x, batch.y) / grad_accum  # cross-entropy, under autocast
+                    torch.manual_seed(batch.dropout_seed)  # so a resumed run draws the same masks
+                    s.strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
+                    # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
+                    micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
-                with s.statistics.of_update(row, due.statistics):  # if due, measures the update
+                with s.statistics.of_update(row, due.statistics):  # adds the update's size to the row, if due
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
-                    optimizer.update(learning_rate, loss, grad_norm)  # step() if all is finite; zero_grad()
-                if due.log or optimizer.known_to_skip():  # on a GPU, skips are known at the next log
+                    optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite until now
+                optimizer.zero_grad()
+                if due.log or optimizer.known_to_skip():  # a skip ends the run; a GPU tells it at a log
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # write the row
@@ -84,12 +90,12 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
         s.certifier.end()  # tests the trained model for causality, on training text
 
 
-@app.command("config", RunConfig, survives_closed_stdout=True)  # such as by | head
+@app.command("config", RunConfig, survives_closed_stdout=True)  # trains on after | head
 def main(config: RunConfig) -> float:
     """Train a run unless it has already ended. Return its val/full_loss, which a sweep minimises."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
-        with open_run(config, tokens, ranks) as run:  # the folder's name identifies the result
+        with open_run(config, tokens, ranks) as run:  # same settings, same folder: so it resumes
             if not run.had_ended:
                 train(run, tokens, ranks)
         return report(run.folder, had_ended=run.had_ended)

@@ -95,14 +95,11 @@ def check_gradient(s: Subject) -> str:
     s.loss(model).backward()
     for name, norm in s.norms(model).items():
         for key, parameter in norm.named_parameters():
+            where = f"{contract.title(name, norm)}, parameter {key}"
             if parameter.grad is None:
-                raise BrokenContractError(
-                    f"{contract.title(name, norm)}: its parameter {key} gets no gradient; use it in forward"
-                )
+                raise BrokenContractError(f"{where}: there is no gradient; use it in forward")
             if not parameter.grad.isfinite().all():
-                raise BrokenContractError(
-                    f"{contract.title(name, norm)}: the gradient of its parameter {key} is not finite"
-                )
+                raise BrokenContractError(f"{where}: the gradient is not finite")
     gradient = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     torch.manual_seed(0)
     direction = {name: torch.randn_like(grad) for name, grad in gradient.items()}
@@ -159,16 +156,11 @@ def check_state(s: Subject) -> str:
     tensors = {n: t.detach().clone() for n, t in [*model.named_parameters(), *model.named_buffers()]}
     resumed = s.new_model()
     places = dict(resumed.named_parameters()) | dict(resumed.named_buffers())
-    if missing := sorted(tensors.keys() ^ places.keys()):
-        raise BrokenContractError(
-            f"a new model and a trained one differ in {missing[0]}; create all of it in __init__"
-        )
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (tensors, places)]
+    if changed := dict(shapes[0].items() ^ shapes[1].items()):
+        raise BrokenContractError(f"training adds, removes or reshapes {min(changed)}; create it in __init__")
     with torch.no_grad():
         for name, place in places.items():
-            if place.shape != tensors[name].shape:
-                raise BrokenContractError(
-                    f"the shape of {name} changes in training; a checkpoint cannot be loaded"
-                )
             place.copy_(tensors[name])
     for what, losses_of in (("evaluation", evaluate), ("training", train)):
         losses = [losses_of(s, each) for each in (model, resumed)]
@@ -224,14 +216,13 @@ def check_bf16(s: Subject) -> str:
     large mean give what the same features in fp32 give."""
     model = s.new_model()
     shapes: dict[str, torch.Size] = {}
-    norms = s.norms(model)
-    for name, norm in norms.items():
+    for name, norm in s.norms(model).items():
         norm.register_forward_pre_hook(lambda _, args, name=name: shapes.update({name: args[0].shape}))
     with BF16():
         loss = s.loss(model)
     if not loss.isfinite():
         raise BrokenContractError("the loss under autocast is not finite")
-    norms = s.norms(s.new_model())
+    norms = s.norms(s.new_model())  # without hooks
     for name, shape in shapes.items():
         x = (torch.randn(shape) + OFFSET).bfloat16()
         exact = copy.deepcopy(norms[name])(x.float())

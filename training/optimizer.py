@@ -80,7 +80,7 @@ class Optimizer:
 
     def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
         """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, or
-        was non-finite at an earlier step. Drop the gradients in any case."""
+        was non-finite at an earlier step."""
         self.finite &= loss.isfinite() & grad_norm.isfinite()
         self.skipped += ~self.finite
         found_inf = (~self.finite).float() if self.skips_on_device else None
@@ -90,6 +90,10 @@ class Optimizer:
                 options["lr"] = learning_rate
             if self.skips_on_device or self.finite:
                 optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def known_to_skip(self) -> bool:

@@ -19,7 +19,7 @@ from rundir.folder import AlreadyEndedError, Run, has_ended
 from rundir.identity import group_name
 from system import signals
 from training import checkpoints, cost, device, dry_run, memory
-from training.batches import Batches
+from training.batches import Batches, MicroBatch
 from training.build import resolved_auto
 from training.certify import Certifier
 from training.checkpoints import Checkpoints
@@ -39,14 +39,16 @@ from training.step_statistics import Statistics
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects of the loop; each class is one file that can be read by itself."""
+    """The objects of the loop; each class has a file of its own."""
 
     compute: Compute  # the device and the precision
-    # Three views of one network, the same object in a single process: .model is the plain GPT; .trained has
-    # the parameters that are updated, perhaps shards; .net is what a step calls, such as DDP's wrapper.
+    #           one process  DDP          FSDP
+    # .model    the GPT      the GPT      the whole GPT, inside full_model() only: to evaluate, measure, save
+    # .trained  the GPT      the GPT      the shards, which the optimizer updates
+    # .net      the GPT      its wrapper  the shards: what a step calls
     strategy: Strategy
     batches: Batches
-    loss: Loss  # nats per token; compiled together with the net if that pays
+    loss_of: Loss  # (net, x, y) -> nats per token, 0-d; compiled together with the net if that pays
     optimizer: Optimizer  # AdamW, or Muon and AdamW; clips the gradient, skips non-finite updates
     schedule: Schedule  # step -> learning rate
     start: int  # the step at which the run starts or resumes
@@ -72,43 +74,43 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     threads = device.set_switches(compute, config.train.threads)
 
     # build the model (training/build.py: norm, placement) and put one batch through it
-    batches, eager_loss = Batches(config, tokens, compute, ranks), Loss(compute)
-    strategy, running_norms = build_strategy(config, vocab_size, batches, eager_loss, ranks)
+    batches = Batches(config, tokens, compute, ranks)
+    eager_loss = Loss(compute)  # not compiled
+    with memory.explained(config):  # lack of memory is an error of one line
+        batch = batches.first_micro_batch(0)
+        strategy = build_and_try(config, vocab_size, batch, batches, eager_loss, ranks)
+        running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
     loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
     optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
     schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
-    # lock the folder: from here on only this process writes to it
-    run.claim()
-    if not config.fresh and ranks.broadcast(has_ended(run.folder)):
-        raise AlreadyEndedError  # open_run suppresses it
-    with strategy.full_model():
-        start = 0 if config.fresh else checkpoints.resume(run, strategy, optimizer, ranks)
+    start = lock_and_resume(run, strategy, optimizer, ranks)  # from here on only this process writes
     certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
-    certificate = certifier.start(resumed=start > 0)
+    certificate = certifier.start(resumed=start > 0)  # tests the untrained model for causality
     log = RunLog(run, compute, ranks, start)
     locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
     if ranks.first:
         memory.check_disk(run, strategy.model)
     environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
-    run.begin(environment_json, certificate, log.best, start)
+    run.begin(environment_json, certificate, log.best, start)  # writes these files: now the run exists
     announce(run, environment_json, strategy, certificate, start)
 
     with (
+        # the outermost, as it also copies how the run ended
         wandb_sink.copied_to_wandb(wandb_mode, config, run.folder, environment_json["group"], start),
-        signals.deferred(ranks.max) as stop,  # a signal waits for checkpoints.ending_on_signal
+        signals.deferred(ranks.max) as stop,  # a signal only sets ``stop``: see checkpoints.ending_on_signal
         run.recording(),  # writes status.json: running, then how the run ended; suppresses Diverged
-        log,
+        log,  # opens metrics.jsonl and starts the clock
         memory.explained(config),
-        lost_ranks_explained(),
+        lost_ranks_explained(),  # a process that was lost is an error of one line
     ):
         yield Setup(
             compute=compute,
             strategy=strategy,
             batches=batches,
-            loss=loss,
+            loss_of=loss,
             optimizer=optimizer,
             schedule=schedule,
             start=start,
@@ -121,23 +123,38 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         )
 
 
-def build_strategy(
-    config: RunConfig, vocab_size: int, batches: Batches, loss: Loss, ranks: Ranks
-) -> tuple[Strategy, list[nn.Module]]:
-    """Build the model and put one batch and one evaluation through it.
+def build_and_try(
+    config: RunConfig, vocab_size: int, batch: MicroBatch, batches: Batches, loss: Loss, ranks: Ranks
+) -> Strategy:
+    """Return the model's strategy, after ``batch`` and an evaluation have been through it. Raises
+    ConfigError."""
+    loss_of_step = partial(loss, x=batch.x, y=batch.y)
+    one_round = [[next(batches.fixed_windows())]]  # of one batch, as if this rank were alone
+    evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=one_round, ranks=Ranks())
+    return dry_run.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
 
-    Returns the model's strategy, and its modules that normalize by running estimates in evaluation (none if
-    the validation split is too short to measure them on). Raises ConfigError.
-    """
-    with memory.explained(config):
-        batch = batches.first_micro_batch(0)
-        loss_of = partial(loss, x=batch.x, y=batch.y)
-        rounds = [[next(batches.fixed_windows())]]  # one round, one rank, one batch
-        try_evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=rounds, ranks=Ranks())
-        strategy = dry_run.build_and_try(config, vocab_size, loss.compute, loss_of, try_evaluation, ranks)
-        with strategy.full_model():
-            is_measurable = next(batches.micro_windows(), None) is not None
-            return strategy, with_running_estimates(strategy.model, loss_of) if is_measurable else []
+
+def find_running_norms(
+    strategy: Strategy, batch: MicroBatch, batches: Batches, loss: Loss
+) -> list[nn.Module]:
+    """Return the modules that normalize by running estimates in evaluation; none if the validation split is
+    too short to measure them on."""
+    if next(batches.micro_windows(), None) is None:
+        return []
+    with strategy.full_model():
+        return with_running_estimates(strategy.model, partial(loss, x=batch.x, y=batch.y))
+
+
+def lock_and_resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
+    """Lock the run's folder, unless open_run found and locked it, and load the newest checkpoint. Return the
+    step at which the run starts. Raises AlreadyEndedError, CheckpointError."""
+    run.claim()
+    if run.config.fresh:
+        return 0
+    if ranks.broadcast(has_ended(run.folder)):
+        raise AlreadyEndedError  # another process was faster; open_run suppresses this, main reports the run
+    with strategy.full_model():
+        return checkpoints.resume(run, strategy, optimizer, ranks)
 
 
 def environment_of(

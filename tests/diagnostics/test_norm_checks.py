@@ -131,7 +131,10 @@ class StatisticsInBF16(Own):
 BROKEN = {
     "shape": [(Tuple, "a tuple"), (InPlace, "changes its input in place"), (OneTokenFails, "IndexError")],
     "dtype": [(AlwaysFP32, "returns torch.float32 for torch.float64")],
-    "gradient": [(UnusedWeight, "weight gets no gradient"), (NaNGradient, "weight is not finite")],
+    "gradient": [
+        (UnusedWeight, "parameter weight: there is no gradient"),
+        (NaNGradient, "the gradient is not finite"),
+    ],
     "causality": [(Future, "when later tokens change")],
     "repeatability": [(Counter, "changes its attribute calls"), (NumPyNoise, "differs from call to call")],
     "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],

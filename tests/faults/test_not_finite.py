@@ -112,6 +112,7 @@ def test_a_skipped_update_leaves_moments_and_parameters(tiny):
             loss = model(torch.arange(8)[None]).square().mean() * (math.nan if bad else 1.0)
             loss.backward()
             optimizer.update(0.1, loss.detach(), optimizer.clip())
+            optimizer.zero_grad()
 
         def now(model=model, optimizer=optimizer) -> list[torch.Tensor]:
             moments, _ = state.optimizer_state(model, optimizer.optimizers)

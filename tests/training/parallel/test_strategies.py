@@ -24,6 +24,7 @@ def update(strategy: Strategy, tokens: list[list[int]]) -> None:
     loss = strategy.net(torch.tensor(tokens)).square().mean()
     loss.backward()
     optimizer.update(1e-2, loss.detach(), optimizer.clip())
+    optimizer.zero_grad()
 
 
 def local_bytes(module: nn.Module) -> int:
