@@ -25,6 +25,7 @@ torch.set_num_threads(1)
 STARTED = time.monotonic()
 ROOT = programs.ROOT
 NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
+OPTIMIZERS = sorted(file.stem for file in (CONF / "optim").glob("*.yaml"))
 PLACEMENTS = sorted(file.stem for file in (CONF / "placement").glob("*.yaml"))
 # For tests in which all pairs would take too long: every norm in pre, and layernorm in every placement.
 AROUND = sorted({*((norm, "pre") for norm in NORMS), *(("layernorm", p) for p in PLACEMENTS)})

@@ -18,7 +18,7 @@ from rundir.run_files import read_json
 from system import errors
 from system import signals as system_signals
 from system.errors import ConfigError
-from tests.conftest import daily
+from tests.conftest import OPTIMIZERS, daily
 from tests.helpers.contract import check_refused, contents
 from tests.helpers.programs import Program, saved
 from tests.helpers.runs import (
@@ -35,7 +35,7 @@ from training import device
 from training.timing import Clock
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
-CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in ("adamw", "muon")]
+CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in OPTIMIZERS]
 
 
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------

@@ -19,7 +19,7 @@ class AdamW(Uncompiled, torch.optim.AdamW):
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
-def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
+def new_optimizers(model: GPT, config: OptimConfig) -> list[Uncompiled]:
     """Return AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of
     the blocks and AdamW for the rest.
 
@@ -32,7 +32,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[AdamW | Muon]:
     for_adamw = [p for p in parameters if p not in for_muon]
     matrices = {"params": [p for p in for_adamw if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in for_adamw if p.dim() < 2], "weight_decay": 0.0}
-    optimizers: list[AdamW | Muon] = [
+    optimizers: list[Uncompiled] = [
         AdamW(
             [group for group in (matrices, vectors) if group["params"]],
             lr=config.learning_rate,

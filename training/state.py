@@ -14,8 +14,7 @@ from interop.gpt2_layout import entries
 from interop.pretrained import pretrained
 from rundir.checkpoint_file import Checkpoint
 from system.errors import CheckpointError
-from training.muon import Muon
-from training.optimizer import AdamW
+from training.optimizer_base import Uncompiled
 
 OPTIMIZER = "optimizer/"  # prefix of the names of the optimizers' tensors
 
@@ -26,7 +25,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def optimizer_state(
-    model: nn.Module, optimizers: Sequence[AdamW | Muon]
+    model: nn.Module, optimizers: Sequence[Uncompiled]
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Return the optimizers' tensors by the name ``optimizer/<parameter>/<key>``, and a table of these names.
     An optimizer's options (betas, decay) are not part of its state: they come from the config."""
@@ -84,7 +83,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 def restore_optimizers(
     model: nn.Module,
-    optimizers: Sequence[AdamW | Muon],
+    optimizers: Sequence[Uncompiled],
     checkpoint: Checkpoint,
     shard: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
 ) -> None:

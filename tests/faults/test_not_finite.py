@@ -9,7 +9,7 @@ import torch
 from data import windows
 from rundir import checkpoint_file
 from rundir.folder import read_status
-from tests.conftest import daily
+from tests.conftest import OPTIMIZERS, daily
 from tests.helpers.runs import metric_rows, train_anew
 from training import dry_run, state
 from training.build import build_model
@@ -102,7 +102,7 @@ def test_non_finite_numbers_are_caught_everywhere(tiny, monkeypatch, record_prop
 
 def test_a_skipped_update_leaves_moments_and_parameters(tiny):
     """Check both optimizers, with the branch for GPUs and the one for CPUs."""
-    for optim, on_device in itertools.product(("adamw", "muon"), (False, True)):  # True: as on a GPU
+    for optim, on_device in itertools.product(OPTIMIZERS, (False, True)):  # True: as on a GPU
         config = tiny(f"optim={optim}")
         model = build_model(config, 11)
         optimizer = Optimizer(model, config.optim, max_grad_norm=1.0)

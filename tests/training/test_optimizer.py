@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from tests.conftest import AROUND, configured, daily
+from tests.conftest import AROUND, OPTIMIZERS, configured, daily
 from training.build import build_model
 from training.optimizer import new_optimizers
 
 
-@pytest.mark.parametrize("optim", daily(["muon", "adamw"], others="long"))
+@pytest.mark.parametrize("optim", daily(reversed(OPTIMIZERS), others="long"))
 @pytest.mark.parametrize(("norm", "placement"), AROUND)
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placement, optim):
     options = (f"norm={norm}", f"placement={placement}", f"optim={optim}")

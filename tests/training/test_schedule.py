@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.conftest import configured
-from training.schedule import Schedule
+from training.schedule import SHAPES, Schedule
 
 
 def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
@@ -22,7 +22,7 @@ def test_the_cosine_is_nanogpts():
         assert schedule(step) == pytest.approx(nanogpts(step, 100, 2000, 1e-3, 1e-4), rel=1e-12)
 
 
-@pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])
 def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
     schedule = Schedule(configured(f"schedule={shape}").schedule, 1.0, steps)

@@ -12,7 +12,7 @@ from training import state
 from training.muon import Muon
 from training.optimizer import AdamW
 
-OPTIMIZERS = [
+NEW_OPTIMIZERS = [
     lambda parameters: AdamW(parameters, lr=1e-2),
     lambda parameters: Muon(parameters, 1e-2, 0.1, 0.9),
 ]
@@ -50,7 +50,7 @@ def resume(folder, model, optimizers, other, others):
     state.restore_optimizers(other, others, loaded)
 
 
-@pytest.mark.parametrize("new", OPTIMIZERS)
+@pytest.mark.parametrize("new", NEW_OPTIMIZERS)
 def test_an_optimizer_resumes_as_if_it_had_never_stopped(tmp_path, new):
     model, other = Two(0), Two(1)
     optimizer, resumed = (new(m.parameters()) for m in (model, other))
