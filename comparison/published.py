@@ -24,7 +24,7 @@ from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
 from comparison.roles import by_role
 from rundir.run_files import SCHEMAS
 from system.errors import UserError
-from system.files import escape_strings, small_text, write_atomically
+from system.files import escape_strings, parse_json, small_text, write_atomically
 
 TABLE, CURVES_FILE = "runs.csv", "curves.csv"
 LARGEST = 2**26  # the most bytes of a table
@@ -128,7 +128,7 @@ def curve_rows(run: Run, with_all_steps: bool) -> Iterator[dict[str, Any]]:
 def read(folder: Path) -> list[Run]:
     """Return the published runs of a folder. Raises UnreadableError."""
     with naming_errors():
-        shared = json.loads(small_text(folder / SHARED, LARGEST))
+        shared = parse_json(small_text(folder / SHARED, LARGEST))
         curves: dict[str, list[dict[str, str]]] = {}
         for row in read_table(folder / CURVES_FILE, ("name", *AXES)):
             curves.setdefault(row["name"], []).append(row)
@@ -208,7 +208,9 @@ def read_table(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table. Raises OSError, and ValueError if it lacks one of ``columns`` or a cell."""
     reader = csv.DictReader(io.StringIO(small_text(file, LARGEST)))
     rows = list(reader)
-    if not rows or not {*columns} <= {*(reader.fieldnames or ())}:
+    if len(names := reader.fieldnames or ()) > len({*names}):
+        raise ValueError(f"{file.name}: two columns have the same name")
+    if not rows or not {*columns} <= {*names}:
         raise ValueError(f"{file.name}: it has no rows with {', '.join(columns)}")
     if any(None in row or None in row.values() for row in rows):
         raise ValueError(f"{file.name}: a row has more or fewer cells than there are columns")

@@ -7,7 +7,6 @@ Folders are untrusted: they are read as plain data, and validated before memory 
 imported until the tensors are read."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from interop.gpt2_layout import GPT2, PADDED, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
 from system.errors import ConfigError, UserError
-from system.files import first_error, header_length, small_text
+from system.files import first_error, parse_json, safetensors_header, small_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,10 +107,13 @@ class Pretrained:
                 )
             slices = {}
             for file in self.files:
-                header_length(file)  # raises if the header is too long
+                safetensors_header(file)  # raises if the header is too long or has a key twice
                 content = safe_open(file, framework="pt")  # checks the header against the file's size
                 for name in content.keys():  # noqa: SIM118 not a dict
-                    slices[name.removeprefix("transformer.")] = content.get_slice(name)
+                    short = name.removeprefix("transformer.")
+                    if short in slices:
+                        raise ConfigError(f"{file}: has {short} a second time; name another folder")
+                    slices[short] = content.get_slice(name)
             yield {name: tensor for name, tensor in slices.items() if not MASKS.fullmatch(name)}
 
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
@@ -162,7 +164,7 @@ def pretrained(name: str) -> Pretrained:
     the model is missing or not a GPT-2."""
     file = file_of(name, "config.json")
     with reading(file):
-        return Pretrained(name, GPT2.model_validate(json.loads(small_text(file, LARGEST))))
+        return Pretrained(name, GPT2.model_validate(parse_json(small_text(file, LARGEST))))
 
 
 def file_of(name: str, part: str) -> Path:

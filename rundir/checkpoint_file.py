@@ -24,7 +24,7 @@ from cli.schema import RunConfig
 from interop.pickle_hint import SUFFIXES, conversion_advice
 from system import os_compat
 from system.errors import CheckpointError, ConfigError, NoCheckpointError
-from system.files import header_length
+from system.files import parse_json, safetensors_header
 from system.terminal import escaped
 from system.validate import Checked, checked
 
@@ -177,7 +177,7 @@ def read(path: Path) -> Checkpoint:
         if stored != computed:
             raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
-            meta = dict(json.loads(content.metadata()["normgpt"]))
+            meta = dict(parse_json(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
     except CheckpointError:
         raise
@@ -237,8 +237,9 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
 def digest(path: Path) -> tuple[int, str, str]:
     """Return the offset of the 64 digits of the SHA-256 in a checkpoint, these digits, and the SHA-256
     computed with zeros in their place. Raises ValueError if the file has no such digits."""
+    header = safetensors_header(path)
     with path.open("rb") as file:
-        header = file.read(header_length(path))
+        file.seek(len(header))
         match = re.search(rb'"sha256":"([0-9a-f]{64})"', header)
         if match is None:
             raise ValueError("no SHA-256 in the header")

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from rundir.run_files import DECISIVE, ROW
 from system.errors import ConfigError
-from system.files import jsonable, lines, name_in_errors, write_atomically
+from system.files import jsonable, lines, name_in_errors, parse_json, write_atomically
 
 
 class Metrics:
@@ -44,7 +44,7 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
     try:
         for line in lines(file) if file.exists() else ():
             with suppress(ValueError, TypeError, RecursionError):  # an incomplete or invalid row
-                row = json.loads(line)
+                row = parse_json(line)
                 row |= ROW.validate_python(row)  # keeps the order of the keys
                 if row["step"] < step:
                     rows.append(row)
@@ -58,7 +58,7 @@ def last_row(file: Path) -> dict[str, Any]:
     """Return the last row of metrics.jsonl; {} if it is missing or invalid."""
     try:
         *_, line = lines(file)
-        return ROW.validate_python(json.loads(line))  # type: ignore[return-value]
+        return ROW.validate_python(parse_json(line))  # type: ignore[return-value]
     except (OSError, ValueError, RecursionError):
         return {}
 

@@ -28,7 +28,7 @@ from data import tokenizers
 from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
-from system.files import small_text, write_atomically
+from system.files import parse_json, small_text, write_atomically
 from system.lock import Lock
 from system.signals import Interrupted
 from system.terminal import survive_closed_stdout
@@ -120,7 +120,7 @@ def lock_output(out: Path) -> Iterator[None]:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(small_text(file, LARGEST)))
+        return dict(parse_json(small_text(file, LARGEST)))
     except (OSError, ValueError, TypeError):
         return {}
 

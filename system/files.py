@@ -31,7 +31,7 @@ def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the validated content of a small JSON file, with control characters in strings escaped.
     Raises OSError, and ValueError if the content is invalid."""
     try:
-        return dict(escape_strings(kind.validate_python(json.loads(small_text(file, LARGEST)))))
+        return dict(escape_strings(kind.validate_python(parse_json(small_text(file, LARGEST)))))
     except ValidationError as error:
         raise ValueError(f"{file.name}: {first_error(error)}") from None
     except RecursionError:
@@ -44,6 +44,20 @@ def read_or_empty(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
         return read_typed(file, kind)
     except (OSError, ValueError):
         return {}
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError if it is invalid or if an object has a key twice:
+    programs differ in which of the two values they take."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            keys = [key for key, _ in pairs]
+            raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+        return values
+
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def small_text(file: Path, largest: int) -> str:
@@ -131,10 +145,14 @@ def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def header_length(path: Path) -> int:
-    """Return how many bytes of a safetensors file precede the tensors: 8 that hold n, then n of JSON."""
+def safetensors_header(path: Path) -> bytes:
+    """Return the bytes of a safetensors file before the tensors: 8 that hold n, then n of JSON. Raises
+    OSError, and ValueError if the JSON is too long, incomplete or invalid, or has a key twice."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > HEADER_LIMIT:
-        raise ValueError("the header is too long")
-    return 8 + length
+        length = file.read(8)
+        n = int.from_bytes(length, "little")
+        if n > HEADER_LIMIT:
+            raise ValueError("the header is too long")
+        header = file.read(n)
+    parse_json(header)
+    return length + header

@@ -168,9 +168,15 @@ def test_weights_in_several_files(tmp_path):
     assert others
     pretrained.cache_clear()
     assert all(torch.equal(before[name], t) for name, t in weights(ours(tmp_path)[0]).items())
+    content = first.read_bytes()
     first.unlink()
     pretrained.cache_clear()
     with pytest.raises(ConfigError, match="is missing"):
+        pretrained(str(tmp_path)).check()
+    others[0].write_bytes(content)
+    first.write_bytes(content)
+    pretrained.cache_clear()
+    with pytest.raises(ConfigError, match="a second time"):
         pretrained(str(tmp_path)).check()
 
 

@@ -1,5 +1,7 @@
 """Saved tensors are restored bit for bit, and a damaged file is never accepted as a checkpoint."""
 
+import hashlib
+import re
 import resource
 
 import pytest
@@ -64,6 +66,22 @@ def test_a_file_cut_anywhere_or_with_something_after_it_is_noticed(tmp_path, rec
         with pytest.raises(CheckpointError, match=path.name):
             checkpoint_file.load(path)
     record_property("R3 lengths that a file was cut to, all noticed", len(whole))
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [("{", '"map.bias":0,'), ('"normgpt":"{', r"\"step\":0,"), (r"\"config\": {", r"\"seed\":9,")],
+)
+def test_a_key_that_occurs_twice_makes_a_file_unusable(tmp_path, place, key):
+    """Programs differ in which of two values they take. The digest of the file is right."""
+    path = write(tmp_path)
+    content = path.read_bytes()[8:].replace(place.encode(), (place + key).encode(), 1)
+    sha256 = re.search(rb'"sha256":"([0-9a-f]{64})', content)
+    length = (int.from_bytes(path.read_bytes()[:8], "little") + len(key)).to_bytes(8, "little")
+    blank = length + content[: sha256.start(1)] + b"0" * 64 + content[sha256.end(1) :]
+    path.write_bytes(blank.replace(b"0" * 64, hashlib.sha256(blank).hexdigest().encode(), 1))
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint_file.load(path)
 
 
 def test_a_file_that_is_not_a_checkpoint_is_reported(tmp_path):
