@@ -1,5 +1,6 @@
 """R6: a signal at any moment ends a run with its status, and the run is resumed to the same bits."""
 
+import os
 import random
 import signal
 import time
@@ -30,6 +31,22 @@ def stopped_at_random(folder, draw, number: int, longest: float) -> tuple[int, f
 
 def statuses(folder) -> list[dict]:
     return [status for run in folder.glob("runs/*") if (status := read_status(run))]
+
+
+@pytest.mark.parametrize("program", ["train.py", "sample.py", "compare.py", "findings/__main__.py"])
+def test_ctrl_c_while_a_program_imports_its_modules_ends_it_without_a_traceback(tmp_path, program):
+    for module in ("pydantic", "pydantic_core"):  # which every program imports
+        text = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+        (tmp_path / f"{module}.py").write_text(text)
+    done = programs.from_scratch(program, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{programs.ROOT}")
+    assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
+
+
+def test_another_projects_program_keeps_pythons_handling_of_ctrl_c(tmp_path):
+    (tmp_path / "theirs.py").write_text("import cli, signal; print(signal.getsignal(signal.SIGINT))")
+    theirs = os.path.relpath(tmp_path / "theirs.py", programs.ROOT)
+    done = programs.from_scratch(theirs, cwd=tmp_path, PYTHONPATH=str(programs.ROOT))
+    assert "default_int_handler" in done.stdout
 
 
 @pytest.mark.parametrize("count", daily([3, 100]))
