@@ -38,6 +38,8 @@ from system.files import jsonable, write_atomically
 from system.lock import WAIT, Lock
 from system.signals import Interrupted
 
+STATUS_EVERY = 0.5  # seconds; a file takes longer than a short step
+
 
 def has_ended(folder: Path) -> bool:
     """Return True if the run has finished or diverged, so that the same command has nothing left to do."""
@@ -107,6 +109,7 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl" if writes else Path(os.devnull)
         self.certificate = folder / "certificate.json"
+        self.written = 0.0  # when status.json was written, in seconds of time.monotonic
         self.status: dict[str, Any] = {
             "state": "interrupted",  # until ``recording`` is entered
             "step": 0,
@@ -203,11 +206,13 @@ class Run:
         except BlockingIOError as holder:
             raise self.trained_by(holder) from None
 
-    def write_status(self, **changes: Any) -> None:
-        """Change keys of status.json."""
-        self.keep_lock()
+    def write_status(self, *, at_once: bool = True, **changes: Any) -> None:
+        """Change keys of status.json: at once, or with a change STATUS_EVERY after it was written."""
         self.status |= jsonable(changes)
-        self.write(self.folder / "status.json", self.status)
+        if at_once or time.monotonic() - self.written >= STATUS_EVERY:
+            self.keep_lock()
+            self.write(self.folder / "status.json", self.status)
+            self.written = time.monotonic()
 
     def write(self, file: Path, content: dict[str, Any]) -> None:
         """Write a small JSON file of the folder atomically."""

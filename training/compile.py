@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from system.errors import ConfigError, LostRankError
+from system.terminal import escaped
 from training.batches import Batches
 from training.dry_run import rehearse
 from training.loss import Loss, Objective, cross_entropy
@@ -49,7 +50,8 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     except LostRankError:
         raise
     except Exception as error:  # a compiler may raise anything
-        failure = type(error).__name__
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        failure = escaped(": ".join([type(error).__name__, *lines[:1]])[:200])
         if ranks.count > 1:
             raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
         print(f"compile: failed ({failure}); continuing uncompiled", flush=True)

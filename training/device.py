@@ -1,6 +1,8 @@
 """The device and precision of a run, and torch's process-wide switches for them."""
 
+import gc
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +31,9 @@ class Compute:
     precision: str  # fp32 or bf16
 
     def tensor(self, tokens: np.ndarray[Any, Any]) -> Tensor:
-        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that no step waits."""
-        tensor = torch.from_numpy(tokens)
+        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that no step waits; of
+        memory that is not contiguous, torch would make a copy that is not pinned."""
+        tensor = torch.from_numpy(np.ascontiguousarray(tokens))
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
@@ -68,8 +71,11 @@ class Compute:
 
     def release(self) -> None:
         """Free the memory that a run left in this process, and reset the peak memory: the runs of a sweep
-        share a process."""
+        share a process. The compiler, if it was used, keeps the memory of CUDA graphs until it is reset."""
         if self.device.type == "cuda":
+            if "torch._dynamo" in sys.modules:
+                torch.compiler.reset()
+                gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
         os_compat.forget_peak()

@@ -68,7 +68,6 @@ class RunLog:
         tokens = step * self.tokens_per_step
         self.metrics.write({"step": step, "tokens": tokens, "seconds": self.clock.seconds()} | row)
         self.progress.update(step, row)
-        self.run.write_status(
-            step=step, best=self.best, final=row.get("val/full_loss"), peak_memory=self.compute.peak_memory()
-        )
+        final, peak = row.get("val/full_loss"), self.compute.peak_memory()
+        self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
         return row

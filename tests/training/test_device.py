@@ -22,6 +22,14 @@ def test_auto_precision_on_a_cpu_is_bf16_if_the_processor_multiplies_it():
     assert choose("cpu", "fp32").precision == "fp32"
 
 
+def test_tokens_are_contiguous_on_the_device_as_only_such_memory_is_copied_from_pinned_pages():
+    both = np.arange(12).reshape(2, 6)
+    for tokens in (both[:, :-1], both[:, 1:]):
+        tensor = Compute(torch.device("cpu"), "fp32").tensor(tokens)
+        assert tensor.is_contiguous()
+        assert tensor.tolist() == tokens.tolist()
+
+
 def test_auto_device_is_a_gpu_if_there_is_one():
     expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     assert choose("auto", "fp32").device.type == expected
