@@ -4,6 +4,7 @@
 # make test-long                                      those that take too long for every day
 # make test-faults                                    kills, damage and bad input, with a table of figures
 # make test-slurm                                     sweeps on Slurm, where it is installed (two minutes)
+# make test-cuda                                      what must be true on an NVIDIA GPU, on a machine that has one
 # make check                                          format, lint, types, and which folder imports which
 # Each makes .venv first, where there is none, and installs what it needs into it.
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 
 FAULTS := tests/faults tests/test_resume.py tests/training tests/rundir tests/sweep tests/cli
 
-.PHONY: train test test-all test-long test-faults test-slurm check clean
+.PHONY: train test test-all test-long test-faults test-slurm test-cuda check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
@@ -30,6 +31,9 @@ test-faults: .venv/dev.stamp
 
 test-slurm: .venv/dev.stamp
 	$(BIN)/python -m pytest -m "not long" -rs tests/sweep/test_slurm.py $(ARGS)
+
+test-cuda: .venv/dev.stamp
+	$(BIN)/python -m pytest -rs tests/cuda $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""What must be true on an NVIDIA GPU: make test-cuda."""
