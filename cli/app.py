@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from cli import job_record, messages
 from cli.compose import composed_job, plain
+from cli.debug_flag import take_debug_flag
 from system import launch, signals, terminal
 from system.errors import ConfigError
 from system.validate import Checked, checked, keys
@@ -74,10 +75,8 @@ def command(
             if survives_closed_stdout:
                 terminal.survive_closed_stdout()
             launch.silence_other_ranks()
-            if "--debug" in sys.argv:
-                os.environ[messages.DEBUG] = "1"
-            given = [argument for argument in sys.argv[1:] if argument != "--debug"]
-            sys.argv[1:] = [quote(argument) for argument in options_first(given)]
+            take_debug_flag()
+            sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
             try:
                 with signals.ending():
                     job()

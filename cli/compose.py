@@ -44,7 +44,7 @@ def check_names(folders: tuple[Path, ...]) -> None:
             same = earlier / file.relative_to(later)
             if same.exists() and not same.samefile(file):
                 raise ConfigError(
-                    f"--config-dir: {file}: {same} has this name and would be used; rename yours"
+                    f"--config-dir: {file}: {same} has the same name and would be used; rename your file"
                 )
 
 

@@ -17,12 +17,16 @@ from hydra.errors import (
 )
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from cli.debug_flag import DEBUG
 from system import terminal
 from system.errors import UserError
 from system.validate import unknown_key
 
 ROOT = Path(__file__).parents[1]
-DEBUG = "NORMGPT_DEBUG"  # environment variable, set by --debug
+OURS = (  # packages of this project; a folder of the user's may lie beside them
+    "bench", "cli", "comparison", "data", "diagnostics", "findings", "hydra_plugins", "interop", "model",
+    "rundir", "scripts", "sweep", "system", "training",
+)  # fmt: skip
 SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
 
@@ -31,20 +35,22 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
     with its traceback; with --debug, so is every error."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    is_expected = isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError)
-    where = None if is_expected else foreign_code(error)
-    if os.environ.get(DEBUG) or not (is_expected or where):
-        traceback.print_exception(error)
-    if where:
-        line = (
-            f"{where}: {type(error).__name__}: {error}; correct this code, or add --debug for the traceback"
-        )
-    elif not is_expected:
-        return f"{type(error).__name__}: {error}"
-    else:
+    if isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
         line = error_line(error, known)
+    elif where := foreign_code(error):
+        line = f"{where}: {described(error)}; correct this code, or add --debug for the traceback"
+    else:
+        traceback.print_exception(error)
+        return described(error)
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
     print_error(f"{prefix}: {line}" if prefix else line)
     return line
+
+
+def described(error: Exception) -> str:
+    """Return type and first line of an error: ``KeyError: 'x'``."""
+    return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
 
 
 def foreign_code(error: Exception) -> str | None:
@@ -57,7 +63,7 @@ def foreign_code(error: Exception) -> str | None:
         file = Path(frame.f_code.co_filename).resolve()
         if not file.is_file() or any(file.is_relative_to(folder) for folder in libraries):
             continue
-        if file.is_relative_to(ROOT):
+        if file.parent == ROOT or any(file.is_relative_to(ROOT / package) for package in OURS):
             return None
         return f"{file}:{line}, in {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"
     return None

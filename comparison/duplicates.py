@@ -8,7 +8,7 @@ from comparison.plans import first_plan
 from rundir.role_record import with_role
 from system.terminal import escaped
 
-TIMES = {"seconds", "train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
+TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
 
 
 def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:

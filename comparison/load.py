@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from rundir import run_files
 from system.errors import UserError
-from system.files import escape_strings, first_error, lines, small_text
+from system.files import escape_strings, first_error, lines, parse_json, small_text
 from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
@@ -195,6 +195,8 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
     for number, line in enumerate(lines(file), 1):
         try:
             row = from_json(line, allow_inf_nan=False)
+            if line.count(b'":') != len(row):  # a histogram, or a key twice
+                row = parse_json(line)
             is_plain = type(row["step"]) is int and bool not in map(type, row.values())
             position = [float(row.pop(axis)) for axis in axes]
             if not (is_plain and math.isfinite(sum(position)) and min(position) >= 0):

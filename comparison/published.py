@@ -132,11 +132,15 @@ def read(folder: Path) -> list[Run]:
         curves: dict[str, list[dict[str, str]]] = {}
         for row in read_table(folder / CURVES_FILE, ("name", *AXES)):
             curves.setdefault(row["name"], []).append(row)
-        runs = []
+        runs: list[Run] = []
         for row in read_table(folder / TABLE, FIRST[:1]):
             name = row.pop("name")
-            if not name or Path(name).name != name:
-                raise UnreadableError(f"damaged: {TABLE}: {name!r} is not the name of a run")
+            if not name or Path(name).name != name or any(name == run.name for run in runs):
+                raise UnreadableError(
+                    f"damaged: {TABLE}: {name!r} is not the name of a run, or is there twice"
+                )
+            if both := sorted(shared.keys() & {column for column, text in row.items() if text}):
+                raise UnreadableError(f"damaged: {SHARED} and {TABLE} both have {both[0]}")
             leaves = shared | {column: parsed(text) for column, text in row.items() if text}
             runs.append(run_of(folder / name, nested(escape_strings(leaves)), curves.get(name, [])))
         return runs
@@ -191,7 +195,7 @@ def cell(value: Any) -> str:
 
 def parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text
 

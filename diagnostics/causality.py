@@ -150,17 +150,26 @@ CAUSES = {
 
 
 def describe_leaks(certificate: dict[str, Any], model_name: str) -> str:
-    leaking = [mode for mode in MODES if any(certificate.get(mode, {}).values())]
+    losses = " or ".join({"train": "train/loss", "eval": "val/loss"}[mode] for mode in leaking(certificate))
+    return (
+        f"WARNING: {model_name} LEAKS: {describe_moves(certificate)}. No causal language model can reach "
+        f"such a loss: do not compare {losses}"
+    )
+
+
+def leaking(certificate: dict[str, Any]) -> list[str]:
+    """Return the modes in which a model leaks."""
+    return [mode for mode in MODES if any(certificate.get(mode, {}).values())]
+
+
+def describe_moves(certificate: dict[str, Any]) -> str:
+    """Return by how much a logit of a leaking model moves in each mode, and why."""
     moves = []
-    for mode in leaking:
+    for mode in leaking(certificate):
         leaks = {kind: certificate[mode].get(kind, 0) for kind in CAUSES}
         sizes = [f"{leak:.2g} {CAUSES[kind]}" for kind, leak in leaks.items() if leak]
         moves.append(f"{PHASES[mode]} by up to {', and by '.join(sizes) or 'less than a forward shows'}")
-    losses = " or ".join({"train": "train/loss", "eval": "val/loss"}[mode] for mode in leaking)
-    return (
-        f"WARNING: {model_name} LEAKS: a logit moves {'; '.join(moves)} (in standard deviations of the "
-        f"logits). No causal language model can reach such a loss: do not compare {losses}"
-    )
+    return f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"
 
 
 def random_tokens(

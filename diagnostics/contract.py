@@ -4,13 +4,14 @@ A norm returns one tensor of its input's shape, changes neither its input nor it
 state in buffers, as a resumed run has nothing else.
 """
 
-import inspect
+import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,8 +28,9 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
 
     Raises:
         BrokenContractError: a norm raises an exception, returns something else than a tensor of its input's
-            shape, changes its input in place, or changes or replaces its parameters.
-        MemoryError, RuntimeError, ValueError: from a norm, with a note that names it.
+            shape, changes its input in place, changes or replaces its parameters, or adds or reshapes a
+            buffer, which a checkpoint could not restore.
+        MemoryError, RuntimeError, ValueError: from a norm, with a note that names it and its line.
     """
     inside: list[str] = []  # the norms whose forward has begun and not ended
 
@@ -49,6 +51,7 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
 
     copies: dict[str, Tensor] = {}
     parameters = {name: parameters_of(norm) for name, norm in norms.items()}
+    buffers = {name: forms_of_buffers(norm) for name, norm in norms.items()}
     with ExitStack() as stack:
         for name, norm in norms.items():
             stack.callback(norm.register_forward_pre_hook(begin(name)).remove)
@@ -58,16 +61,15 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
         except Exception as error:
             if not inside or isinstance(error, BrokenContractError):
                 raise
-            where = title(inside[-1], norms[inside[-1]])
-            if isinstance(
-                error, MemoryError | RuntimeError | ValueError
-            ):  # also raised for the sizes of a run
-                error.add_note(f"in {where}")
+            where, line = title(inside[-1], norms[inside[-1]]), line_of(error)
+            if isinstance(error, MemoryError | RuntimeError | ValueError):  # perhaps a run's sizes are wrong
+                error.add_note(f"in {where}{line}")
                 raise
-            why = f"raises {described(error)}, {line_of(error, type(norms[inside[-1]]))}"
-            raise BrokenContractError(f"{where} {why}; correct it") from error
+            raise BrokenContractError(f"{where} raises {described(error)}{line}; correct it") from error
     for name, norm in norms.items():
-        if problem := changed_parameters(parameters[name], parameters_of(norm)):
+        if problem := changed_parameters(parameters[name], parameters_of(norm)) or changed_buffers(
+            buffers[name], forms_of_buffers(norm)
+        ):
             raise BrokenContractError(f"{title(name, norm)} {problem}")
 
 
@@ -75,21 +77,24 @@ def title(name: str, norm: nn.Module) -> str:
     return f"{name} ({type(norm).__module__}.{type(norm).__qualname__})"
 
 
-def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
 def described(error: Exception) -> str:
-    """Return ``KeyError: 'x'``, or the type alone if the error has no message."""
-    return ": ".join(filter(None, [type(error).__name__, first_line(error)]))
+    """Return type and first line of an error: ``KeyError: 'x'``."""
+    return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
 
 
-def line_of(error: Exception, norm: type[nn.Module]) -> str:
-    """Return the last line in the file of a norm's class that an error came from: ``at mynorms.py:12``."""
-    file = inspect.getfile(norm)
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
-    return f"at {Path(file).name}:{lines[-1] if lines else '?'}"
+def line_of(error: Exception) -> str:
+    """Return ", at mynorms.py:12": the last line that an error came through, outside of torch and this
+    project's packages; "" if there is none."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if not is_known(frame.f_globals.get("__name__", "")):
+            return f", at {Path(frame.f_code.co_filename).name}:{line}"
+    return ""
+
+
+def is_known(module: str) -> bool:
+    """Return whether a module is of torch or of this project, whose packages are beside this one."""
+    package = module.partition(".")[0]
+    return package == "torch" or (Path(__file__).parents[1] / package / "__init__.py").is_file()
 
 
 def wrong_output(output: Any, x: Tensor, before: Tensor) -> str | None:
@@ -124,6 +129,28 @@ def changed_parameters(
     return None
 
 
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Context manager: restore the buffers of ``model`` at the end; one that was added or reshaped stays."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        for name, buffer in model.named_buffers():
+            if name in before and before[name].shape == buffer.shape:
+                buffer.copy_(before[name])
+
+
+def forms_of_buffers(norm: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (buffer.shape, buffer.dtype) for name, buffer in norm.named_buffers()}
+
+
+def changed_buffers(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Return what a forward did to the buffers of a norm besides changing their numbers; None if nothing."""
+    changed = sorted(name for name in before | after if before.get(name) != after.get(name))
+    return f"adds, removes or reshapes its buffer {changed[0]}; create it in __init__" if changed else None
+
+
 def attributes(module: nn.Module) -> dict[str, object]:
     """Return the attributes of a module that are no parameter, buffer or module."""
     return {name: content(value) for name, value in vars(module).items() if name not in NOT_STATE}
@@ -134,7 +161,10 @@ def content(value: Any, depth: int = 8) -> object:
     if isinstance(value, torch.Generator):
         return content(value.get_state())
     if isinstance(value, Tensor):
-        return str(value.dtype), tuple(value.shape), value.detach().cpu().double().numpy().tobytes()
+        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     if isinstance(value, dict) and depth:
         return [(repr(key), content(each, depth - 1)) for key, each in value.items()]
     if isinstance(value, list | tuple | set) and depth:
@@ -145,8 +175,8 @@ def content(value: Any, depth: int = 8) -> object:
 
 
 def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
-    """Check that a call with the same parameters, buffers and seed gives the same loss, and that no module of
-    another project has other state that changes.
+    """Check that a call with the same parameters, buffers and seed gives the same loss, and that no module
+    has other state that changes.
 
     Args:
         loss: returns the loss of a batch, 0-d, and leaves parameters and buffers as they are.
@@ -154,17 +184,13 @@ def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     Raises:
         BrokenContractError: a resumed run would have other losses.
     """
-    others = {
-        name: module
-        for name, module in model.named_modules()
-        if type(module).__module__.partition(".")[0] not in ("model", "torch")
-    }
+    modules = dict(model.named_modules())
     losses, states = [], []
     for _ in range(2):
         torch.manual_seed(0)
         losses.append(loss())
-        states.append({name: attributes(module) for name, module in others.items()})
-    for name, module in others.items():
+        states.append({name: attributes(module) for name, module in modules.items()})
+    for name, module in modules.items():
         for key, value in states[1][name].items():
             if states[0][name].get(key) != value:
                 why = f"changes its attribute {key} in forward, which a checkpoint does not have"

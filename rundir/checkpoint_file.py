@@ -141,7 +141,8 @@ def load(path: Path) -> Checkpoint:
     if before is None:
         advice = "give a run's folder with run= or a file with checkpoint="
         raise NoCheckpointError(f"{path}: no such checkpoint; {advice}")
-    replaced = NoCheckpointError(f"{path}: was replaced while it was read; run the same command again")
+    change = "was removed or replaced while it was read"
+    replaced = NoCheckpointError(f"{path}: {change}; run the same command again")
     try:
         checkpoint = read(path)
     except CheckpointError as error:
@@ -172,19 +173,19 @@ def read(path: Path) -> Checkpoint:
         size, memory = path.stat().st_size, psutil.virtual_memory().total
         if size > memory:
             problem = f"has {size:,} bytes, but this machine has {memory:,} of memory"
-            raise CheckpointError(f"{path}: {problem}; use a smaller checkpoint")
+            raise ConfigError(f"{path}: {problem}; use a smaller checkpoint")
         _, stored, computed = digest(path)
         if stored != computed:
             raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             meta = dict(parse_json(content.metadata()["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-    except CheckpointError:
+    except ConfigError:
         raise
     except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         raise damaged from None
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}; check the file and its permissions") from None
+        raise ConfigError(f"{path}: {error.strerror}; check the file and its permissions") from None
     except (MemoryError, RuntimeError) as error:  # such as torch's for a file that it cannot map
         why = str(error).partition("\n")[0] or "out of memory"
         raise ConfigError(f"{path}: cannot be read now ({why}); free memory and run this again") from None
@@ -215,6 +216,8 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
             if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
                 break
             unusable[path] = "of another run or step"
+        except NoCheckpointError:  # removed meanwhile
+            continue
         except CheckpointError as error:
             unusable[path] = str(error).removeprefix(f"{path}: ").split(";")[0]
     else:

@@ -4,8 +4,8 @@
     python -m scripts.check_norm --config-dir mine norm=l1 placement=peri model.qk_norm=l1
 
 The other arguments are those of train.py; several norms, norm=l1,l2, are checked one after the other. The
-model has the sizes of the run and is not trained; its tokens are random. The program ends with status 1 if
-the norm breaks a promise."""
+model has the sizes of the run and is not trained; its tokens are random; all is computed on the CPU. The
+program ends with status 1 if the norm breaks a promise."""
 
 import sys
 
@@ -22,7 +22,8 @@ def check(config: RunConfig) -> bool:
     import torch
 
     from diagnostics.causality import random_tokens
-    from diagnostics.norm_checks import CHECKS, Subject, outcome
+    from diagnostics.norm_checks import CHECKS, outcome
+    from diagnostics.norm_subject import Subject
     from training.build import build_model, norms_of
 
     rows, T = config.train.batch_size // config.train.grad_accum, config.model.block_size
@@ -33,6 +34,7 @@ def check(config: RunConfig) -> bool:
         tokens=random_tokens(VOCABULARY, rows, T, torch.Generator().manual_seed(config.seed)),
     )
     progress = Console(stderr=True)
+    subject.new_model()  # raises if a setting is wrong
     passes = True
     for name, keeps in CHECKS.items():
         with progress.status(f"{name}: checking"):  # compiling takes half a minute

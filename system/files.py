@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,8 +54,8 @@ def parse_json(text: str | bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+            [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"the key {key[:100]!r} occurs twice")
         return values
 
     return json.loads(text, object_pairs_hook=unique)

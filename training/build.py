@@ -117,10 +117,14 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
 
 
 def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
-    """Return the norms of a config's model, by name."""
+    """Return the norms of a config's model, by name, without norms inside of norms."""
     components = {key: part for key, part in config.components().items() if key != "placement"}
-    classes = tuple(import_class(key, part.target, None) for key, part in components.items())
-    return {name: module for name, module in model.named_modules() if isinstance(module, classes)}
+    classes = {import_class(key, part.target, None) for key, part in components.items()} - {nn.Identity}
+    norms: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if type(module) in classes and not any(name.startswith(f"{outer}.") for outer in norms):
+            norms[name] = module
+    return norms
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:

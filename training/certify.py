@@ -11,6 +11,7 @@ from torch import Tensor
 from data import windows
 from data.token_files import Prepared
 from diagnostics import causality
+from diagnostics.contract import buffers_kept
 from model.seeds import seed_for
 from rundir.folder import Run
 from rundir.run_files import read_json
@@ -88,8 +89,5 @@ class Certifier:
 
     def compiled_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of a step, 0-d, and restore the buffers that its forward moves."""
-        buffers = {name: buffer.clone() for name, buffer in self.strategy.trained.named_buffers()}
-        loss = self.loss(self.strategy.net, x, y).detach()
-        for name, buffer in self.strategy.trained.named_buffers():
-            buffer.copy_(buffers[name])
-        return loss
+        with buffers_kept(self.strategy.trained):
+            return self.loss(self.strategy.net, x, y).detach()

@@ -15,7 +15,7 @@ from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
 
-THREADS_A_CORE = 8  # some more than the cores are of use: to repeat a run of a larger machine
+THREADS_A_CORE = 8  # more threads than cores repeat a run of a larger machine
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
 # Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages

@@ -56,7 +56,8 @@ def build_and_try(
     except contract.BrokenContractError as error:
         raise ConfigError(f"{config.label()}: {error}") from error
     except (ValueError, RuntimeError) as error:
-        why = ", ".join([contract.first_line(error), *getattr(error, "__notes__", [])])
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        why = ", ".join([what, *getattr(error, "__notes__", [])])
         raise ConfigError(
             f"{config.label()}: {why}; choose another norm, model size or train.batch_size"
         ) from error
@@ -65,16 +66,10 @@ def build_and_try(
 
 def rehearse(model: nn.Module, loss_of: Callable[[], Tensor]) -> Tensor:
     """Run one forward and backward that leaves no trace in ``model``. Return the loss, 0-d."""
-    buffers = copied_buffers(model)
-    try:
-        loss = loss_of()
-        loss.backward()
-        return loss.detach()
-    finally:
-        model.zero_grad(set_to_none=True)
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-
-
-def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with contract.buffers_kept(model):
+        try:
+            loss = loss_of()
+            loss.backward()
+            return loss.detach()
+        finally:
+            model.zero_grad(set_to_none=True)

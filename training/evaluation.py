@@ -14,7 +14,6 @@ from torch.func import functional_call
 from data.windows import Batch
 from system.signals import Pending
 from training.batches import Batches
-from training.dry_run import copied_buffers
 from training.log import RunLog
 from training.loss import Loss, Net
 from training.parallel.ranks import Ranks, broadcast_buffers
@@ -100,6 +99,10 @@ def evaluate(
     finally:
         model.train()
     return list(zip(values, sizes, strict=True))
+
+
+def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def mean(losses: Losses) -> float:

@@ -1,5 +1,6 @@
 """Load the model that a program is to use: that of a run, of a checkpoint file, or of ``init_from``."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +56,10 @@ def load(config: ModelSource) -> Checkpoint:
 
 def load_saved(config: ModelSource) -> Checkpoint:
     """Load the checkpoint of a run. Raises ConfigError or CheckpointError."""
-    for attempt in range(ATTEMPTS):
-        try:
+    for _ in range(ATTEMPTS if config.checkpoint is None else 0):
+        with suppress(NoCheckpointError):  # a run in training has removed the file, and has a newer one
             return checkpoint_file.load(find_checkpoint(config))
-        except NoCheckpointError:  # a run in training has removed the file meanwhile, and has a newer one
-            if config.checkpoint is not None or attempt == ATTEMPTS - 1:
-                raise
-    raise AssertionError
+    return checkpoint_file.load(find_checkpoint(config))
 
 
 def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) -> "GPT":

@@ -50,18 +50,18 @@ def explained(config: RunConfig) -> AbstractContextManager[None]:
 def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None:
     """Check by arithmetic, before any memory is taken, that the least that training needs is there: weights
     and gradients in fp32, and one moment of each weight. Raises ConfigError."""
-    weights, ram = config.model.matrix_weights(vocab_size), psutil.virtual_memory().total
+    weights = config.model.matrix_weights(vocab_size)
     is_sharded = config.distributed == "fsdp" and world_size() > 1
-    needs = {"this machine": (4 if is_sharded or device.type == "cuda" else 12) * weights}
-    has = {"this machine": ram}
+    # bytes a weight: 4 while the model is built on the CPU; 12 for weight, gradient and moment
+    here = 4 if is_sharded or device.type == "cuda" else 12
+    places = [("this machine", here * weights, psutil.virtual_memory().total)]
     if device.type == "cuda" and not is_sharded:
-        needs[str(device)] = 12 * weights
-        has[str(device)] = torch.cuda.get_device_properties(device).total_memory
-    for place, size in needs.items():
-        if size > has[place]:
+        places += [(str(device), 12 * weights, torch.cuda.get_device_properties(device).total_memory)]
+    for place, needed, there in places:
+        if needed > there:
             raise ConfigError(
-                f"model: about {weights:,} parameters, which need {size / 1e9:,.1f} GB at least, but {place} "
-                f"has {has[place] / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
+                f"model: about {weights:,} parameters, which need {needed / 1e9:,.1f} GB at least, but "
+                f"{place} has {there / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
             )
 
 

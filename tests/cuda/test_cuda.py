@@ -1,4 +1,4 @@
-"""On a GPU every norm is what it is on a CPU, a run gives the same bits twice, and causal models have no leak.
+"""On a GPU every norm is what it is on a CPU, a run gives the same bits twice, and certificates say the same.
 
 TEST_DEVICE=cpu runs these tests on a CPU, which shows that they can run, and nothing about a GPU.
 """

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from diagnostics.causality import random_tokens
-from diagnostics.norm_checks import CHECKS, Subject, outcome
+from diagnostics.norm_checks import CHECKS, outcome
+from diagnostics.norm_subject import Subject
 from model import GPT
 from tests.conftest import NORMS, configured, daily
 from tests.helpers import leaks
@@ -128,14 +129,63 @@ class StatisticsInBF16(Own):
         return (centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * self.weight).to(x.dtype)
 
 
+class Noise(Own):
+    """Draws random numbers as the page allows."""
+
+    def forward(self, x):
+        return x * self.weight + torch.randn_like(x)
+
+
+class ZeroAtFirst(Own):
+    def __init__(self, n):
+        super().__init__(n)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Frozen(Own):
+    def __init__(self, n):
+        super().__init__(n)
+        self.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class PassingBuffer(Own):
+    """Counts in a buffer that torch's state_dict leaves out; a checkpoint of ours has it."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.register_buffer("count", torch.ones(()), persistent=False)
+
+    def forward(self, x):
+        self.count += self.training
+        return x * self.weight * self.count
+
+
+class TooLarge(Own):
+    def forward(self, x):
+        return x * self.weight * 1e200
+
+
+class LeakThenNaN(Own):
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True) if self.training else x * torch.nan
+
+
+KEPT = [Noise, ZeroAtFirst, Frozen, PassingBuffer]
 BROKEN = {
     "shape": [(Tuple, "a tuple"), (InPlace, "changes its input in place"), (OneTokenFails, "IndexError")],
     "dtype": [(AlwaysFP32, "returns torch.float32 for torch.float64")],
     "gradient": [
         (UnusedWeight, "parameter weight: there is no gradient"),
         (NaNGradient, "the gradient is not finite"),
+        (TooLarge, "the loss is not finite"),
     ],
-    "causality": [(Future, "when later tokens change")],
+    "causality": [(Future, "when later tokens change"), (LeakThenNaN, "LEAKS: a logit moves in training")],
     "repeatability": [(Counter, "changes its attribute calls"), (NumPyNoise, "differs from call to call")],
     "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],
     "compile": [(OtherWhenCompiled, "of their size")],
@@ -150,6 +200,17 @@ def test_each_check_finds_a_norm_that_breaks_its_promise(check, norm, line):
     kept, remark = outcome(CHECKS[check], subject(norm=norm))
     assert not kept
     assert line in remark
+
+
+@pytest.mark.parametrize("norm", KEPT)
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_the_page_allows_passes(check, norm):
+    kept, remark = outcome(CHECKS[check], subject(norm=norm))
+    assert kept, remark
+
+
+def test_a_model_with_dropout_can_be_compared_with_its_compiled_form():
+    assert outcome(CHECKS["compile"], configured_subject("model.dropout=0.3")) == (True, "")
 
 
 def test_each_check_has_a_negative_control():
