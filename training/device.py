@@ -72,7 +72,7 @@ class Compute:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
-        os_compat.forget_peak()
+        os_compat.trim_memory_and_reset_peak()
 
 
 def choose(device: str, precision: str) -> Compute:
