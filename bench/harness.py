@@ -141,7 +141,7 @@ def machine() -> dict[str, Any]:
         "processor": processor(),
         "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # x86 only
         "cores": cores(),
-        "threads": torch_info()["threads"],  # torch's, in both programs
+        "threads": torch_info()["threads"],  # torch's default, for train.py and for nanoGPT
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": torch_info()["gpu"],
         "system": platform.system(),

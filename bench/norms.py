@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 
 from bench import harness
 from bench.harness import Bench, Measured, Variants
-from bench.ours import size_of
+from bench.ours import size_overrides
 from cli import app
 from cli.schema import RunConfig
 from training import build, device
@@ -29,7 +29,7 @@ Call = Callable[[], object]
 
 
 def compose_config(norm: str, size: str) -> RunConfig:
-    return app.choices("config", RunConfig, [f"norm={norm}", "placement=pre", *size_of(size)])[""]
+    return app.choices("config", RunConfig, [f"norm={norm}", "placement=pre", *size_overrides(size)])[""]
 
 
 def make_step(norm: str, compute: device.Compute, compiled: bool) -> Call:

@@ -26,7 +26,7 @@ SIZES: dict[str, tuple[float, ...]] = {  # at every size the vocabulary is tinys
 }
 
 
-def size_of(name: str) -> list[str]:
+def size_overrides(name: str) -> list[str]:
     """Return the overrides that set a size of SIZES."""
     pairs = zip(KEYS, SIZES[name], strict=True)
     return [f"{'train' if key == 'batch_size' else 'model'}.{key}={value}" for key, value in pairs]

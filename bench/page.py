@@ -59,8 +59,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines] + [""]
 
 
-def medians(raw: Mapping[str, Mapping[str, Sequence[float | str]]]) -> list[str]:
-    """Return a table with a row for each variant and a column for each metric."""
+def medians_table(raw: Mapping[str, Mapping[str, Sequence[float | str]]]) -> list[str]:
+    """Return a Markdown table with a row for each variant and a column for each metric. ``raw``: variant ->
+    metric -> a value per round."""
     metrics = {metric: unit(metric) for values in raw.values() for metric in values}
     rows = [
         [variant, *(cell(values.get(metric, []), divisor) for metric, (_, divisor) in metrics.items())]
@@ -100,7 +101,7 @@ def section(name: str, result: Mapping[str, Any]) -> list[str]:
     return [
         *(*title, "", origin(result), ""),
         *ratios(result["ratios"]),
-        *medians(result["raw"]),
+        *medians_table(result["raw"]),
         *[f"- {note}" for note in result["notes"]],
         *[f"- {key}: {json.dumps(value)}" for key, value in extra.items() if not isinstance(value, list)],
         *[f"- {variant}: `{' '.join(arguments)}`" for variant, arguments in result["settings"].items()],

@@ -60,7 +60,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
             peer.train([*nanogpt.flags_of(size), *quick, "--always_save_checkpoint=True"])
             variants[baseline] = partial(measure_peer, peer, lengths)
         quick = ["train.steps=1", "train.eval_windows=1", "train.batch_size=1", "data.val_fraction=0.01"]
-        run = ours.train(bench, [*ours.size_of(size), *quick, "precision=fp32"])
+        run = ours.train(bench, [*ours.size_overrides(size), *quick, "precision=fp32"])
         variants[variant] = partial(measure_ours, bench, run.folders[0], lengths)
         for n in lengths:
             bench.compare(variant, baseline, f"{n}_tokens_per_s", f"whole_{n}_s")

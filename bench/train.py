@@ -23,7 +23,7 @@ STEPS = {"nano": 300, "cpu": 400, "mid": 120, "baby": 9, "gpt2": 60}  # for a st
 def measure_ours(bench: Bench, size: str, steps: int, overrides: Sequence[str]) -> Measured:
     log_every = 10 if steps >= 100 and not bench.cuda else 1  # nanoGPT logs each step, which waits for a GPU
     logged = [*ours.QUIET, f"train.steps={steps}", f"train.log_every={log_every}", "train.eval_windows=64"]
-    run = ours.train(bench, ["experiment=nanogpt_cpu", *ours.size_of(size), *overrides, *logged])
+    run = ours.train(bench, ["experiment=nanogpt_cpu", *ours.size_overrides(size), *overrides, *logged])
     rate, with_statistics = ours.tokens_per_s(run.rows())
     return {
         "tokens_per_s": rate,

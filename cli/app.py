@@ -73,7 +73,7 @@ def command(
             terminal.open_missing_streams()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
             if survives_closed_stdout:
-                terminal.survive_closed_stdout()
+                terminal.survive_closed_output()
             launch.silence_other_ranks()
             take_debug_flag()
             sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
@@ -129,7 +129,8 @@ def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) ->
 
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
-    """Return the overrides of each key, several if it is swept over; the last override of a key counts."""
+    """Return, by key, one override per value: ``seed=0,1`` gives two. If a key is given more than once, only
+    its last override is used. Raises ConfigError at an interval."""
     values = {}
     for override in parsed:
         key = override.get_key_element()
@@ -185,6 +186,11 @@ def text_override(key: str, value: str) -> str:
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
 
 
+def unescaped(text: str) -> str:
+    """Return text as it was before ``text_override`` escaped ``${``: the inverse of its substitution."""
+    return re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)
+
+
 def sweep_record() -> dict[str, Any]:
     """Return what the sweep that started this run recorded, such as its plan; empty outside of a sweep."""
     folder = record_folder(HydraConfig.get()) if HydraConfig.initialized() else None
@@ -199,17 +205,18 @@ def record_folder(settings: Any) -> Path | None:
 
 
 def arguments() -> list[str]:
-    """Return the command line that starts this run by itself, even if a sweep started it, without the quotes
-    that ``quote`` added. Empty outside of a program."""
+    """Return the arguments that start this run by itself, even if a sweep started it, without the quotes that
+    ``quote`` added; [] if Hydra did not start this process."""
     if not HydraConfig.initialized():
         return []
     settings = HydraConfig.get()
-    sources = [source for source in settings.runtime.config_sources if source.provider == "command-line"]
+    sources = settings.runtime.config_sources
+    config_dirs = [source.path for source in sources if source.provider == "command-line"]
     overrides = []
     for override in settings.overrides.task:
         key = key_of(override)
         if key.lstrip("+") in TEXT_KEYS:
             text = str(OverridesParser.create().parse_override(override).value())
-            override = f"{key}=" + re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)
+            override = f"{key}={unescaped(text)}"
         overrides.append(override)
-    return [*(f"--config-dir={source.path}" for source in sources), *overrides]
+    return [*(f"--config-dir={folder}" for folder in config_dirs), *overrides]

@@ -18,10 +18,11 @@ class ModelSource(Checked):
     runs_dir: str
 
     @model_validator(mode="after")
-    def one_source(self) -> "ModelSource":
-        sources = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
-        if len(sources) > 1:
-            raise ValueError(f"{sources[0]}: {sources[1]}= also names a model to load; give only one of them")
+    def at_most_one_source(self) -> "ModelSource":
+        given_keys = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
+        if len(given_keys) > 1:
+            first, second, *_ = given_keys
+            raise ValueError(f"{first}: {second}= also names a model to load; give only one of them")
         return self
 
 

@@ -83,7 +83,7 @@ class DataConfig(Checked):
                 "val_fraction: is not read by data=prepared, which is split already; leave val_fraction out"
             )
         if self.corpus != "prepared" and self.val_fraction is None:
-            raise ValueError("val_fraction: is missing; give a number between 0 and 1")
+            raise ValueError("val_fraction: null is for data=prepared only; give a number between 0 and 1")
         return self
 
 

@@ -106,7 +106,7 @@ def profile(titles: Sequence[str]) -> Spec:
     return spec(width=640, height=260, mark=LINE, encoding=encoding)
 
 
-def rates(titles: Sequence[str], metric: str) -> Spec:
+def loss_by_rate(titles: Sequence[str], metric: str) -> Spec:
     """Return a figure of loss by learning rate. Rows: group, rate, loss."""
     x = number("rate", "learning rate", scale={"type": "log"}, axis={"format": "~g"})
     encoding = {"x": x, "y": number("loss", f"{metric}, at most the initial loss")}
@@ -142,7 +142,7 @@ def all_figures(report: Report) -> Iterator[Figure]:
         for rate, loss in zip(entry.rates, entry.losses, strict=True)
     ]
     if rows:
-        yield Figure("rates", report.metric, rates(names, report.metric), rows)
+        yield Figure("rates", report.metric, loss_by_rate(names, report.metric), rows)
     for statistic, rows in maps(groups).items():
         if rows:
             yield Figure("maps", statistic, heat_map(statistic, rows), rows)

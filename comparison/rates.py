@@ -27,7 +27,7 @@ class Family:
 
     @property
     def best_group(self) -> Group:
-        """The group at the best rate; at the lowest rate if a seed diverged at every rate."""
+        """The group at the best rate, or at the lowest rate if every rate has a seed that diverged."""
         return self.rates[min(self.rates) if self.best is None else self.best]
 
     def is_at_edge(self, rate: float | None) -> bool:
@@ -39,11 +39,11 @@ class Family:
         """Return the rates next to ``rate`` at which runs diverged or collapsed, and how many runs did."""
         if rate not in self.rates or self.best is None:
             return {}
-        best = float(np.mean([run.last(LOSS) for run in self.best_group.runs]))
+        best_loss = float(np.mean([run.last(LOSS) for run in self.best_group.runs]))
         ordered, i = [*self.rates], [*self.rates].index(rate)
         neighbours = ordered[max(0, i - 1) : i] + ordered[i + 1 : i + 2]
         runs = {neighbour: self.rates[neighbour].runs for neighbour in neighbours}
-        counts = {r: sum(run.diverged or has_collapsed(run, best) for run in runs[r]) for r in runs}
+        counts = {r: sum(run.diverged or has_collapsed(run, best_loss) for run in runs[r]) for r in runs}
         return {neighbour: count for neighbour, count in counts.items() if count}
 
     @property
@@ -66,11 +66,11 @@ def initial_loss(run: Run) -> float:
     return float(losses[0]) if len(steps) and steps[0] == 0 else math.nan
 
 
-def has_collapsed(run: Run, best: float) -> bool:
-    """Return True if a run that finished ended no better than half of the way from its initial loss down to
-    ``best``, the loss that its arm can reach."""
+def has_collapsed(run: Run, best_loss: float) -> bool:
+    """Return True if a finished run's loss fell by less than half of the way from its initial value to
+    ``best_loss``, which its arm can reach. False if the run did not finish or was not evaluated at step 0."""
     initial = initial_loss(run)
-    return best < initial and run.last(LOSS) > (initial + best) / 2
+    return best_loss < initial and run.last(LOSS) > (initial + best_loss) / 2
 
 
 def best_rate(rates: Mapping[float, Group]) -> float | None:

@@ -121,8 +121,11 @@ def edges_of_key(key: str, value: Any, tried: Sequence[Any], trials: Sequence[Ru
         if not others:
             lines.append(f"its {key}, {value:g}, is the {end} tried: a better one may lie beyond it")
         elif all(run.diverged or has_collapsed(run, best) for run in others):
-            failed = f"0 of {len(others)} trials at a {beyond} one trained"
-            lines.append(f"its {key}, {value:g}, is at the edge of what trains: {failed}")
+            failed = "the only trial" if len(others) == 1 else f"all {len(others)} trials"
+            lines.append(
+                f"its {key}, {value:g}, is the {end} that works: {failed} at a {beyond} one "
+                "diverged or collapsed"
+            )
     return lines
 
 

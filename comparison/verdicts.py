@@ -107,20 +107,25 @@ def decide(
             baseline was chosen after looking.
         matters: the smallest difference that matters, in nats; at 0 nothing is equivalent.
     """
-    there = ~np.isnan(differences)
-    pairs = there.sum(2)
-    packed = np.take_along_axis(differences, np.argsort(~there, axis=2, kind="stable"), 2)
+    present = ~np.isnan(differences)
+    pairs = present.sum(2)
+    # each arm's pairs, in the order of their seeds, before the missing ones
+    first_pairs = np.take_along_axis(differences, np.argsort(~present, axis=2, kind="stable"), 2)
     p, p_equivalent = np.full(pairs.shape, np.nan), np.full(pairs.shape, np.nan)
     lower, was_judged = np.zeros((2, *pairs.shape), bool)
     for size, error in looks(planned):
         if size > differences.shape[2]:
             break
-        complete = np.all(there[..., :size], axis=2)
-        judged = complete if size == planned else pairs >= size
+        # these arms have the same seeds in this look, so they are also those whose variances are pooled
+        has_first_seeds = np.all(present[..., :size], axis=2)
+        # the planned look is at the planned seeds, a later one at any ``size`` pairs
+        judged = has_first_seeds if size == planned else pairs >= size
         was_judged |= judged
-        x = np.where(judged[..., None], packed[..., :size], np.nan)
+        x = np.where(judged[..., None], first_pairs[..., :size], np.nan)
+        # an adjusted p-value is at most 5 % if the p-value is at most error / comparisons
         factor = comparisons * (1 - CONFIDENCE) / error
-        unequal, equivalent = (factor * each for each in moderated_t(x, complete, matters))
+        unequal, equivalent = (factor * each for each in moderated_t(x, has_first_seeds, matters))
+        # the sign of the difference in the look with the lowest p so far, which decides
         lower = np.where((unequal < p) | np.isnan(p), x.mean(2) < 0, lower)
         p, p_equivalent = np.fmin(p, unequal), np.fmin(p_equivalent, equivalent)
     p, p_equivalent = np.minimum(p, 1), np.minimum(p_equivalent, 1)

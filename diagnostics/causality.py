@@ -17,6 +17,9 @@ it: on the run's batch, in its precision, in training and in evaluation mode.
 All of these are exactly 0 without a leak; changes that fp64 proves to be rounding are not counted.
 ``future``, ``rows`` and ``memory`` are in standard deviations of the logits. BatchNorm in training mode has
 the first four leaks, as its statistics are taken over time and rows.
+
+The calls: ``certificate`` → ``measure_mode`` → ``Questions.leaks`` → ``all_changes`` → ``changes`` →
+``exchange.change_at_cuts`` and ``change_between_rows``. A run calls ``certificate`` in training/certify.py.
 """
 
 import math
@@ -50,8 +53,11 @@ def certificate(
     """Measure the leaks of ``model``, a model.GPT; the model and all random states are left unchanged.
 
     Args:
-        tokens: a batch (B, T), int64, and one whose tokens are put in its place; by default random ones.
-        rounds: forwards for the cuts, at least as many as ask each cut once; T−1 ask every cut of every row.
+        tokens: two batches (B, T), int64: the tested one, and one from which replacement tokens are taken; by
+            default both are random.
+        rounds: number of forwards in which cuts are tested, one cut per row; raised to ⌈(T−1)/B⌉ if lower, so
+            that each cut is tested in at least one row. T−1 tests every cut in every row. If rows depend on
+            each other, all rows share a cut, in at most max(rounds, 64) forwards.
         autocast: computes in the precision of the run.
         compiled_loss: tokens, targets -> mean loss, 0-d, in training; it may not change the model's buffers.
         seed: of the random cuts and groups of rows.
@@ -80,7 +86,7 @@ def certificate(
             for mode in MODES:
                 repeated = Repeated(model, mode == "train", autocast, parameters)
                 questions = Questions(repeated, idx, other, generator)
-                ask(questions, mode, rounds, compiled_loss, result)
+                measure_mode(questions, mode, rounds, compiled_loss, result)
         except UntestableError as error:
             result["reason"] = str(error)
         except Exception as error:  # whatever a norm raises that the user wrote
@@ -88,7 +94,7 @@ def certificate(
     return {"causal": is_free_of(FUTURE, result), "independent_rows": is_free_of(OTHERS, result)} | result
 
 
-def ask(
+def measure_mode(
     questions: Questions,
     mode: str,
     rounds: int,

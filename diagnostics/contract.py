@@ -151,8 +151,9 @@ def changed_buffers(before: dict[str, Any], after: dict[str, Any]) -> str | None
     return f"adds, removes or reshapes its buffer {changed[0]}; create it in __init__" if changed else None
 
 
-def attributes(module: nn.Module) -> dict[str, object]:
-    """Return the attributes of a module that are no parameter, buffer or module."""
+def other_state(module: nn.Module) -> dict[str, object]:
+    """Return, by name, ``content`` of each attribute of a module that is not a parameter, buffer, submodule
+    or hook."""
     return {name: content(value) for name, value in vars(module).items() if name not in NOT_STATE}
 
 
@@ -189,7 +190,7 @@ def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     for _ in range(2):
         torch.manual_seed(0)
         losses.append(loss())
-        states.append({name: attributes(module) for name, module in modules.items()})
+        states.append({name: other_state(module) for name, module in modules.items()})
     for name, module in modules.items():
         for key, value in states[1][name].items():
             if states[0][name].get(key) != value:

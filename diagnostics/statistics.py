@@ -121,8 +121,8 @@ def mean_gap(x: Tensor, running_mean: Tensor, running_var: Tensor) -> Tensor:
 
 def std_gap(x: Tensor, running_var: Tensor) -> Tensor:
     """Root mean square over channels of ln(batch standard deviation / running standard deviation)."""
-    batch = mean((x - mean(x, (0, 1))).square(), (0, 1))
-    return rms(0.5 * (batch / running_var).log())
+    batch_var = mean((x - mean(x, (0, 1))).square(), (0, 1))
+    return rms(0.5 * (batch_var / running_var).log())
 
 
 def saturation(x: Tensor, alpha: Tensor) -> Tensor:

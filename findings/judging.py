@@ -61,28 +61,30 @@ def judge_quantity(
     comparisons: int,
     confidence: float = CONFIDENCE,
 ) -> Outcome:
-    """Judge a quantity by its value in each seed. ``comparisons`` quantities are judged together."""
+    """Return the outcome of a quantity, from its value in each seed. ``comparisons``: how many quantities are
+    judged together, such as all of a finding, which widens the interval that decides a FAIL."""
     if not all(map(math.isfinite, values)):
         no_interval = Interval(len(values), math.nan, math.nan, math.nan)
         return Outcome(quantity, expected, no_interval, Verdict.INCONCLUSIVE)
-    measured = interval(values, confidence)
+    mean_interval = interval(values, confidence)
     verdict = Verdict.INCONCLUSIVE
-    if len(values) >= MIN_SEEDS and expected.holds(measured):
+    if len(values) >= MIN_SEEDS and expected.holds(mean_interval):
         verdict = Verdict.PASS
     elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - confidence) / comparisons)):
         verdict = Verdict.FAIL
-    return Outcome(quantity, expected, measured, verdict)
+    return Outcome(quantity, expected, mean_interval, verdict)
 
 
 def judge(
     finding: Finding, by_seed: Mapping[int, Mapping[str, float]], confidence: float = CONFIDENCE
 ) -> Judgement:
-    """Judge a finding by the numbers of each seed."""
+    """Return the verdict on a finding, with its reason and outcomes; the rules are at the top of this file.
+    ``by_seed``: seed -> quantity -> value."""
 
     def judge_all(expectations: Mapping[str, Expected]) -> list[Outcome]:
         judged = []
         for name, expected in expectations.items():
-            values = [measured.get(name, math.nan) for measured in by_seed.values()]
+            values = [values_of_seed.get(name, math.nan) for values_of_seed in by_seed.values()]
             judged.append(judge_quantity(name, expected, values, len(expectations), confidence))
         return judged
 
@@ -94,10 +96,11 @@ def judge(
         return Judgement(Verdict.FAIL, "", *parts)
     for outcome in quantities:
         if outcome.verdict == Verdict.INCONCLUSIVE:
-            reason = f"{outcome.quantity}: the interval crosses an end of the expected range"
-            if not math.isfinite(outcome.interval.mean):
-                reason = f"{outcome.quantity}: the value is non-finite in some seeds"
             if outcome.interval.n < MIN_SEEDS:
                 reason = f"fewer than {MIN_SEEDS} seeds"
+            elif not math.isfinite(outcome.interval.mean):
+                reason = f"{outcome.quantity}: the value is non-finite in some seeds"
+            else:
+                reason = f"{outcome.quantity}: the interval crosses an end of the expected range"
             return Judgement(Verdict.INCONCLUSIVE, reason, *parts)
     return Judgement(Verdict.PASS, "", *parts)

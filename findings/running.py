@@ -82,7 +82,9 @@ def obtain(name: str, finding: Finding, out: Path, config_dir: str | None = None
 
 
 def find_result(name: str, finding: Finding, folder: Path) -> Result | None:
-    """Return the newest stored result that has the finding's conditions, whatever code measured it."""
+    """Return the newest stored result that has the finding's conditions, whatever code measured it; None if
+    there is none."""
+    # results/findings has one published result per finding, {name}.json, without the hash of its code
     files = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-{'[0-9a-f]' * 8}.json")]
     results = map(read, sorted(files, key=lambda file: file.stat().st_mtime, reverse=True))
     return next((r for r in results if r and r.conditions == finding.conditions()), None)

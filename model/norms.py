@@ -205,8 +205,8 @@ def alpha_of(channels: int) -> float:
 class DynamicTanh(Affine):
     """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
 
-    DyT has no statistics: each number is squashed alone, by a curve like LayerNorm's in trained networks, and
-    α has to follow the scale of x. Language models need α by width and a learned embedding scale of √C.
+    DyT has no statistics: it maps each number by itself with tanh, the S-shape that the paper saw in plots of
+    trained LayerNorms' outputs over their inputs. Nothing but the learned α adapts to the scale of x.
 
     Args:
         channels: C, the size of the input's last dimension.
@@ -214,7 +214,7 @@ class DynamicTanh(Affine):
         bias: learn a bias; the official LLaMA recipes have none.
     """
 
-    embedding_scale = True  # the meaning of model.embedding_scale=auto with this norm
+    embedding_scale = True  # model.embedding_scale=auto: learned, √C at first, as language models need
 
     def __init__(self, channels: int, alpha: float | None = None, bias: bool = True) -> None:
         super().__init__(channels, True, bias)

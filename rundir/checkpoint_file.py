@@ -163,7 +163,7 @@ def inode(path: Path) -> tuple[int, int] | None:
 
 def read(path: Path) -> Checkpoint:
     """Read and verify a checkpoint. Raises CheckpointError if the file is unusable, and ConfigError if this
-    machine cannot read it now, for which no checkpoint is set aside."""
+    machine cannot read it now, for which no checkpoint is renamed."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix in SUFFIXES:
@@ -231,7 +231,8 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
     if unusable:
         names_and_reasons = escaped(", ".join(f"{path.name} ({why})" for path, why in unusable.items()))
         print(
-            f"warning: {folder}: set aside: {names_and_reasons}; resuming from {checkpoint.path.name}",
+            f"warning: {folder}: renamed to *.unusableN: {names_and_reasons}; "
+            f"resuming from {checkpoint.path.name}",
             file=sys.stderr,
         )
     return checkpoint

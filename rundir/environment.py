@@ -21,10 +21,11 @@ PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of environment.json: versions, commit, processor, command, the data, the weights of
-    ``init_from``, and ``computed``, which has the values to which ``auto`` was resolved."""
+    """Return the content of environment.json: machine, requested device and precision, versions, commit,
+    hashes of the code, command, fingerprint and sizes of the data, hash of the weights of ``init_from``, and
+    ``computed``, which has the values to which ``auto`` was resolved."""
     return {
-        "machine": machine(),
+        "machine": auto_conditions(),
         "asked": asked_for(config),
         **computed,
         "python": platform.python_version(),
@@ -74,8 +75,9 @@ def changed_code(before: dict[str, Any]) -> str:
     return ", ".join(names[:LISTED]) + more
 
 
-def machine() -> dict[str, Any]:
-    """Return what determines how ``auto`` is resolved on this machine, as far as known without torch."""
+def auto_conditions() -> dict[str, Any]:
+    """Return what, if unchanged, means that ``auto`` resolves as before: host, torch version, visible GPUs.
+    Does not import torch."""
     return {
         "host": platform.node(),
         "torch": importlib.metadata.version("torch"),

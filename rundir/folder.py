@@ -29,7 +29,7 @@ import yaml
 from cli import job_record
 from cli.schema import RunConfig
 from rundir import checkpoint_file, run_files
-from rundir.environment import asked_for, differences, machine
+from rundir.environment import asked_for, auto_conditions, differences
 from rundir.identity import run_folder
 from rundir.role_record import with_role
 from rundir.run_files import read_json
@@ -55,7 +55,8 @@ def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     for precision in ("bf16", "fp32") if is_auto else (config.precision,):
         folder = run_folder(config, precision, fingerprint)
         recorded = read_json(folder / "environment.json")
-        is_same = recorded.get("machine") == machine() and recorded.get("asked") == asked_for(config)
+        resolves_alike = recorded.get("machine") == auto_conditions()
+        is_same = resolves_alike and recorded.get("asked") == asked_for(config)
         if has_ended(folder) and (is_same or not is_auto):
             return folder
     return None

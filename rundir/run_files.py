@@ -25,7 +25,7 @@ class Status(TypedDict, total=False):
     best: Best | None
     final: float | None
     peak_memory: int | None
-    process: tuple[int, float]  # ID and start time of the process that wrote it
+    process: tuple[int, float]  # ID and start time of the process that wrote status.json
     host: str
 
 
@@ -47,7 +47,8 @@ class Plan(TypedDict):
 
 
 class Role(TypedDict):
-    """The role of a run in a fair comparison: see sweep/stages.py.
+    """What a run is for in a fair comparison (sweep/stages.py): ``trial`` tries settings, ``compared`` trains
+    an arm at its own best settings, ``borrowed`` at the baseline's.
 
     tuning: the hash of an arm and its trials.
     keys, seeds: the tuned keys, and the seeds of the trials.

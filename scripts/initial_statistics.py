@@ -64,20 +64,20 @@ def main() -> None:
     _, arguments = programs.parser(__doc__, "scripts.initial_statistics").parse_known_args()
     with programs.running():
         configs = app.choices("config", RunConfig, arguments)
-        tables = {choice: measure_choice(config) for choice, config in configs.items()}
+        measured = {choice: measure_choice(config) for choice, config in configs.items()}
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 30 + 30 * len(tables)  # in a file, a line may be as long as needed
-    if len(tables) == 1:
-        [(columns, certificate)] = tables.values()
+        console.width = 30 + 30 * len(measured)  # not a terminal: wide enough for a column per choice
+    if len(measured) == 1:
+        [(columns, causality_line)] = measured.values()
         console.print(depth_table(columns))
-        print(certificate)
+        print(causality_line)
         return
     for quantity in QUANTITIES:
-        by_choice = {choice: columns[quantity] for choice, (columns, _) in tables.items()}
+        by_choice = {choice: columns[quantity] for choice, (columns, _) in measured.items()}
         console.print(quantity, depth_table(by_choice))
-    for choice, (_, certificate) in tables.items():
-        print(f"{choice}: {certificate}")
+    for choice, (_, causality_line) in measured.items():
+        print(f"{choice}: {causality_line}")
 
 
 if __name__ == "__main__":

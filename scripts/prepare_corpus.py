@@ -31,7 +31,7 @@ from system.errors import DataError
 from system.files import parse_json, small_text, write_atomically
 from system.lock import Lock
 from system.signals import Interrupted
-from system.terminal import survive_closed_stdout
+from system.terminal import survive_closed_output
 from system.validate import Checked, Count, checked
 
 BATCH = 2**20  # number of characters of a batch, unless a single row is longer
@@ -221,7 +221,7 @@ def main() -> None:
     add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
     add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s (all cores)")
     arguments = parser.parse_args()
-    survive_closed_stdout()
+    survive_closed_output()
     with programs.running():
         try:
             prepare(checked(Settings, vars(arguments)))

@@ -1,4 +1,5 @@
-"""Simulate the verdicts of comparison/verdicts.py, print tables: python -m scripts.simulate_verdicts"""
+"""Simulate the verdicts of comparison/verdicts.py, and print the tables of results/verdicts.md:
+python -m scripts.simulate_verdicts"""
 
 import argparse
 import contextlib

@@ -54,15 +54,15 @@ def rule(x: Array) -> Array:
     return moderated_t(x, np.ones(x.shape[:2], bool), 0)[0]
 
 
-def e_values(x: Array, g: float = 1) -> Array:
-    """The t e-process with an effect ~ N(0, g) in sds (right-Haar scale; Pérez-Ortiz et al. 2024): the
-    largest value up to each number of pairs, (tables, arms, pairs); 1 / it is a p-value at any look."""
+def largest_e_values(x: Array, g: float = 1) -> Array:
+    """Return the largest value so far of the t e-process with an effect ~ N(0, g) in sds (right-Haar scale;
+    Pérez-Ortiz et al. 2024), (tables, arms, pairs); its reciprocal is a p-value at any look."""
     n = np.arange(1, x.shape[2] + 1)
     mean = x.cumsum(2) / n
     variance = np.maximum((x**2).cumsum(2) / n - mean**2, 1e-12) * n / np.maximum(n - 1, 1)
     t2, k, d = mean**2 / (variance / n), 1 + n * g, np.maximum(n - 1, 1)
     logs = -0.5 * np.log(k) + n / 2 * (np.log1p(t2 / d) - np.log1p(t2 / (d * k)))
-    logs[..., :2] = 0
+    logs[..., :2] = 0  # nothing is decided before the third pair
     return np.exp(np.maximum.accumulate(logs, 2))
 
 
@@ -123,7 +123,7 @@ def rules_for_more_seeds(s: Simulator) -> None:
                 at = np.array([p[n] <= schedule.get(n, 0) for n in everywhere])
                 decided[name].append(np.moveaxis(np.maximum.accumulate(at), 0, 2))
             for name, g in (("e-process, g = 1", 1), ("e-process, g = ¼", 0.25), ("e-process, g = 4", 4)):
-                decided[name].append(e_values(x, g)[..., 2:] >= arms / ALPHA)
+                decided[name].append(largest_e_values(x, g)[..., 2:] >= arms / ALPHA)
         for name, parts in decided.items():
             all_tables = np.concatenate(parts)
             seeds = most - all_tables[:, 0].sum(1) + (all_tables[:, 0, -1])
@@ -228,7 +228,7 @@ def rates_of_findings(s: Simulator) -> None:
             losses = noise + means[:, None]
             arms = losses[..., :n].swapaxes(0, 1)
             crossed, other = (on_others(arm, arm - means[:, None]) for arm in arms)
-            errors = crossed - other, own_seeds(losses, means, n)
+            errors = crossed - other, errors_with_tuning_seeds(losses, means, n)
             row += [f"{100 * np.mean(covers_zero(x)):.1f}" for x in errors]
         rows.append(row)
     rules = ("the other seeds chose (before)", "**2 more seeds chose**")
@@ -236,7 +236,7 @@ def rates_of_findings(s: Simulator) -> None:
     print_table("Coverage of a finding's 95 % interval, each arm at its best rate, %", header, rows)
 
 
-def own_seeds(losses: Array, means: Array, n: int) -> Array:
+def errors_with_tuning_seeds(losses: Array, means: Array, n: int) -> Array:
     """Return the differences (tables, n) of two arms at the rates that the seeds after the first n chose,
     minus the true differences; losses are (tables, arms, rates, seeds)."""
     best = losses[..., n:].mean(3).argmin(2)

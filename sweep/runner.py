@@ -66,7 +66,7 @@ class Sweep:
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
         """Run the jobs whose runs have not ended yet. Return all jobs. ``part``: what the runs are for in a
         fair comparison."""
-        jobs = self.plan(all_overrides, part.ignored if part else ())
+        jobs = self.jobs_of(all_overrides, part.ignored if part else ())
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in (job for job in jobs if not job.done and not job.error):
             wait_for_leftover(job)
@@ -81,34 +81,37 @@ class Sweep:
         sys.stdout.flush()
         with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
             self.launch_all(todo)
-        add_roles(part, [job for job in todo if job.outcome()[0] in RESULTS])  # of other programs' runs, too
+        # also in runs that another program trained meanwhile, which did not know the role
+        add_roles(part, [job for job in todo if job.outcome()[0] in RESULTS])
         return jobs
 
-    def plan(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
-        """Return one job for each different run; several overrides may describe the same run. ``ignored``:
-        keys in which the runs of an arm may differ.
+    def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
+        """Return one job for each different run; several tuples of overrides may describe the same run.
+        ``ignored``: keys in which the runs of an arm may differ.
 
         Raises:
+            ConfigError: ``experiment`` is swept over, and one of its presets is a sweep itself.
             hydra.errors.HydraException: a job cannot be composed, for example because a choice does not
-            exist.
+                exist.
         """
         if not all_overrides:
             return []
-        sweep = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
+        sweep_hash = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
-        sweeps_presets = "experiment" in map(app.key_of, set().union(*all_overrides) - shared)
-        progress: dict[str, Any] = {"disable": not sys.stdout.isatty(), "transient": True}
-        if progress["disable"] and len(all_overrides) >= MANY:
+        varied = {override for overrides in all_overrides for override in overrides} - shared
+        sweeps_presets = "experiment" in map(app.key_of, varied)
+        track_options: dict[str, Any] = {"disable": not sys.stdout.isatty(), "transient": True}
+        if track_options["disable"] and len(all_overrides) >= MANY:
             print(f"checking {len(all_overrides)} jobs", flush=True)
-        for number, overrides in enumerate(track(all_overrides, "checking the jobs", **progress)):
+        for number, overrides in enumerate(track(all_overrides, "checking the jobs", **track_options)):
             composed = self.compose(list(overrides))
             if sweeps_presets and composed.hydra.sweeper.params:
                 raise ConfigError(
                     "experiment: a preset that is a sweep cannot be swept over; start each preset by itself"
                 )
             label = " ".join(override for override in overrides if override not in shared)
-            job = Job(overrides, label or "the job", self.folder / sweep / f"{number:03}")
+            job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
             self.check(job, composed, ignored)
             jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):

@@ -1,5 +1,5 @@
-"""Run a sweep at once or, for a fair comparison, in stages: tune each arm by equal trials; then train each
-arm at its own settings, and at those of the baseline, on other seeds.
+"""Run all runs of a sweep in one stage or, for a fair comparison, in several: tune each arm with the same
+trial settings, then train it on other seeds at the best of them and at the baseline's best.
 
 An arm is what is compared, such as a norm at a placement. The settings are chosen by val/select_loss, the
 loss on the first half of the validation split; runs are compared by val/report_loss, that on the second half.
@@ -77,7 +77,7 @@ def run_fairly(
     tuned = [key.get_key_element() for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
     all_arms: list[Arm] = [(*c, *arm) for arm in arms for c in product(*values.values())]
-    if len(sweep.plan(all_arms)) < len(all_arms):
+    if len(sweep.jobs_of(all_arms)) < len(all_arms):
         raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
     steps = sweep.compose([*all_arms[0], *lengths]).train.steps
     numbers = [number(seed) for seed in seeds]

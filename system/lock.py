@@ -35,8 +35,9 @@ class Lock:
         os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
 
     def renew(self) -> None:
-        """Hold the file again if someone has removed it: until then another process could hold a new one.
-        Raises as the constructor."""
+        """If someone has removed the lock file, create it and hold it again. Between the removal and this
+        call another process may have created and locked a new file; then this raises as the constructor
+        does."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self.identity, self.path.stat()):
                 return

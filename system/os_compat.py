@@ -54,7 +54,8 @@ def is_running(pid: int, started: float) -> bool:
 
 
 def peak_memory() -> int:
-    """Return the peak memory of this process in bytes, since its start or the last ``forget_peak``."""
+    """Return the peak memory of this process in bytes, since its start or the last
+    ``trim_memory_and_reset_peak``."""
     with suppress(OSError, StopIteration):  # Linux
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
@@ -63,11 +64,11 @@ def peak_memory() -> int:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 
 
-def forget_peak() -> None:
-    """Return freed memory to the system and reset the peak; has no effect except on Linux."""
+def trim_memory_and_reset_peak() -> None:
+    """Give freed memory back to the system, and reset what ``peak_memory`` returns. Linux only."""
     glibc("malloc_trim", 0)
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # 5 resets VmHWM
 
 
 def keep_freed_memory() -> None:

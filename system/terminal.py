@@ -46,9 +46,9 @@ class SurvivingWriter(io.FileIO):
             return super().write(content)
 
 
-def survive_closed_stdout() -> None:
-    """Keep the program running when stdout or stderr is closed. Has no effect on Windows, whose console
-    streams are of another class."""
+def survive_closed_output() -> None:
+    """Keep the program running when the reader of stdout or stderr, such as head, has gone. Has no effect on
+    Windows, whose console streams are of another class."""
     if os.name == "nt":
         return
     for name in ("stdout", "stderr"):

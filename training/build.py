@@ -103,13 +103,16 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
 
 
 def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, Any]]:
-    """Yield each norm and placement of a config by key, instantiated. Raises ConfigError as ``bind`` does."""
+    """Yield each norm and placement of a config by key, instantiated. Raises ConfigError as ``bind`` does, or
+    if a class raises one of the errors below when it is called."""
     sizes = config.model
-    arguments = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
+    size_by_key = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
     for key, component in config.components().items():
-        new = bind(key, component, packages)
+        create = bind(key, component, packages)
         try:
-            part = new(arguments.get(key, sizes.n_embd))
+            part = create(size_by_key.get(key, sizes.n_embd))
+        # errors of the class's own code. TypeError, ValueError and RuntimeError may also be due to an option
+        # or a size, and are explained by build_model, dry_run.build_and_try and load_model
         except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError) as error:
             why = f"{component.target} raises {described(error)}"
             raise ConfigError(f"{key}: {why}, when it is created; correct it") from error

@@ -29,7 +29,8 @@ class Certifier:
     """Tests the model as the run uses it: its batch, precision and, in one process, compiled form.
 
     Args:
-        loss: of a step; compiled together with the net, or ``cross_entropy``.
+        loss: the loss of a training step; its ``objective`` is ``cross_entropy``, possibly compiled together
+            with the net.
 
     Attributes:
         metrics: the leaks at the start.
@@ -49,19 +50,19 @@ class Certifier:
     def start(self, resumed: bool) -> dict[str, Any]:
         """Return the content of certificate.json before the end. A resumed run keeps its first answer."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
-        answer = earlier.get("start") or self.ask("start")
+        answer = earlier.get("start") or self.certificate_at("start")
         self.metrics = causality.leak_metrics(answer)
         return {"start": answer, "end": None}
 
     def end(self) -> None:
         """Test the trained model, write the answer to certificate.json, and print it."""
-        answer = self.ask("end")
+        answer = self.certificate_at("end")
         self.run.write(self.run.certificate, read_json(self.run.certificate) | {"end": answer})
         described = causality.describe(answer, f"the trained {self.run.config.label()}")
         print(described, flush=True)
 
-    def ask(self, when: str) -> dict[str, Any]:
-        """Return the certificate of the ``start``, on random tokens, or of the ``end``, on text."""
+    def certificate_at(self, when: str) -> dict[str, Any]:
+        """Return the certificate at the run's ``start``, on random tokens, or at its ``end``, on text."""
         print("testing the model for causality", flush=True)  # takes seconds
         seed = seed_for(self.run.config.seed, "certificate", when)
         with self.strategy.full_model():

@@ -78,7 +78,7 @@ class Compute:
                 gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
-        os_compat.forget_peak()
+        os_compat.trim_memory_and_reset_peak()
 
 
 def choose(device: str, precision: str) -> Compute:

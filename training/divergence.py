@@ -63,7 +63,7 @@ class Divergence:
         self.losses: list[float] = []  # of every evaluation
         self.without_learning = 0  # consecutive evaluations no better than unigram guessing
         for row in rows:
-            self.reason(row)
+            self.judge_row(row)
 
     def check_updates(self, step: int, skipped: Tensor, updates: int | None = None) -> None:
         """Raise Diverged if any of the first ``updates`` updates (by default ``step``) was skipped. Waits for
@@ -77,12 +77,12 @@ class Divergence:
         """Raise Diverged if the row logged at ``step`` shows divergence."""
         if "train/loss" in row:  # the loss was copied from the device, which has therefore done the step
             self.check_updates(step, skipped, updates=step + 1)
-        if reason := self.reason({"step": step} | row):
+        if reason := self.judge_row({"step": step} | row):
             raise Diverged(step, reason)
 
-    def reason(self, row: dict[str, Any]) -> str | None:
-        """Count the row's evaluation; return why the row shows divergence, or None. Metrics that are not
-        DECISIVE may be non-finite."""
+    def judge_row(self, row: dict[str, Any]) -> str | None:
+        """Take the row's evaluation into account, and return why the row shows divergence, or None. Metrics
+        that are not DECISIVE may be non-finite."""
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
                 return f"{key} is {row[key]}, {self.find_non_finite(row['step'], True)}"
@@ -95,7 +95,7 @@ class Divergence:
         )
         if not self.patience or self.without_learning < self.patience:
             return None
-        earlier_loss = self.losses[-self.patience - 1 :][0]
+        earlier_loss = self.losses[-self.patience - 1 :][0]  # ``patience`` evaluations ago, or the first
         if loss < (1 - FALL) * earlier_loss and row["step"] < self.last_step:
             return None
         guess = f"{self.unlearned:.4f}, the loss of guessing by frequency"

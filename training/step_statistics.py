@@ -40,8 +40,8 @@ class Statistics:
 
     @contextmanager
     def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
-        """Add to ``row``, if ``due``, the norms of gradients and weights before the block, which clips and
-        updates, and how far the block moved the weights."""
+        """Context manager around clipping and the update. If ``due``, add to ``row`` the norms of gradients
+        and weights before the block, how far the block moved the weights, and ``stats/overhead``."""
         if not due:
             yield
             return

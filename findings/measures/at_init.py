@@ -40,8 +40,9 @@ def last_gradients(cases: Cases, arm: str) -> dict[float, float]:
 
 
 def gradient_slopes(cases: Cases) -> Measured:
-    """Slope of ln ‖∂loss/∂W₂‖ of the last block against ln L. By Xiong et al. 2020, theorem 1, the norm is
-    O(d√(ln d / L)) in pre-norm and O(d√ln d) in post-norm, so the slopes are −½ and 0."""
+    """Slope of ln ‖∂loss/∂W₂‖ of the last block against ln L, L blocks, and the norms as points. Xiong et al.
+    2020, theorem 1, bounds the norm by O(d√(ln d / L)) in pre-norm and by O(d√ln d) in post-norm, d channels;
+    if the bounds are tight, the slopes are −½ and 0."""
     gradients = {arm: last_gradients(cases, arm) for arm in cases.arms}
     return Measured({f"slope of {arm}": log_slope(gradients[arm]) for arm in gradients}, gradients)
 

@@ -61,7 +61,7 @@ def test_invalid_input_is_rejected(name, arguments, error, monkeypatch, capsys):
     [("nano", ()), ("cpu", ("experiment=nanogpt_cpu",)), ("baby", ("experiment=nanogpt_gpu",))],
 )
 def test_sizes_are_those_of_the_recipes(size, recipe):
-    assert configured(*recipe, *ours.size_of(size)) == configured(*recipe)
+    assert configured(*recipe, *ours.size_overrides(size)) == configured(*recipe)
 
 
 def test_the_rate_of_a_run_leaves_out_its_first_steps():

@@ -80,7 +80,10 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: invalid value 'potato'; it should be auto, cpu, mps, cuda or cuda:N"),
         ("data.path=x", r"data\.path: is not read by data=shakespeare; .*data=text data\.path=FILE"),
-        ("data.val_fraction=null", r"data\.val_fraction: is missing; give a number between 0 and 1"),
+        (
+            "data.val_fraction=null",
+            r"data\.val_fraction: null is for data=prepared only; give a number between 0 and 1",
+        ),
         ("data.vocab_size=255", r"data\.vocab_size: .*; it should be greater than or equal to 256"),
         ("optim.kind=sgd", r"optim\.kind: expected one of 'adamw', 'muon'; choose it with optim="),
         ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),

@@ -156,8 +156,9 @@ def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_show
 def test_a_value_beyond_which_every_trial_diverged_or_collapsed_is_at_the_edge(tmp_path, worst):
     base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     report = build_report(base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71], worst=worst))
-    words = "its optim.learning_rate, 0.003, is at the edge of what trains: 0 of 1 trials at a higher one"
-    assert [line for line in report.warnings if "edge" in line] == [f"none: {words} trained"]
+    words = "its optim.learning_rate, 0.003, is the highest that works: the only trial at a higher one"
+    lines = [line for line in report.warnings if "works" in line]
+    assert lines == [f"none: {words} diverged or collapsed"]
 
 
 def test_an_arm_at_the_baselines_settings_needs_no_other_runs(tmp_path):

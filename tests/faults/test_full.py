@@ -86,13 +86,14 @@ def test_a_model_that_does_not_fit_into_memory_is_said_before_anything_is_writte
 
 
 def test_an_evaluation_that_does_not_fit_is_said_before_the_first_step(tiny, monkeypatch):
-    """Its batches are larger than those of training."""
-    refuse = torch.nn.functional.cross_entropy
+    """An evaluation's batches can have more rows than a micro-batch, so it can run out of memory where
+    training does not."""
+    original = torch.nn.functional.cross_entropy
 
     def cross_entropy(logits, targets):
         if torch.is_inference_mode_enabled():
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
-        return refuse(logits, targets)
+        return original(logits, targets)
 
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", cross_entropy)
     config = tiny("train.eval_every=0")

@@ -61,7 +61,8 @@ def test_an_untrusted_file_is_refused_and_runs_nothing(good, tmp_path, name, rec
 
 @pytest.mark.parametrize("make", [gpt2, gpt2_bpe])
 def test_the_unchanged_folder_is_accepted(good, tmp_path, make):
-    """The control: a changed folder is refused for the change."""
+    """The control: without the malicious change the folder is accepted, so the change is why it is refused
+    above."""
     make(lambda unchanged: None)(good, tmp_path)
     programs.succeed(*SAMPLE_GPT2, cwd=tmp_path)
 

@@ -1,5 +1,5 @@
-"""init_from: a GPT-2 in a folder of Hugging Face's layout gives the same function here; other folders are
-refused."""
+"""init_from: a GPT-2 folder in Hugging Face's layout computes the same function here as in transformers;
+other folders are refused."""
 
 import json
 import os
@@ -208,7 +208,8 @@ def first_loss(folder: Path) -> float:
 
 
 def test_a_run_begins_where_theirs_are(tmp_path):
-    """The loss is the one that transformers computes, on a part of the context."""
+    """With a shorter model.block_size, the first val/loss is what transformers computes on the same
+    windows."""
     reference = gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     done = trained(tmp_path, "model.block_size=8")
     assert "init_from=theirs norm=layernorm placement=pre" in done.stdout

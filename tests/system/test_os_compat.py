@@ -39,7 +39,7 @@ def test_everything_can_be_imported_where_there_is_no_fcntl_and_no_sigusr1(tmp_p
             "from system import os_compat, signals\n"
             "assert len(signals.SIGNALS) == 2\n"
             "assert os_compat.cores() == os.cpu_count()\n"
-            "os_compat.keep_freed_memory(); os_compat.forget_peak()\n"
+            "os_compat.keep_freed_memory(); os_compat.trim_memory_and_reset_peak()\n"
         )
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

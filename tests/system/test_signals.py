@@ -20,7 +20,7 @@ def another_error_on_its_way():
     try:
         signalled()
     finally:
-        raise ValueError  # as OmegaConf does at objects that a signal left half made
+        raise ValueError  # as OmegaConf does when a signal interrupted the construction of an object
 
 
 def lost():

@@ -43,7 +43,7 @@ def test_durations_are_short(seconds, text):
 
 def test_output_that_nobody_reads_is_dropped():
     code = (
-        "import sys, os; from system.terminal import survive_closed_stdout; survive_closed_stdout()\n"
+        "import sys, os; from system.terminal import survive_closed_output; survive_closed_output()\n"
         "print('first', flush=True); sys.stdin.readline()\n"
         "for _ in range(3): print('second', flush=True); print('third', file=sys.stderr, flush=True)\n"
         "os._exit(7)"

@@ -52,7 +52,9 @@ def test_the_first_skipped_update_is_named():
 
 def verdicts(losses: list[float], patience: int = 3, warm: int = 10, start: int = 10) -> list[bool]:
     judge = watch(warm, patience)
-    return [judge.reason({"step": start + i, "val/loss": loss}) is not None for i, loss in enumerate(losses)]
+    return [
+        judge.judge_row({"step": start + i, "val/loss": loss}) is not None for i, loss in enumerate(losses)
+    ]
 
 
 def test_patience_counts_evaluations_in_a_row_after_the_warmup():
@@ -67,14 +69,14 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
 
 def test_a_resumed_run_counts_the_evaluations_it_has_logged():
     rows = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
-    assert watch(10, 3, rows).reason({"step": 30, "val/loss": 3.1}) is not None
+    assert watch(10, 3, rows).judge_row({"step": 30, "val/loss": 3.1}) is not None
 
 
 @pytest.mark.parametrize("key", ["val/loss", "val/full_loss"])
 def test_a_nan_in_an_evaluation_is_divergence_and_in_a_statistic_is_not(key):
     judge = watch()
-    assert judge.reason({"step": 1, key: math.nan}) == f"{key} is nan, step 1, evaluation True"
-    assert judge.reason({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None
+    assert judge.judge_row({"step": 1, key: math.nan}) == f"{key} is nan, step 1, evaluation True"
+    assert judge.judge_row({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None
 
 
 def test_a_hopeless_run_ends_early_and_says_why(tiny):
