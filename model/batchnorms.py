@@ -152,10 +152,8 @@ class PositionBatchNorm(BatchNorm):
     recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
     No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: at least
-    two rows are needed, and few are noisy. ``start`` is as in model/embeddings.py. (For longer inputs the
-    paper uses the last step's estimates; the paper's initial weight of 0.1 is for the tanh of an LSTM.)
-    In fp32 the mean of few rows is rounded: with 4 rows around 1e4, of std 1, the output is off by up to
-    0.005 (torch's BatchNorm1d: 0.003).
+    two are needed, and few are noisy. 4 rows around 1e4, of std 1, give an output that is off by up to 0.005
+    in fp32 (torch's: 0.003). ``start`` is as in model/embeddings.py. (The paper's weights begin at 0.1.)
 
     Args:
         channels, eps, momentum, affine, bias, sync: as in BatchNorm.

@@ -141,8 +141,7 @@ def load(path: Path) -> Checkpoint:
     if before is None:
         advice = "give a run's folder with run= or a file with checkpoint="
         raise NoCheckpointError(f"{path}: no such checkpoint; {advice}")
-    change = "was removed or replaced while it was read"
-    replaced = NoCheckpointError(f"{path}: {change}; run the same command again")
+    replaced = NoCheckpointError(f"{path}: was removed or replaced while it was read; run the command again")
     try:
         checkpoint = read(path)
     except CheckpointError as error:
