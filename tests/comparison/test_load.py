@@ -29,6 +29,17 @@ def test_a_run_is_read_with_its_metrics_by_step(tmp_path):
     assert np.isnan(run.last("nope"))
 
 
+def test_a_row_with_a_key_twice_is_passed_over_and_one_with_a_histogram_is_not(tmp_path):
+    folder = made(tmp_path)
+    start = '{"step": %d, "tokens": 1, "seconds": 99, "val/full_loss": 1.5'
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(start % 1001 + ', "val/full_loss": 1.0}\n')
+        stream.write(start % 1002 + ', "hist.act/embed": {"counts": [1], "edges": [0, 1]}}\n')
+    run, remarks = load(folder)
+    assert remarks == ["metrics.jsonl: line 3 is not a row and is passed over"]
+    assert run.last("val/full_loss") == 1.5
+
+
 def test_invalid_lines_are_reported_and_passed_over(tmp_path):
     folder = made(tmp_path)
     huge = f'{{"step": {10**400}, "tokens": 1, "seconds": 1}}\n'

@@ -124,6 +124,20 @@ def test_an_invalid_cell_is_named(runs, tmp_path, column, value, problem):
         read(tmp_path / "published")
 
 
+def test_a_run_or_a_value_that_is_there_twice_is_refused(runs, tmp_path):
+    folder = tmp_path / "published"
+    publish(runs, folder)
+    table = (folder / "runs.csv").read_text()
+    (folder / "runs.csv").write_text(table + table.splitlines()[1] + "\n")
+    with pytest.raises(UnreadableError, match="is there twice"):
+        read(folder)
+    (folder / "runs.csv").write_text(table)
+    shared = json.loads((folder / "shared.json").read_text())
+    (folder / "shared.json").write_text(json.dumps(shared | {"metric:val/full_loss": 1.0}))
+    with pytest.raises(UnreadableError, match="both have metric:val/full_loss"):
+        read(folder)
+
+
 @pytest.mark.parametrize("name", ["runs.csv", "curves.csv", "shared.json"])
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[1,2]", b"name\n", b"{" * 10**5])
 def test_a_damaged_table_is_one_line(runs, tmp_path, name, content):

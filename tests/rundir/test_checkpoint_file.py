@@ -1,6 +1,8 @@
 """Saved tensors are restored bit for bit, and a damaged file is never accepted as a checkpoint."""
 
+import errno
 import hashlib
+import os
 import re
 import resource
 
@@ -82,6 +84,31 @@ def test_a_key_that_occurs_twice_makes_a_file_unusable(tmp_path, place, key):
     path.write_bytes(blank.replace(b"0" * 64, hashlib.sha256(blank).hexdigest().encode(), 1))
     with pytest.raises(CheckpointError, match="damaged"):
         checkpoint_file.load(path)
+
+
+def test_an_error_of_the_system_sets_no_checkpoint_aside(tmp_path, monkeypatch):
+    files = [write(tmp_path, step) for step in (1, 2)]
+
+    def too_many_open_files(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(checkpoint_file, "digest", too_many_open_files)
+    with pytest.raises(ConfigError, match=f"{files[1].name}: Too many open files"):
+        checkpoint_file.newest(tmp_path, "a-run")
+    assert all(file.exists() for file in files)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
+    files = [write(tmp_path, step) for step in (1, 2)]
+    load = checkpoint_file.load
+
+    def load_and_lose(path):
+        if path == files[1]:
+            path.unlink()
+        return load(path)
+
+    monkeypatch.setattr(checkpoint_file, "load", load_and_lose)
+    assert checkpoint_file.newest(tmp_path, meta(1).run).meta.step == 1
 
 
 def test_a_file_that_is_not_a_checkpoint_is_reported(tmp_path):
