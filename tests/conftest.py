@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ from cli.schema import RunConfig
 from tests.helpers import programs
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; programs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTED = time.monotonic()
 ROOT = programs.ROOT

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comparison import table
@@ -32,7 +32,8 @@ def test_a_cell_is_read_back_as_it_was(value):
     assert cell(value)  # an empty cell is a missing value
 
 
-@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES), min_size=1))
+@settings(max_examples=30, deadline=None)  # drawing nested values is slow
+@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=3))
 def test_paths_lead_back_to_the_nested_content(content):
     assert nested(flat(content)) == content
 
