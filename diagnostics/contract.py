@@ -162,7 +162,8 @@ def content(value: Any, depth: int = 8) -> object:
     if isinstance(value, torch.Generator):
         return content(value.get_state())
     if isinstance(value, Tensor):
-        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        local = getattr(value, "to_local", lambda: value)()  # of a tensor in shards
+        data = local.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()

@@ -23,7 +23,7 @@ from pydantic import Field, field_validator, model_validator
 from cli.schema import RunConfig
 from interop.pickle_hint import SUFFIXES, conversion_advice
 from system import os_compat
-from system.errors import CheckpointError, ConfigError, NoCheckpointError
+from system.errors import CheckpointError, ConfigError, NoCheckpointError, UserError
 from system.files import parse_json, safetensors_header
 from system.terminal import escaped
 from system.validate import Checked, checked
@@ -144,7 +144,7 @@ def load(path: Path) -> Checkpoint:
     replaced = NoCheckpointError(f"{path}: was removed or replaced while it was read; run the command again")
     try:
         checkpoint = read(path)
-    except CheckpointError as error:
+    except UserError as error:
         raise (error if inode(path) == before else replaced) from None
     if inode(path) != before:  # what was read may not be what was verified
         raise replaced
