@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.placements import Residual
+
 NOT_STATE = frozenset(vars(nn.Module())) - {"training"}  # parameters, buffers, modules, hooks
 
 
@@ -162,8 +164,7 @@ def content(value: Any, depth: int = 8) -> object:
     if isinstance(value, torch.Generator):
         return content(value.get_state())
     if isinstance(value, Tensor):
-        local = getattr(value, "to_local", lambda: value)()  # of a tensor in shards
-        data = local.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()
@@ -176,9 +177,9 @@ def content(value: Any, depth: int = 8) -> object:
     return repr(value)
 
 
-def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
-    """Check that a call with the same parameters, buffers and seed gives the same loss, and that no module
-    has other state that changes.
+def check_repeatable(model: nn.Module, norms: Mapping[str, nn.Module], loss: Callable[[], Tensor]) -> None:
+    """Check that a call with the same parameters, buffers and seed gives the same loss, and that norms and
+    placements have no other state that changes.
 
     Args:
         loss: returns the loss of a batch, 0-d, and leaves parameters and buffers as they are.
@@ -186,7 +187,9 @@ def check_repeatable(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     Raises:
         BrokenContractError: a resumed run would have other losses.
     """
-    modules = dict(model.named_modules())
+    wirings = {name: module for name, module in model.named_modules() if isinstance(module, Residual)}
+    inside = {f"{n}.{i}".rstrip("."): part for n, norm in norms.items() for i, part in norm.named_modules()}
+    modules = wirings | inside
     losses, states = [], []
     for _ in range(2):
         torch.manual_seed(0)

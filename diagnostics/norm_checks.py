@@ -111,7 +111,7 @@ def check_repeatability(s: Subject) -> str:
         with contract.buffers_kept(model):
             return s.loss(model).detach()
 
-    contract.check_repeatable(model, loss)
+    contract.check_repeatable(model, s.norms(model), loss)
     return ""
 
 

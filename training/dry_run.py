@@ -1,6 +1,7 @@
 """Try a run: build the model and put one batch through it before anything is written to disk."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,13 @@ def build_and_try(
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
-            with contract.watched(norms_of(config, model)):
-                rehearse(strategy.trained, lambda: loss_of(strategy.net))
+            norms = norms_of(config, model)
+            step = partial(rehearse, strategy.trained, partial(loss_of, strategy.net))
+            with contract.watched(norms):
+                step()
                 with strategy.full_model():
                     evaluate(strategy.model)
-            contract.check_repeatable(
-                model, lambda: rehearse(strategy.trained, lambda: loss_of(strategy.net))
-            )
+            contract.check_repeatable(model, norms, step)
             del moments
     except UserError:
         raise
