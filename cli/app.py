@@ -74,10 +74,10 @@ def command(
             os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
             if survives_closed_stdout:
                 terminal.survive_closed_output()
-            launch.silence_other_ranks()
             take_debug_flag()
             sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
             try:
+                launch.silence_other_ranks()
                 with signals.ending():
                     job()
             except BrokenPipeError:

@@ -37,6 +37,8 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
         exit_quietly()
     if isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
         line = error_line(error, known)
+    elif isinstance(error, MemoryError):
+        line = f"memory: none is left ({described(error)}); free some, or raise the limit of this process"
     elif where := foreign_code(error):
         line = f"{where}: {described(error)}; correct this code, or add --debug for the traceback"
     else:

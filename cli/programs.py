@@ -11,14 +11,14 @@ from cli.debug_flag import take_debug_flag
 from system import signals, terminal
 
 
-def parser(doc: str, module: str | None = None) -> argparse.ArgumentParser:
+def parser(doc: str | None, module: str | None = None) -> argparse.ArgumentParser:
     """Return a parser whose help is ``doc``, for a program that is started as python -m MODULE, or by its
     file if ``module`` is None. As each program begins with this, it also opens missing
     streams and takes --debug."""
     terminal.open_missing_streams()
     end_of_imports()
     take_debug_flag()
-    description, _, epilog = doc.partition("\n\n")
+    description, _, epilog = (doc or "").partition("\n\n")
     return argparse.ArgumentParser(
         prog=module and f"python -m {module}",
         description=description,

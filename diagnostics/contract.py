@@ -60,8 +60,9 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
             stack.callback(norm.register_forward_hook(end(name)).remove)
         try:
             yield
-        except Exception as error:
-            if not inside or isinstance(error, BrokenContractError):
+        except (Exception, SystemExit) as error:
+            # a signal is of a subclass of SystemExit
+            if not inside or isinstance(error, BrokenContractError) or is_signal(error):
                 raise
             where, line = title(inside[-1], norms[inside[-1]]), line_of(error)
             if isinstance(error, MemoryError | RuntimeError | ValueError):  # perhaps a run's sizes are wrong
@@ -75,16 +76,21 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
             raise BrokenContractError(f"{title(name, norm)} {problem}")
 
 
+def is_signal(error: BaseException) -> bool:
+    """Return whether an error is a signal's, of a subclass of SystemExit, and not one of sys.exit."""
+    return isinstance(error, SystemExit) and type(error) is not SystemExit
+
+
 def title(name: str, norm: nn.Module) -> str:
     return f"{name} ({type(norm).__module__}.{type(norm).__qualname__})"
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """Return type and first line of an error: ``KeyError: 'x'``."""
     return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
 
 
-def line_of(error: Exception) -> str:
+def line_of(error: BaseException) -> str:
     """Return ", at mynorms.py:12": the last line that an error came through, outside of torch and this
     project's packages; "" if there is none."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):

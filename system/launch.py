@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from system.errors import ConfigError
+
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank() -> int:
     """Return the rank of this process; 0 without torchrun."""
-    return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
+    number, count = int(os.environ.get("RANK", "0")), world_size()
+    if number >= count > 1:
+        raise ConfigError(f"RANK: is {number}, but WORLD_SIZE is {count}; start the program by torchrun")
+    return number if count > 1 else 0
 
 
 def world_size() -> int:

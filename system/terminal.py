@@ -26,13 +26,16 @@ def escaped(text: str, keep: str = "") -> str:
 
 def open_missing_streams() -> None:
     """Open the null device in place of each standard stream that was closed before the program began, by
-    ``>&-``: the next opened file would otherwise take its number, and receive what C code prints."""
+    ``>&-``: the next opened file would otherwise take its number, and receive what C code prints. Streams
+    whose encoding lacks a character, as in LC_ALL=C, get an escape in its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the null device gets the lowest free number, that of the stream
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 open until the end
             os.set_inheritable(stream.fileno(), True)  # for the processes that this one starts
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)  # keeps the number open if sys.stdout is replaced
+        elif mode == "w" and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class SurvivingWriter(io.FileIO):

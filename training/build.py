@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
-from diagnostics.contract import described
+from diagnostics.contract import described, is_signal
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import Embedding, LearnedPositions, Rotary
@@ -113,7 +113,9 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
             part = create(size_by_key.get(key, sizes.n_embd))
         # errors of the class's own code. TypeError, ValueError and RuntimeError may also be due to an option
         # or a size, and are explained by build_model, dry_run.build_and_try and load_model
-        except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError) as error:
+        except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError, SystemExit) as error:
+            if is_signal(error):
+                raise
             why = f"{component.target} raises {described(error)}"
             raise ConfigError(f"{key}: {why}, when it is created; correct it") from error
         yield key, part

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cli.schema import RunConfig
-from diagnostics import contract
+from diagnostics import contract, trainable
 from model import GPT
 from system.errors import ConfigError, UserError
 from training import memory
@@ -41,10 +41,12 @@ def build_and_try(
             memory.check_fits(config, vocab_size, compute.device)
             attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
             model = initial_model(config, vocab_size, attend, head)
+            norms = norms_of(config, model)
+            trainable.check_branches(model)
+            trainable.check_tensors(norms)
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
-            norms = norms_of(config, model)
             step = partial(rehearse, strategy.trained, partial(loss_of, strategy.net))
             with contract.watched(norms):
                 step()
@@ -56,7 +58,9 @@ def build_and_try(
         raise
     except contract.BrokenContractError as error:
         raise ConfigError(f"{config.label()}: {error}") from error
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:
+        if not isinstance(error, ValueError | RuntimeError) and not has_foreign_parts(config):
+            raise
         what = str(error).strip().partition("\n")[0] or type(error).__name__
         why = ", ".join([what, *getattr(error, "__notes__", [])])
         raise ConfigError(
@@ -65,12 +69,21 @@ def build_and_try(
     return strategy
 
 
+def has_foreign_parts(config: RunConfig) -> bool:
+    """Return whether a norm or the placement is of another project."""
+    return any(
+        part.target.partition(".")[0] not in ("model", "torch") for part in config.components().values()
+    )
+
+
 def rehearse(model: nn.Module, loss_of: Callable[[], Tensor]) -> Tensor:
-    """Run one forward and backward that leaves no trace in ``model``. Return the loss, 0-d."""
+    """Run one forward and backward that leaves no trace in ``model``. Return the loss, 0-d. Raises
+    BrokenContractError if a parameter got no gradient."""
     with contract.buffers_kept(model):
         try:
             loss = loss_of()
             loss.backward()
+            trainable.check_gradients(model)
             return loss.detach()
         finally:
             model.zero_grad(set_to_none=True)

@@ -37,7 +37,7 @@ BROKEN = {
     "raises TypeError": ("return x + None", "raises TypeError: unsupported operand"),
     "raises ValueError": ("raise ValueError('no')", "no, in "),
     "raises in evaluation": (
-        "assert self.training; return x",
+        "assert self.training; return x * self.weight",
         "raises AssertionError, at ownnorm.py:19; correct it",
     ),
     "raises AttributeError": ("return x * self.gain", "has no attribute 'gain'"),
@@ -47,18 +47,21 @@ BROKEN = {
     "a dtype": ("return x > 0", "returns a tensor of torch.bool"),
     "in place": ("return x.mul_(2)", "changes its input in place"),
     "in place by .data": ("x.data.mul_(2); return x * self.weight", "changes its input in place"),
-    "a counter": ("self.calls += 1; return x * self.calls", "changes its attribute calls in forward"),
+    "a counter": (
+        "self.calls += 1; return x * self.weight * self.calls",
+        "changes its attribute calls in forward",
+    ),
     "a late counter": (
-        "self.calls += 1; return x * (self.calls > 99)",
+        "self.calls += 1; return x * self.weight * (self.calls > 99)",
         "changes its attribute calls in forward",
     ),
     "a list": ("self.log.append(1); return x * self.weight", "changes its attribute log in forward"),
     "a generator": (
-        "return x + torch.randn(x.shape[-1], generator=self.generator)",
+        "return x * self.weight + torch.randn(x.shape[-1], generator=self.generator)",
         "changes its attribute generator in forward",
     ),
     "Python's random numbers": (
-        "return x * random.random()",
+        "return x * self.weight * random.random()",
         "the loss of a batch differs from call to call",
     ),
     "a state that only its end shows": (
@@ -78,6 +81,8 @@ BROKEN = {
         "RuntimeError, in blocks.0.attn.pre (ownnorm.Own), at",
     ),
     "a product that does not fit": ("return x @ torch.ones(3, 3)", "(ownnorm.Own), at ownnorm.py:"),
+    "sys.exit": ("import sys; sys.exit(0)", "raises SystemExit: 0, at ownnorm.py:"),
+    "no gradient": ("return x.detach()", "gets no gradient"),
     "a replaced parameter": (
         "self.weight = nn.Parameter(self.weight * 2); return x * self.weight",
         "replaces its parameter weight",
@@ -87,11 +92,38 @@ BROKEN = {
         "changes its parameter weight in forward",
     ),
 }
+TENSORS = {
+    "complex": (
+        "torch.ones(n, dtype=torch.complex64)",
+        "is of torch.complex64, which the optimizers cannot update",
+    ),
+    "of 8 bits": ("torch.ones(n).to(torch.float8_e4m3fn)", "which the optimizers cannot update"),
+    "expanded": (
+        "torch.ones(1).expand(n)",
+        "shares its memory, such as after expand or a slice; add .clone()",
+    ),
+}
+PLACEMENT = """
+from torch import nn
+from model.placements import Pre, Residual
+
+
+class Own(Pre):
+    ONE = {}
+
+    def __call__(self, branch, norm, layer, site):
+        return """
+PLACEMENTS = {
+    "nothing": "None",
+    "a list": "[branch]",
+    "no branch": "nn.Identity()",
+    "the same one twice": "Own.ONE.setdefault(0, Residual(branch, norm, self.slots(layer, site)))",
+}
 KEPT = {
     "an Identity that is no norm": "return x * self.weight * self.mask(x > -9).any()",
     "a cache": "self.log = self.log or [x.shape]; return x * self.weight",
     "a record of the last input": "self.last = x.detach().mean(); return x * self.weight",
-    "a counter in a buffer": "self.count += 1; return x * (1 + self.count)",
+    "a counter in a buffer": "self.count += 1; return x * self.weight * (1 + self.count)",
     "noise of torch's generator": "return x * self.weight + torch.randn_like(x)",
 }
 
@@ -119,8 +151,28 @@ def test_a_norm_that_breaks_the_contract_is_refused(command, text_file, tmp_path
     body, line = BROKEN[name]
     done = command(*write(tmp_path, body), PYTHONPATH="mine")
     check_refused(done, "norm=own placement=pre: ", line)
-    assert "(ownnorm.Own)" in done.stderr or name == "Python's random numbers"
+    assert "(ownnorm.Own)" in done.stderr or name in ("Python's random numbers", "no gradient")
     assert not [*tmp_path.glob("runs/*/status.json")]
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_norm_whose_parameter_cannot_be_trained_or_saved_is_refused(command, text_file, tmp_path, name):
+    new, line = TENSORS[name]
+    arguments = write(tmp_path, "return x * self.weight")
+    file = tmp_path / "mine" / "ownnorm.py"
+    file.write_text(file.read_text().replace("nn.Parameter(torch.ones(n))", f"nn.Parameter({new})"))
+    check_refused(command(*arguments, PYTHONPATH="mine"), "(ownnorm.Own): its weight ", line)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_a_placement_that_loses_a_branch_is_refused(command, text_file, tmp_path, name):
+    arguments = write(tmp_path, "return x")
+    (tmp_path / "mine" / "placement").mkdir()
+    (tmp_path / "mine" / "placement" / "ours.yaml").write_text("_target_: ownplacement.Own\n")
+    (tmp_path / "mine" / "ownplacement.py").write_text(PLACEMENT + PLACEMENTS[name])
+    arguments = ["placement=ours" if each == "norm=own" else each for each in arguments]
+    line = "has no parameters of its own; a placement returns a new module"
+    check_refused(command(*arguments, PYTHONPATH="mine"), "norm=layernorm placement=ours: blocks.", line)
 
 
 @pytest.mark.parametrize("name", KEPT)

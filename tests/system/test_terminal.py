@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rundir.folder import read_status
 from system.terminal import duration, escaped
 from tests.conftest import ROOT
+from tests.helpers import programs
 from tests.helpers.runs import QUICK
 
 
@@ -78,3 +79,26 @@ def test_programs_run_without_stdin_stdout_and_stderr(text_file, tmp_path):
         assert subprocess.run(f"{command} <&- >&- 2>&-", shell=True, cwd=tmp_path).returncode == 0
     [run] = (tmp_path / "runs").iterdir()
     assert read_status(run)["state"] == "finished"
+
+
+@pytest.mark.parametrize("program", ["train.py", "compare.py", "findings/__main__.py"])
+def test_a_stream_that_lacks_a_character_gets_an_escape(tmp_path, program):
+    """The help of these programs has characters that ASCII has not; none of them is a reason to fail."""
+    done = programs.from_scratch(
+        program, "--help", cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONPATH=str(ROOT)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+def test_a_run_whose_stdout_is_ascii_is_trained(text_file, tmp_path):
+    options = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = programs.from_scratch("train.py", *QUICK, "norm=batchnorm", cwd=tmp_path, **options)
+    assert done.returncode == 0, done.stderr
+    done = programs.from_scratch("compare.py", "runs", cwd=tmp_path, **options)
+    assert done.returncode == 0, done.stderr
+
+
+def test_compare_runs_without_docstrings(tmp_path):
+    done = programs.from_scratch("compare.py", "nowhere", cwd=tmp_path, PYTHONOPTIMIZE="2")
+    assert done.stderr.startswith("error: nowhere: ")
