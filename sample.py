@@ -23,6 +23,7 @@ from data import tokenizers
 from rundir.checkpoint_file import Checkpoint
 from system import terminal
 from system.errors import DataError
+from system.files import LONGEST, small_text
 from training import load_model
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple
     """Return the prompt and its tokens. Raises OSError, or DataError if a character cannot be encoded."""
     key = "prompt" if config.prompt_file is None else "prompt_file"
     try:
-        text = Path(config.prompt_file).read_bytes().decode() if config.prompt_file else config.prompt
+        text = small_text(Path(config.prompt_file), LONGEST) if config.prompt_file else config.prompt
         prompt = text or tokenizer.start
         return prompt, tokenizer.encode(prompt)
     except UnicodeDecodeError as error:
         raise DataError(f"{key}: byte at offset {error.start} is not UTF-8; convert the text") from None
     except DataError as error:
         raise DataError(f"{key}: {error}") from None
+    except ValueError as error:  # more than LONGEST bytes
+        raise DataError(f"{key}: {error}; give a shorter text") from None
 
 
 def load(config: SampleConfig, checkpoint: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":

@@ -39,6 +39,7 @@ from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
 
 MANY = 20  # from so many jobs on, the check takes more than two seconds, and is announced
+JOBS_A_CORE = 8  # more processes would wait for each other and fill the memory
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
 
 
@@ -60,6 +61,8 @@ class Sweep:
         self.compose, self.launch = compose, launch
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
+        if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
+            raise ConfigError(f"hydra.launcher.n_jobs: {count} at once on this machine; give at most {most}")
         self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 

@@ -1,5 +1,6 @@
 """Sampling needs the checkpoint alone, and follows its settings."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rundir.folder import read_status
 from sample import draw
 from system import signals
 from tests.conftest import ROOT
-from tests.helpers.contract import check_refused
+from tests.helpers.contract import check_one_line, check_refused
 from tests.helpers.programs import Program
 from tests.helpers.runs import train_anew
 from training import load_model
@@ -188,3 +189,10 @@ def test_a_checkpoint_that_its_run_removes_before_it_is_read_is_looked_for_again
     monkeypatch.setattr(checkpoint_file, "read", removed_first)
     source = ModelSource(run=str(trained), checkpoint=None, init_from=None, which="last", runs_dir="runs")
     assert load_model.load(source).meta.step == first
+
+
+def test_a_prompt_file_that_is_endless_or_a_pipe_is_refused_at_once(command, trained, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", "/dev/zero"):
+        done = command("sample.py", f"run={trained}", f"prompt_file={file}")
+        check_one_line(done, f"{file}: No such file or directory")

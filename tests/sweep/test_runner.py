@@ -18,7 +18,7 @@ from rundir.folder import read_status
 from system import os_compat
 from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
-from tests.helpers.contract import check_refused
+from tests.helpers.contract import check_one_line, check_refused
 from tests.helpers.own_norm import write_norm
 from tests.helpers.programs import Program, saved
 from tests.helpers.waiting import until
@@ -317,3 +317,17 @@ def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, 
     assert done.stdout.count(" finished ") == 1
     [file] = tmp_path.glob("runs/*/environment.json")
     assert len(json.loads(file.read_text())["plan"]["arms"]) == 1
+
+
+def test_far_more_processes_than_cores_are_refused(command, text_file):
+    done = command(
+        "train.py",
+        "-m",
+        "data=text",
+        f"data.path={text_file}",
+        *TINY,
+        "seed=0,1",
+        PARALLEL,
+        "hydra.launcher.n_jobs=1000",
+    )
+    check_one_line(done, "hydra.launcher.n_jobs: 1000 at once on this machine; give at most ")
