@@ -1,5 +1,6 @@
 """Print safely: escape control characters, and keep running when the reader of a stream has closed it."""
 
+import errno
 import io
 import os
 import sys
@@ -39,12 +40,15 @@ def open_missing_streams() -> None:
 
 
 class SurvivingWriter(io.FileIO):
-    """A file descriptor that discards output once its reader, such as head, has closed it."""
+    """A file descriptor that discards output once its reader, such as head, has closed it, or its disk is
+    full or broken: neither is a reason to end a run."""
 
     def write(self, content: Any) -> int:
         try:
             return super().write(content)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+                raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return super().write(content)
 

@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -97,6 +98,15 @@ def test_a_run_whose_stdout_is_ascii_is_trained(text_file, tmp_path):
     assert done.returncode == 0, done.stderr
     done = programs.from_scratch("compare.py", "runs", cwd=tmp_path, **options)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, of Linux")
+def test_a_run_goes_on_although_the_disk_of_its_output_is_full(text_file, tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, str(ROOT / "train.py"), *QUICK]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=full)
+    [run] = (tmp_path / "runs").iterdir()
+    assert (done.returncode, read_status(run)["state"]) == (0, "finished")
 
 
 def test_compare_runs_without_docstrings(tmp_path):
