@@ -107,7 +107,7 @@ class Pretrained:
                 )
             slices = {}
             for file in self.files:
-                safetensors_header(file)  # raises if the header is too long or has a key twice
+                parse_json(safetensors_header(file)[8:])  # raises if it is too long or has a key twice
                 content = safe_open(file, framework="pt")  # checks the header against the file's size
                 for name in content.keys():  # noqa: SIM118 not a dict
                     short = name.removeprefix("transformer.")

@@ -173,8 +173,8 @@ def read(path: Path) -> Checkpoint:
         if size > memory:
             problem = f"has {size:,} bytes, but this machine has {memory:,} of memory"
             raise ConfigError(f"{path}: {problem}; use a smaller checkpoint")
-        _, stored, computed = digest(path)
-        if stored != computed:
+        parse_json(safetensors_header(path)[8:])  # raises if a key is there twice
+        if len({*digest(path)[1:]}) > 1:
             raise ValueError("the SHA-256 differs")
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             meta = dict(parse_json(content.metadata()["normgpt"]))

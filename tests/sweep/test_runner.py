@@ -132,7 +132,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
         for line in errors
     )
     assert any("train.bin: fails its checksum" in line for line in errors)
-    assert any("out of memory at batch_size=4" in line for line in errors)
+    assert any("GB at least, but this machine has" in line for line in errors)
     record_property("R9 of 12 jobs with 4 bad ones, finished", table.count("finished"))
     began = time.monotonic()
     again = command("train.py", "-m", *shared, "experiment=glob(job_*)")

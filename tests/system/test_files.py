@@ -59,7 +59,12 @@ def test_any_content_is_read_as_a_table_or_as_empty(tmp_path_factory, name, data
 TWICE = json.dumps(GOOD["status.json"])[:-1] + ', "step": 9}'
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "", "\0", "{", '{"state": "finished"}', '"x"', TWICE])
+DEEP = '{"state": ' + "[" * 600 + "]" * 600 + "}"
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, DEEP, "", "\0", "{", '{"state": "finished"}', '"x"', TWICE]
+)
 def test_a_damaged_or_deeply_nested_file_reads_as_empty(tmp_path, content):
     (tmp_path / "status.json").write_text(content)
     assert read_json(tmp_path / "status.json") == {}
