@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import unicodedata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def open_missing_streams() -> None:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)  # keeps the number open if sys.stdout is replaced
         elif mode == "w" and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # a file descriptor that was replaced by a pipe cannot seek
+                stream.reconfigure(errors="backslashreplace")
 
 
 class SurvivingWriter(io.FileIO):
