@@ -160,7 +160,10 @@ def check_compile(s: Subject) -> str:
     eager, fast = results
     if not (fast - eager).norm() <= SAME * eager.norm():
         difference = ((eager - fast).norm() / eager.norm()).item()
-        raise BrokenContractError(f"the compiled loss and gradients differ by {difference:.2g} of their size")
+        raise BrokenContractError(
+            f"the compiled loss and gradients differ by {difference:.2g} of their size; replace a buffer "
+            "that forward changes and uses (self.n = self.n + 1), as a change in place may compile wrongly"
+        )
     return ""
 
 

@@ -162,7 +162,19 @@ class PassingBuffer(Own):
         self.register_buffer("count", torch.ones(()), persistent=False)
 
     def forward(self, x):
-        self.count += self.training
+        self.count = self.count + self.training  # not in place: see CountsInPlace
+        return x * self.weight * self.count
+
+
+class CountsInPlace(Own):
+    """Uses a buffer that it changes in place, for which torch 2.13's compiled gradient is wrong."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.register_buffer("count", torch.ones(()))
+
+    def forward(self, x):
+        self.count += 1
         return x * self.weight * self.count
 
 
@@ -188,7 +200,7 @@ BROKEN = {
     "causality": [(Future, "when later tokens change"), (LeakThenNaN, "LEAKS: a logit moves in training")],
     "repeatability": [(Counter, "changes its attribute calls"), (NumPyNoise, "differs from call to call")],
     "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],
-    "compile": [(OtherWhenCompiled, "of their size")],
+    "compile": [(OtherWhenCompiled, "of their size"), (CountsInPlace, "replace a buffer")],
     "bf16": [(StatisticsInBF16, "compute statistics of x.float()")],
 }
 
