@@ -92,7 +92,7 @@ class Run:
 
     @property
     def roles(self) -> list[run_files.Role]:
-        """What the run is for in fair comparisons; empty outside of them."""
+        """The roles of the run in fair comparisons; empty outside of them."""
         return self.environment.get("roles") or []
 
     @property

@@ -12,7 +12,7 @@ from model import GPT
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked.
+    """The model and norms that are checked, and the tokens for it.
 
     Attributes:
         new_model: returns the model with its initial weights, on the CPU, always the same.

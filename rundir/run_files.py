@@ -47,7 +47,7 @@ class Plan(TypedDict):
 
 
 class Role(TypedDict):
-    """What a run is for in a fair comparison (sweep/stages.py): ``trial`` tries settings, ``compared`` trains
+    """The purpose of a run in a fair sweep (sweep/stages.py): ``trial`` tries settings, ``compared`` trains
     an arm at its own best settings, ``borrowed`` at the baseline's.
 
     tuning: the hash of an arm and its trials.

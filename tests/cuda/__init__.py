@@ -1,1 +1,1 @@
-"""What must be true on an NVIDIA GPU: make test-cuda."""
+"""Tests of what must be true on an NVIDIA GPU: make test-cuda."""
