@@ -1,5 +1,5 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
-# make test                                           the tests that prove the product: three to five minutes on two cores
+# make test                                           the tests that prove the product: three to four minutes on two cores
 # make test-all                                       and the slower ones: ten minutes
 # make test-long                                      those that take too long for every day
 # make test-faults                                    kills, damage and bad input, with a table of figures

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from cli.compose import composed_job, plain
 from cli.debug_flag import take_debug_flag
 from system import launch, signals, terminal
 from system.errors import ConfigError
+from system.files import LARGEST, small_text
 from system.validate import Checked, checked, keys
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -37,6 +38,8 @@ TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
     "wandb.project wandb.entity wandb.group wandb.dir".split()
 )
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
+MOST = 100_000  # combinations of values on a command line
+MOST_ALIASES = 20  # in a YAML file of the user's
 Config = TypeVar("Config", bound=Checked)
 
 
@@ -78,6 +81,8 @@ def command(
             sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
             try:
                 launch.silence_other_ranks()
+                if config_dir := split_config_dir(sys.argv[1:])[0]:
+                    check_aliases(Path(config_dir))
                 with signals.ending():
                     job()
             except BrokenPipeError:
@@ -98,10 +103,8 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     """Return a config for each combination of the values in a command line, keyed by the overrides that
     differ: ``norm=none,layernorm`` gives two configs; without alternatives there is one, keyed by "". Raises
     the errors that ``messages.report`` prints."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--config-dir")
-    options, overrides = parser.parse_known_args([argument for argument in arguments if argument != "-m"])
-    overrides += search_path(options.config_dir)
+    config_dir, overrides = split_config_dir([argument for argument in arguments if argument != "-m"])
+    overrides += search_path(config_dir)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         parsed = OverridesParser.create(loader).parse_overrides([quote(override) for override in overrides])
@@ -111,12 +114,32 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     return dict(zip(names, composed_all(config_name, kind, jobs), strict=True))
 
 
+def split_config_dir(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Return the value of --config-dir, if it was given, and the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    options, others = parser.parse_known_args(arguments)
+    return options.config_dir, others
+
+
 def search_path(config_dir: str | None) -> list[str]:
     """Return --config-dir as an override. Raises OSError if the folder does not exist."""
     if config_dir is None:
         return []
     os.stat(config_dir)  # raises if the folder is missing, of which Hydra would only warn
+    check_aliases(Path(config_dir))
     return [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+
+
+def check_aliases(folder: Path) -> None:
+    """Raise ConfigError if a YAML file has so many aliases that few lines may stand for any amount of data.
+    Invalid YAML is left to Hydra, which names its line."""
+    for file in [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]:
+        events: list[Any] = []
+        with suppress(yaml.YAMLError, ValueError):
+            events += yaml.parse(small_text(file, LARGEST), yaml.SafeLoader)
+        if sum(isinstance(event, yaml.AliasEvent) for event in events) > MOST_ALIASES:
+            raise ConfigError(f"{file}: has more than {MOST_ALIASES} aliases; write the values out")
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:
@@ -130,7 +153,8 @@ def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) ->
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
     """Return, by key, one override per value: ``seed=0,1`` gives two. If a key is given more than once, only
-    its last override is used. Raises ConfigError at an interval."""
+    its last override is used. Raises ConfigError at an interval, or if there are more than MOST
+    combinations."""
     values = {}
     for override in parsed:
         key = override.get_key_element()
@@ -139,7 +163,11 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
             if not override.is_discrete_sweep():
                 advice = f"write {key}=1e-3,1e-2 or {key}=range(0,3)"
                 raise ConfigError(f"{key}: an interval has no list of values; {advice}")
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            texts = itertools.islice(override.sweep_string_iterator(), MOST + 1)
+            values[key] = [f"{key}={value}" for value in texts]
+    if math.prod(map(len, values.values())) > MOST:
+        longest = max(values, key=lambda key: len(values[key]))
+        raise ConfigError(f"{longest}: these are more than {MOST:,} combinations; give fewer values")
     return values
 
 

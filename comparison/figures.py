@@ -12,11 +12,14 @@ from typing import Any
 from comparison.curves import CURVES, Rows, curves, maps, rounded
 from comparison.groups import title
 from comparison.report import Report
+from system.errors import UserError
+from system.os_compat import address_space
 
 Spec = dict[str, Any]
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
+RESERVED = 2**37  # bytes; some 50 to 200 GB were needed
 MANY = 24  # the most groups for which curves have points and maps are saved
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
@@ -167,15 +170,26 @@ def spec(**parts: Any) -> Spec:
     return {"$schema": schema, "config": STYLE} | parts
 
 
-def svg(description: Spec) -> str:
+def converter() -> Any:
+    """Return the library that draws. Raises UserError under a low limit on the address space: its JavaScript
+    engine reserves RESERVED bytes, and aborts the process where it cannot."""
+    if address_space() < RESERVED:
+        raise UserError(
+            "ulimit -v: the page and the figures need more address space; run ulimit -v unlimited"
+        )
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(description))
+    return vl_convert
+
+
+def svg(description: Spec) -> str:
+    return str(converter().vegalite_to_svg(description))
 
 
 def save(description: Spec, out: Path) -> None:
-    """Draw a figure into a file whose ending is one of FORMATS. Raises OSError if it cannot be written."""
-    import vl_convert
+    """Draw a figure into a file whose ending is one of FORMATS. Raises UserError as ``converter`` does, and
+    OSError if the file cannot be written."""
+    vl_convert = converter()
 
     if out.suffix == ".svg":
         out.write_text(svg(description), encoding="utf-8")

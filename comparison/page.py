@@ -113,6 +113,4 @@ def compress(text: str) -> str:
 
 @cache
 def library() -> str:
-    import vl_convert
-
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    return str(figures.converter().javascript_bundle("window.vegaEmbed = vegaEmbed;"))

@@ -67,7 +67,9 @@ def load_all(paths: Iterable[str]) -> tuple[list[Run], list[str]]:
 
 def publish(runs: Sequence[Run], folder: Path) -> None:
     """Write the tables of runs. Raises OSError, and UserError if the folder has other files."""
-    if others := sorted({file.name for file in folder.glob("*")} - {TABLE, CURVES_FILE, SHARED}):
+    present = {file.name for file in folder.glob("*")}
+    ours = {TABLE, CURVES_FILE, SHARED} if is_published(folder) else set()
+    if others := sorted(present - ours):
         raise UserError(f"{folder}: it has other files, such as {others[0]}; name a folder of its own")
     runs = sorted(runs, key=lambda run: run.name)
     compared = {id(run) for run in by_role(runs).compared}
@@ -78,11 +80,19 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
     differing = sorted(columns.keys() - shared, key=order)
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{column: cell(row[column]) for column in differing if column in row} for row in leaves]
+    write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
     write_table(folder / TABLE, differing, rows)
     curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in compared)]
     names = list(dict.fromkeys(name for row in curves for name in row))
     write_table(folder / CURVES_FILE, names, curves)
-    write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether the folder has a shared.json that ``publish`` wrote."""
+    try:
+        return any(key.startswith("config:") for key in parse_json(small_text(folder / SHARED, LARGEST)))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
 
 
 def order(column: str) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Write the files of a comparison, for people and for other programs:
 
-index.html              the page
 table.md, table.csv     the table
+index.html              the page
 runs.csv                a line per run: settings that differ, state at the end, time and memory
 metrics.csv             a line per number: run, step, tokens, seconds, metric, value
 figures/*.svg           each figure, for a paper
@@ -10,6 +10,7 @@ figures/*.svg           each figure, for a paper
 import csv
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,40 @@ from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 
 REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
+MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
+
+
+def check_folder(out: Path) -> None:
+    """Raise ComparisonError if the folder has files that are not of a report."""
+    names = sorted(file.name for file in out.iterdir()) if out.is_dir() else []
+    others = [name for name in names if name not in REPORT_FILES]
+    if names and not others and not is_ours(out / "table.md"):  # it is the first file of a report
+        others = names
+    if others:
+        raise ComparisonError(f"--out: {out} has other files, such as {others[0]}; name a new folder")
+
+
+def is_ours(file: Path) -> bool:
+    with suppress(OSError):
+        return file.is_file() and file.read_bytes().startswith(MARK.encode())
+    return False
 
 
 def write_report(report: Report, out: Path) -> Iterator[str]:
     """Write all files into ``out``, and yield a line for the user after each step. Raises
     ComparisonError if the folder has other files, and OSError."""
-    names = [file.name for file in out.iterdir()] if out.is_dir() else []
-    if other_files := [name for name in names if name not in REPORT_FILES]:
-        raise ComparisonError(f"--out: {out} has other files, such as {other_files[0]}; name a new folder")
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    (out / "index.html").write_text(page(report), encoding="utf-8")
-    yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"
+    check_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     rows = cells(report)
-    (out / "table.md").write_text(markdown(rows), encoding="utf-8")
+    (out / "table.md").write_text(f"{MARK}\n\n{markdown(rows)}", encoding="utf-8")
     write_csv(out / "table.csv", rows)
     used = {id(run) for row in report.rows for run in row.group.runs if run.seed in row.used}
     write_csv(out / "runs.csv", [run_row(run, report) | {"used": id(run) in used} for run in report.runs])
     write_metrics(report, out / "metrics.csv")
     yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
+    (out / "index.html").write_text(page(report), encoding="utf-8")
+    yield f"{out / 'index.html'}: open it in a browser; {(out / 'index.html').stat().st_size / 1e6:.1f} MB"
+    (out / "figures").mkdir(exist_ok=True)
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
     specs: dict[str, figures.Spec] = {}

@@ -1,4 +1,4 @@
-"""Write a folder of token files once, and read it through memory maps:
+"""Write a folder of token files once, and read it:
 
     train.bin, val.bin     token ids, uint16 or uint32, nanoGPT's layout
     meta.json              counts, dtype, tokenizer, SHA-256 of each file
@@ -32,11 +32,12 @@ SPLITS = ("train", "val")
 REMEDY = "prepare the files again"  # for token files that other programs wrote
 ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
 ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
+IN_MEMORY = 2**26  # bytes; a split up to this size is read into memory
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The tokens of both splits, 1-D memory maps, and the tokenizer that made them."""
+    """The tokens of both splits, 1-D, and the tokenizer that made them."""
 
     folder: Path
     train: Tokens
@@ -142,7 +143,7 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
     def open_split(name: str, split: Split) -> Tokens:
         single = TokenFile(name=f"{name}.bin", tokens=split.tokens, sha256=split.sha256)
         parts = [
-            open_file(bins or folder, entry, np.dtype(meta.dtype), verify, REMEDY if bins else remedy)
+            open_file(bins or folder, entry, np.dtype(meta.dtype), split, verify, REMEDY if bins else remedy)
             for entry in split.files or [single]
         ]
         return parts[0] if len(parts) == 1 else Shards(parts)
@@ -154,9 +155,10 @@ def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
 
 
 def open_file(
-    folder: Path, entry: TokenFile, dtype: np.dtype[Any], verify: bool, remedy: str
+    folder: Path, entry: TokenFile, dtype: np.dtype[Any], split: Split, verify: bool, remedy: str
 ) -> NDArray[np.unsignedinteger]:
-    """Return the tokens, 1-D, of the file that an entry of meta.json describes. Raises DataError, whose
+    """Return the tokens, 1-D, of the file of ``split`` that an entry of meta.json describes: from memory if
+    the split is small, as a map of a file would end the process if the file was cut. Raises DataError, whose
     message ends in ``remedy``, if the file differs from the entry."""
     file = folder / Path(entry.name).name
     expected = entry.offset + entry.tokens * dtype.itemsize
@@ -164,9 +166,14 @@ def open_file(
         size = file.stat().st_size
         if size != expected:
             raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
-        if (verify or size <= ALWAYS_VERIFIED) and file_digest(file) != entry.sha256:
-            raise DataError(f"{file}: fails its checksum; {remedy}")
-        return map_file(file, dtype, entry.offset)
+        content = file.read_bytes() if split.tokens * dtype.itemsize <= IN_MEMORY else None
+        if content is not None or verify or size <= ALWAYS_VERIFIED:
+            found = file_digest(file) if content is None else digest(content)
+            if found != entry.sha256:
+                raise DataError(f"{file}: fails its checksum; {remedy}")
+        if content is None:
+            return map_file(file, dtype, entry.offset)
+        return np.frombuffer(content[entry.offset :], dtype)
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}; {remedy}") from None
 

@@ -45,11 +45,18 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
 
     def end(name: str) -> Callable[..., None]:
         def hook(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-            inside.pop()
             if problem := wrong_output(output, args[0], copies.pop(name)):
                 raise BrokenContractError(f"{title(name, norm)} {problem}")
+            inside.pop()
 
         return hook
+
+    def check_tensors() -> None:
+        for name, norm in norms.items():
+            if problem := changed_parameters(parameters[name], parameters_of(norm)) or changed_buffers(
+                buffers[name], forms_of_buffers(norm)
+            ):
+                raise BrokenContractError(f"{title(name, norm)} {problem}")
 
     copies: dict[str, Tensor] = {}
     parameters = {name: parameters_of(norm) for name, norm in norms.items()}
@@ -61,6 +68,8 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
         try:
             yield
         except (Exception, SystemExit) as error:
+            if not inside and isinstance(error, BrokenContractError):  # of the whole model
+                check_tensors()  # may explain it
             # a signal is of a subclass of SystemExit
             if not inside or isinstance(error, BrokenContractError) or is_signal(error):
                 raise
@@ -69,11 +78,7 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
                 error.add_note(f"in {where}{line}")
                 raise
             raise BrokenContractError(f"{where} raises {described(error)}{line}; correct it") from error
-    for name, norm in norms.items():
-        if problem := changed_parameters(parameters[name], parameters_of(norm)) or changed_buffers(
-            buffers[name], forms_of_buffers(norm)
-        ):
-            raise BrokenContractError(f"{title(name, norm)} {problem}")
+    check_tensors()
 
 
 def is_signal(error: BaseException) -> bool:
@@ -139,14 +144,20 @@ def changed_parameters(
 
 @contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Context manager: restore the buffers of ``model`` at the end; one that was added or reshaped stays."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """Context manager: restore the buffers of ``model`` at the end, also those that a forward replaced; one
+    that was added or reshaped stays."""
+    before = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     try:
         yield
     finally:
-        for name, buffer in model.named_buffers():
-            if name in before and before[name].shape == buffer.shape:
-                buffer.copy_(before[name])
+        for module, name, buffer, value in before:
+            now = getattr(module, name)
+            if isinstance(now, Tensor) and now.shape == value.shape:
+                setattr(module, name, buffer.copy_(value))  # in evaluation, a new one cannot be trained with
 
 
 def forms_of_buffers(norm: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
@@ -183,31 +194,48 @@ def content(value: Any, depth: int = 8) -> object:
     return repr(value)
 
 
-def check_repeatable(model: nn.Module, norms: Mapping[str, nn.Module], loss: Callable[[], Tensor]) -> None:
-    """Check that a call with the same parameters, buffers and seed gives the same loss, and that norms and
-    placements have no other state that changes.
+def check_repeatable(
+    model: nn.Module,
+    norms: Mapping[str, nn.Module],
+    train: Callable[[], Tensor],
+    evaluate: Callable[[], Tensor],
+    disturb: Callable[[], object] = lambda: None,
+) -> None:
+    """Check that a call with the same parameters, buffers and seed gives the same loss, whatever was called
+    before it, and that norms and placements have no other state that changes.
 
     Args:
-        loss: returns the loss of a batch, 0-d, and leaves parameters and buffers as they are.
+        train, evaluate: return the loss of a batch, 0-d, in training and in evaluation.
+        disturb: evaluates another batch.
 
     Raises:
         BrokenContractError: a resumed run would have other losses.
     """
+
+    def call(function: Callable[[], Any]) -> Any:
+        torch.manual_seed(0)
+        with buffers_kept(model):
+            return function()
+
     wirings = {name: module for name, module in model.named_modules() if isinstance(module, Residual)}
     inside = {f"{n}.{i}".rstrip("."): part for n, norm in norms.items() for i, part in norm.named_modules()}
     modules = wirings | inside
-    losses, states = [], []
+    evaluated, losses, states = [call(evaluate)], [], []  # as a model that is only sampled from
     for _ in range(2):
-        torch.manual_seed(0)
-        losses.append(loss())
+        losses.append(call(train))
         states.append({name: other_state(module) for name, module in modules.items()})
     for name, module in modules.items():
         for key, value in states[1][name].items():
             if states[0][name].get(key) != value:
                 why = f"changes its attribute {key} in forward, which a checkpoint does not have"
                 raise BrokenContractError(f"{title(name, module)} {why}; register a buffer for it")
-    if not torch.equal(*losses) and all(map(torch.isfinite, losses)):
-        raise BrokenContractError(
-            "the loss of a batch differs from call to call at the same parameters, buffers and seed; draw "
-            "random numbers by torch's global generator alone, and keep state in buffers"
-        )
+    call(disturb)
+    losses.append(call(train))
+    evaluated.append(call(evaluate))
+    for mode, values in {"training": losses, "evaluation": evaluated}.items():
+        if any(value != values[0] for value in values) and all(map(torch.isfinite, values)):
+            raise BrokenContractError(
+                f"the loss of a batch in {mode} depends on the calls before it, at the same parameters, "
+                "buffers and seed; draw random numbers by torch's global generator alone, and keep state in "
+                "buffers"
+            )

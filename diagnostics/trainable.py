@@ -25,11 +25,15 @@ def check_branches(model: GPT) -> None:
 
 
 def check_tensors(norms: Mapping[str, nn.Module]) -> None:
-    """Check that the parameters and buffers of ``norms`` can be trained and saved. Raises
-    BrokenContractError."""
+    """Check that the parameters and buffers of ``norms`` can be trained and saved, and that each has
+    memory of its own. Raises BrokenContractError."""
+    owners: dict[int, str] = {}  # by where a tensor lies in memory
     for name, norm in norms.items():
         for key, tensor in [*norm.named_parameters(), *norm.named_buffers()]:
-            if problem := wrong_tensor(tensor):
+            problem, own = wrong_tensor(tensor), f"{name}.{key}"
+            if not problem and tensor.nbytes and (owner := owners.setdefault(tensor.data_ptr(), own)) != own:
+                problem = f"lies in the memory of {owner}; create each by itself, in __init__"
+            if problem:
                 raise BrokenContractError(f"{title(name, norm)}: its {key} {problem}")
 
 

@@ -29,8 +29,7 @@ import yaml
 from cli import job_record
 from cli.schema import RunConfig
 from rundir import checkpoint_file, run_files
-from rundir.environment import asked_for, auto_conditions, differences
-from rundir.identity import run_folder
+from rundir.environment import differences
 from rundir.role_record import with_role
 from rundir.run_files import read_json
 from system.errors import ConfigError
@@ -38,36 +37,13 @@ from system.files import jsonable, write_atomically
 from system.lock import WAIT, Lock
 from system.signals import Interrupted
 
+PREEMPTED = -1  # with which submitit ends a job that the cluster preempts
 STATUS_EVERY = 0.5  # seconds; a file takes longer than a short step
 
 
 def has_ended(folder: Path) -> bool:
     """Return True if the run has finished or diverged, so that the same command has nothing left to do."""
     return read_status(folder).get("state") in ("finished", "diverged")
-
-
-def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
-    """Return the folder of this run if it has ended and torch is not needed to find it, else None.
-
-    Resolving ``precision=auto`` would import torch; an ended run on this machine shows its value.
-    """
-    is_auto = config.precision == "auto"
-    for precision in ("bf16", "fp32") if is_auto else (config.precision,):
-        folder = run_folder(config, precision, fingerprint)
-        recorded = read_json(folder / "environment.json")
-        resolves_alike = recorded.get("machine") == auto_conditions()
-        is_same = resolves_alike and recorded.get("asked") == asked_for(config)
-        if has_ended(folder) and (is_same or not is_auto):
-            return folder
-    return None
-
-
-def newest_run(runs_dir: str) -> Path:
-    """Return the folder of the run that wrote its status last. Raises ConfigError if there is no run."""
-    files = list(Path(runs_dir).glob("*/status.json"))
-    if not files:
-        raise ConfigError(f"runs_dir: {runs_dir} has no run; train one, or name one with run=FOLDER")
-    return max(files, key=lambda file: file.stat().st_mtime).parent
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -239,9 +215,14 @@ class Run:
                 file=sys.stderr,
             )
             raise
-        except SystemExit:  # submitit ends a job that the cluster preempts
-            self.write_status(state="interrupted", reason="preempted by the cluster")
-            raise
+        except SystemExit as end:
+            if end.code == PREEMPTED:
+                self.write_status(state="interrupted", reason="preempted by the cluster")
+                raise
+            reason = f"a module called sys.exit({end.code!r})"
+            self.write_status(state="failed", reason=reason)
+            advice = "let it raise an error; --debug shows where"
+            raise ConfigError(f"{self.folder}: {reason} while it was trained; {advice}") from end
         except BaseException as error:
             with suppress(OSError):  # a full disk must not hide the first error
                 self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +20,7 @@ class Metrics:
         self.file = file
 
     def __enter__(self) -> Self:
-        self.stream = self.file.open("a", encoding="utf-8")
+        self.stream = self.file.open("a+", encoding="utf-8")
         return self
 
     def write(self, row: dict[str, Any]) -> None:
@@ -29,12 +30,27 @@ class Metrics:
             self.stream.flush()
 
     def sync(self) -> None:
-        """Write the rows to the disk, so that they survive a power failure, too."""
+        """Write the rows to the disk, so that they survive a power failure, too. If someone has removed or
+        replaced the file, write it again."""
+        opened = os.fstat(self.stream.fileno())
+        if not stat.S_ISREG(opened.st_mode):  # os.devnull
+            return
         os.fsync(self.stream.fileno())
+        with suppress(FileNotFoundError):
+            if os.path.samestat(opened, self.file.stat()):
+                return
+        with name_in_errors(self.file), self.stream as removed:
+            removed.seek(0)
+            write_atomically(self.file, removed.read(), sync=True)
+            self.stream = self.file.open("a+", encoding="utf-8")
+        print(f"{self.file}: was removed or replaced, and has been written again", flush=True)
 
     def __exit__(self, *_: object) -> None:
-        with name_in_errors(self.file):  # closing flushes, which fails on a full disk
-            self.stream.close()
+        with name_in_errors(self.file):
+            try:
+                self.sync()
+            finally:
+                self.stream.close()  # flushes, which fails on a full disk
 
 
 def cut(file: Path, step: int) -> list[dict[str, Any]]:
@@ -50,6 +66,8 @@ def cut(file: Path, step: int) -> list[dict[str, Any]]:
                     rows.append(row)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}; fresh=true starts the run over") from None
+    if step and not rows:
+        print(f"{file}: has no rows before step {step:,}; the run's curves begin there", flush=True)
     write_atomically(file, "".join(json.dumps(jsonable(row)) + "\n" for row in rows), sync=True)
     return rows
 

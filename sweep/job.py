@@ -8,7 +8,8 @@ from pathlib import Path
 from cli import job_record
 from cli.schema import RunConfig
 from rundir import identity
-from rundir.folder import ended_folder, read_status
+from rundir.find_run import ended_folder
+from rundir.folder import read_status
 from rundir.metrics import last_row
 from rundir.run_files import read_json
 from system.errors import ConfigError

@@ -1,7 +1,9 @@
 """Lock files: a process that holds one tells the others that a run or a folder is in use."""
 
+import errno
 import os
 import platform
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +16,7 @@ class Lock:
     """A lock file that this process holds until ``release()`` or its end, even if it is killed. The file is
     created if it is missing.
 
-    Raises BlockingIOError, which names the process that holds the file, and OSError.
+    Raises BlockingIOError, which names the process that holds the file, and OSError, which names the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,11 +24,20 @@ class Lock:
         self.hold()
 
     def hold(self) -> None:
+        self.check_file()
         self.file = FileLock(self.path, timeout=WAIT, on_acquired=self.write_holder)
         try:
             self.file.acquire()
         except Timeout:
             raise BlockingIOError(read_holder(self.path)) from None
+
+    def check_file(self) -> None:
+        """Raise OSError if the path is of something else than a lock file, whose content would be lost."""
+        with suppress(FileNotFoundError):
+            existing = self.path.lstat()
+            if not stat.S_ISREG(existing.st_mode) or existing.st_nlink > 1:
+                what = "is a folder, a symbolic link, a hard link or a device, not a lock file; remove it"
+                raise FileExistsError(errno.EEXIST, what, str(self.path))
 
     def write_holder(self, descriptor: int) -> None:
         """Write who holds the file, after the first byte, which is locked and unreadable on Windows."""

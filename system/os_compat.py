@@ -1,6 +1,7 @@
 """Differences between operating systems: the rest of the project is written as if every system were Linux."""
 
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -51,6 +52,12 @@ def is_running(pid: int, started: float) -> bool:
     """Return True if the process is still running, and its ID is not that of a process started later."""
     actual = start_time(pid)
     return actual is not None and abs(actual - started) < 10  # seconds, as the clock may have been adjusted
+
+
+def address_space() -> float:
+    """Return how many bytes of address space this process may reserve (ulimit -v); infinity if unlimited."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0] if resource else -1
+    return math.inf if limit in (-1, resource and resource.RLIM_INFINITY) else limit
 
 
 def peak_memory() -> int:

@@ -33,9 +33,9 @@ class Interrupted(SystemExit):
 
 
 @contextmanager
-def handled(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """Context manager: call ``handler(number, frame)`` at a signal. Yields the previous handlers (those
-    not set from Python as SIG_DFL). Has no effect outside the main thread."""
+def handled(handler: Callable[[int, Any], None] | signal.Handlers) -> Iterator[dict[int, Any]]:
+    """Context manager: call ``handler(number, frame)`` at a signal, or do what SIG_DFL does. Yields the
+    previous handlers (those not set from Python as SIG_DFL). Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield {}
         return

@@ -71,6 +71,7 @@ REFUSALS = [
     (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),
     (["runs", "--out", "file"], "file"),
     (["runs", "--out", "mine"], "--out: mine has other files, such as notes.txt; name a new folder"),
+    (["runs", "--out", "site"], "--out: site has other files, such as index.html; name a new folder"),
 ]
 
 
@@ -83,8 +84,20 @@ def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
     (tmp_path / "empty").mkdir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("mine")
     check_refused(compare(tmp_path, *arguments), f"error: {line}")
+    assert (tmp_path / "site" / "index.html").read_text() == "mine"
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_under_a_limit_on_the_address_space_the_tables_are_written_and_the_figures_refused(tmp_path):
+    made(tmp_path / "runs", "norm=none")
+    limited = f"ulimit -v 16000000; exec {sys.executable} {programs.ROOT / 'compare.py'} runs"
+    done = subprocess.run(["sh", "-c", limited], cwd=tmp_path, capture_output=True, text=True)
+    check_refused(done, "error: ulimit -v: the page and the figures need more address space")
+    assert (tmp_path / "report" / "table.csv").exists()
 
 
 @pytest.mark.slow

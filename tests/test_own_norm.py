@@ -135,6 +135,7 @@ def test_patches_that_share_part_of_their_mean_are_found_by_the_run_and_marked_b
     check_marked(home, done.stdout, folder)
 
 
+@pytest.mark.slow
 def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
     pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
     (home / "mine" / "placement").mkdir()

@@ -280,6 +280,7 @@ def test_resuming_in_another_environment_is_printed_once_and_recorded(tiny, monk
     assert earlier["threads"] == 7
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_killed(
     command, text_file, tmp_path
 ):
@@ -296,6 +297,7 @@ def test_a_second_process_is_refused_while_one_trains_and_not_after_it_was_kille
         assert third.wait() == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_also_if_the_lock_file_was_removed(command, text_file, tmp_path):
     long = (*QUICK, "train.steps=100000", "train.checkpoint_every=10", "train.log_every=1")
     with Program("train.py", *long, cwd=tmp_path) as first:
@@ -308,6 +310,7 @@ def test_a_second_process_is_refused_also_if_the_lock_file_was_removed(command, 
         assert first.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["fresh=true"]])
 def test_a_folder_that_is_a_link_to_another_run_is_refused(command, succeed, text_file, tmp_path, arguments):
     succeed("train.py", *QUICK)

@@ -37,7 +37,7 @@ from training import state
 from training.build import build_model
 
 
-@pytest.mark.parametrize(("norm", "placement"), AROUND)
+@pytest.mark.parametrize(("norm", "placement"), daily(AROUND, lambda number: number % 3 == 0, others="slow"))
 def test_every_norm_in_every_placement_trains_and_gets_better(tiny, norm, placement):
     few = ("train.steps=40", "train.log_every=20", "optim.learning_rate=1e-2")
     folder = train_anew(tiny(f"norm={norm}", f"placement={placement}", *few))
@@ -54,6 +54,7 @@ def test_the_same_command_gives_the_same_tensors_to_the_bit_and_another_seed_oth
     assert any(name.startswith("optimizer/") for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", daily(["batchnorm", "layernorm"], others="slow"))
 def test_observing_changes_neither_training_nor_identity(tiny, norm):
     base = [f"norm={norm}", "model.dropout=0.2"]

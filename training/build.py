@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
-from diagnostics.contract import described, is_signal
+from diagnostics.contract import described, is_signal, line_of
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import Embedding, LearnedPositions, Rotary
@@ -82,6 +82,11 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
         target = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ConfigError(f"{group}._target_: {path} cannot be imported ({error}); check its name") from None
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
+        if is_signal(error):
+            raise
+        why = f"{module_name} raises {described(error)}{line_of(error)}"
+        raise ConfigError(f"{group}._target_: {why}, when it is imported; correct it") from error
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a subclass of {base.__name__}; name one that is")
@@ -118,6 +123,8 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
                 raise
             why = f"{component.target} raises {described(error)}"
             raise ConfigError(f"{key}: {why}, when it is created; correct it") from error
+        if isinstance(part, nn.Module) and "_parameters" not in vars(part):
+            raise ConfigError(f"{key}: {component.target} is no module yet; begin with super().__init__()")
         yield key, part
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics.contract import buffers_kept
 from system.errors import ConfigError, LostRankError
 from system.terminal import escaped
 from training.batches import Batches
@@ -61,6 +62,7 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
 
 def replaces_buffers(model: nn.Module, loss: Callable[[], Tensor]) -> bool:
     """Return whether a forward replaces buffers by new tensors, instead of changing them in place."""
-    buffers_before = [*model.buffers()]
-    rehearse(model, loss)
-    return any(old is not new for old, new in zip(buffers_before, model.buffers(), strict=True))
+    with buffers_kept(model), torch.no_grad():
+        buffers_before = [*model.buffers()]
+        loss()
+        return any(old is not new for old, new in zip(buffers_before, model.buffers(), strict=True))

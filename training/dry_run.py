@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ def build_and_try(
 
     Args:
         loss_of: returns the loss of a net on one batch.
-        evaluate: evaluates one batch.
+        evaluate: evaluates another batch.
 
     Raises:
         ConfigError: the model cannot be built or does not fit into memory, or its norm rejects the batch or
@@ -47,12 +48,15 @@ def build_and_try(
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
-            step = partial(rehearse, strategy.trained, partial(loss_of, strategy.net))
-            with contract.watched(norms):
-                step()
+            train = partial(rehearse, strategy.trained, partial(loss_of, strategy.net))
+
+            def whole(function: Callable[[GPT], Any]) -> Any:
                 with strategy.full_model():
-                    evaluate(strategy.model)
-            contract.check_repeatable(model, norms, step)
+                    return function(strategy.model)
+
+            evaluated = partial(whole, partial(evaluated_loss, loss_of))
+            with contract.watched(norms):
+                contract.check_repeatable(model, norms, train, evaluated, partial(whole, evaluate))
             del moments
     except UserError:
         raise
@@ -87,3 +91,13 @@ def rehearse(model: nn.Module, loss_of: Callable[[], Tensor]) -> Tensor:
             return loss.detach()
         finally:
             model.zero_grad(set_to_none=True)
+
+
+@torch.no_grad()
+def evaluated_loss(loss_of: Callable[[Net], Tensor], model: GPT) -> Tensor:
+    """Return the loss of a batch in evaluation, 0-d."""
+    model.eval()
+    try:
+        return loss_of(model)
+    finally:
+        model.train()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data.windows import Batch
+from diagnostics.contract import buffers_kept
 from system.signals import Pending
 from training.batches import Batches
 from training.log import RunLog
@@ -87,7 +88,7 @@ def evaluate(
     for module in running_norms:
         module.train()
     try:
-        with torch.inference_mode():
+        with buffers_kept(model), torch.inference_mode():
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):

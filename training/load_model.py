@@ -12,7 +12,8 @@ from interop.pickle_hint import conversion_advice, first_pickle
 from interop.pretrained import pretrained
 from rundir import checkpoint_file
 from rundir.checkpoint_file import Checkpoint
-from rundir.folder import newest_run, read_status
+from rundir.find_run import newest_run
+from rundir.folder import read_status
 from system.errors import CheckpointError, ConfigError, NoCheckpointError, UserError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cli.schema import RunConfig
 from data.token_files import Prepared
-from rundir.folder import AlreadyEndedError, Run, ended_folder, has_ended, read_status
+from rundir.find_run import ended_folder
+from rundir.folder import AlreadyEndedError, Run, has_ended, read_status
 from rundir.identity import run_folder
 from training.parallel.ranks import Ranks
 

@@ -78,7 +78,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     eager_loss = Loss(compute)  # not compiled
     with memory.explained(config):  # lack of memory is an error of one line
         batch = batches.first_micro_batch(0)
-        strategy = build_and_try(config, vocab_size, batch, batches, eager_loss, ranks)
+        strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
         running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
     compiles = cost.worth_compiling(config, vocab_size, compute.device.type)
     loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
@@ -123,7 +123,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         )
 
 
-def build_and_try(
+def build_strategy(
     config: RunConfig, vocab_size: int, batch: MicroBatch, batches: Batches, loss: Loss, ranks: Ranks
 ) -> Strategy:
     """Return the model's strategy, after ``batch`` and an evaluation have been through it. Raises

@@ -107,6 +107,7 @@ def test_a_curve_is_the_mean_over_each_eighth():
     assert quality.as_metrics(1.0, 1.91, [])["reached"] is False
 
 
+@pytest.mark.slow
 def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
     made, data = bench(), ["data=text", f"data.path={text_file}"]
     made.variant = "ours"
@@ -121,12 +122,14 @@ def test_a_run_as_a_user_starts_it(bench, text_file, tmp_path):
         ours.train(made, ["norm=nonorm"], data=data)
 
 
+@pytest.mark.slow
 def test_made_up_tokens_train(bench, tmp_path):
     data = write_made_up_corpus(tmp_path, 0.02)
     assert (tmp_path / "train.bin").stat().st_size == 20_000_000
     assert ours.train(bench(), [*TINY, "train.steps=1"], data=data).rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "torch_batchnorm", "rmsnorm_no_gain"])
 def test_a_norm_is_timed(norm, monkeypatch):
     monkeypatch.setattr(norms, "BLOCK", 0.001)

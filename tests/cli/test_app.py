@@ -1,5 +1,7 @@
 """A prompt is passed on unchanged; a bad command is rejected quickly (all: tests/faults/test_matrix.py)."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -7,7 +9,9 @@ from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cli.app import CONF, quote
+from cli.app import CONF, choices, quote
+from cli.schema import RunConfig
+from system.errors import ConfigError
 from tests.conftest import NORMS, daily
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
@@ -90,3 +94,33 @@ def test_a_trailing_comma_is_named(command, tmp_path, override):
     check_refused(
         command("train.py", override.strip()), f"'{override.strip()}': ends with a comma; remove it"
     )
+
+
+def test_more_combinations_than_anyone_wants_are_refused_at_once():
+    with pytest.raises(ConfigError, match="seed: these are more than 100,000 combinations"):
+        choices("config", RunConfig, ["-m", "seed=range(0,1000000000)", "norm=none,layernorm"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "_target_: model.norms.LayerNorm\na: &a [x, x]\nb: [" + "*a," * 21 + "]",
+            "has more than 20 aliases; write the values out",
+        ),
+        ("defaults: [mine]\n_target_: model.norms.LayerNorm", "a config includes itself"),
+        ("_target_: model.norms.LayerNorm\na: &a [*a]", "a config includes itself"),
+    ],
+)
+def test_a_config_that_would_not_end_is_refused(command, tmp_path, text, line):
+    (tmp_path / "dir" / "norm").mkdir(parents=True)
+    (tmp_path / "dir" / "norm" / "mine.yaml").write_text(text)
+    check_refused(command("train.py", "--config-dir", "dir", "norm=mine"), line)
+
+
+def test_a_current_folder_that_was_removed_is_said(tmp_path):
+    script = f"rmdir {tmp_path / 'gone'}; exec {sys.executable} {programs.ROOT / 'train.py'}"
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: the current folder: is removed; change to another one\n"

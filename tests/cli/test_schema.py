@@ -10,7 +10,7 @@ from cli.schema import RunConfig
 from scripts.export import ExportConfig
 from system.errors import ConfigError
 from system.validate import Checked, checked
-from tests.conftest import CONF, configured
+from tests.conftest import CONF, configured, daily
 from tests.helpers import gpt2_models
 
 CHOICES = [
@@ -21,7 +21,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
+@pytest.mark.parametrize(("group", "choice"), daily(CHOICES, lambda number: number % 3 == 0, others="slow"))
 def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
     path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
     path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # without it, a download

@@ -64,6 +64,7 @@ def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
     assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_legend_takes_groups_away_and_brings_them_back_by_keyboard(opened):
     [box, *_] = opened.find_elements(By.CSS_SELECTOR, "#legend input")

@@ -94,6 +94,10 @@ def test_nothing_that_tells_of_the_owner_is_published(runs, tmp_path):
 def test_tables_are_not_written_among_other_files(runs, tmp_path):
     with pytest.raises(UserError, match="it has other files, such as a; name a folder of its own"):
         publish(runs, tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "runs.csv").write_text("mine")
+    with pytest.raises(UserError, match="it has other files, such as runs.csv; name a folder of its own"):
+        publish(runs, tmp_path / "mine")
 
 
 def change(file, column, value):

@@ -174,6 +174,7 @@ def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
         prepared_corpus([text_file], tmp_path / "out", val_fraction=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -96,11 +96,19 @@ def test_a_damaged_folder_is_refused_with_what_to_do(tmp_path, file, damage):
 
 def test_a_large_file_is_read_through_on_request(tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "ALWAYS_VERIFIED", 10)
+    monkeypatch.setattr(token_files, "IN_MEMORY", 10)
     file = prepare_text(tmp_path, LONG_ENOUGH).folder / "train.bin"
     file.write_bytes(file.read_bytes()[:-2] + b"\1\0")
     prepare_text(tmp_path, LONG_ENOUGH)
     with pytest.raises(DataError, match=r"train\.bin: fails its checksum"):
         prepare_text(tmp_path, LONG_ENOUGH, verify=True)
+
+
+def test_a_file_that_is_cut_while_a_run_trains_ends_no_process(tmp_path):
+    data = prepare_text(tmp_path, LONG_ENOUGH)
+    before = np.array(data.train)
+    (data.folder / "train.bin").write_bytes(b"")
+    assert np.array_equal(data.train, before)
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe", "gpt2"])

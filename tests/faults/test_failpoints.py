@@ -66,6 +66,7 @@ def test_a_file_is_synced_then_renamed_then_its_folder_synced_then_older_ones_ar
     assert "os.unlink" in order  # there was something to remove
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_at_a_call_of_its_third_save_is_resumed_to_the_same_bits(uninterrupted, tmp_path):
     folder, calls = uninterrupted
     first = len([call for save in saves(calls)[:2] for call in save])

@@ -108,6 +108,7 @@ def tried(folder: Path, examples: int, number: int) -> dict[str, int]:
     return ends
 
 
+@pytest.mark.slow
 def test_a_command_line_ends_as_a_run_or_in_one_line(tmp_path):
     ends = tried(tmp_path, 10, 0)
     assert min(ends.values()) > 0

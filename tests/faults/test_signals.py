@@ -49,6 +49,7 @@ def test_another_projects_program_keeps_pythons_handling_of_ctrl_c(tmp_path):
     assert "default_int_handler" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", daily([3, 100]))
 def test_signals_at_random_moments(tmp_path, text_file, count, record_property):
     draw = random.Random(0)

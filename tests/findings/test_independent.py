@@ -11,6 +11,7 @@ import torch
 from findings.finding import load_findings
 from findings.measures import at_init
 from findings.models import Cases, all_cases
+from tests.conftest import daily
 from tests.helpers.independent_transformer import Transformer
 
 SEEDS = range(8)
@@ -59,7 +60,7 @@ def test_the_slope_of_the_last_blocks_gradient_agrees(cases, arm, length):
     agree(ours, reference, within=0.25)
 
 
-@pytest.mark.parametrize("arm", ["pre", "peri", "layernorm_scaling", "post"])
+@pytest.mark.parametrize("arm", daily(["pre", "peri", "layernorm_scaling", "post"], others="slow"))
 def test_the_variance_of_the_stream_after_each_block_agrees(cases, arm):
     ours, reference = [], []
     for models in cases["variance_at_init"]:

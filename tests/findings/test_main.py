@@ -62,6 +62,7 @@ def measured(tmp_path, mine):
     return run
 
 
+@pytest.mark.slow
 def test_it_lists_every_finding_before_anything_is_measured(succeed, tmp_path):
     done = succeed(PROGRAM)
     for file in (ROOT / "conf" / "finding").glob("*.yaml"):
@@ -128,6 +129,7 @@ def test_under_other_conditions_a_finding_has_another_result(measured, tmp_path)
     assert re.search(r"tiny +A norm keeps the stream. +1 +—", measured())  # under its own conditions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -25,7 +25,7 @@ from model.generate import Decoder, generate
 from rundir.checkpoint_file import load
 from scripts import export
 from system.errors import ConfigError
-from tests.conftest import LETTERS, TINY, configured
+from tests.conftest import LETTERS, TINY, configured, daily
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
 from training import load_model
@@ -222,6 +222,7 @@ def test_a_run_begins_where_theirs_are(tmp_path):
     assert first_loss(tmp_path) == pytest.approx(float(theirs), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_runs_of_other_weights_by_one_name_are_others_and_compared_as_such(tmp_path):
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     trained(tmp_path)
@@ -257,6 +258,7 @@ def test_what_the_weights_cannot_be_is_refused(tmp_path, arguments, line):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_another_text_is_read_by_the_tokenizer_of_the_weights(tmp_path):
     """A new tokenizer of that text would have as many tokens, but other ones."""
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
@@ -277,12 +279,13 @@ def test_a_run_of_ours_is_exported_first(tmp_path):
         pretrained(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["it's (1)", "~here", "2024", "a=b"])
+@pytest.mark.parametrize("name", daily(["it's (1)", "~here", "2024", "a=b"], others="slow"))
 def test_a_folder_may_have_any_name(tmp_path, name):
     gpt2_models.saved(tmp_path / name, chars=CHARS)
     trained(tmp_path, f"init_from={name}", "train.steps=0")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_not_initialised_from_them_again(tmp_path):
     gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     common = ("train.steps=6", "train.checkpoint_every=3")
@@ -387,6 +390,7 @@ def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, b
     programs.succeed("sample.py", "init_from=out", "prompt=No", "max_new_tokens=9", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_hugging_faces_own_pickle_too(tmp_path):
     reference = gpt2_models.saved(tmp_path)
     torch.save(reference.state_dict(), tmp_path / "pytorch_model.bin")

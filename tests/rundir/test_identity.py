@@ -9,6 +9,7 @@ from rundir import identity
 from rundir.code_hash import source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [

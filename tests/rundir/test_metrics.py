@@ -17,6 +17,24 @@ def test_a_row_is_one_json_line_on_disk_at_once(tmp_path):
         assert json.loads((tmp_path / "m.jsonl").read_text()) == written
 
 
+@pytest.mark.parametrize("replacement", [None, "another program's"])
+def test_a_file_that_is_removed_or_replaced_while_the_run_trains_is_written_again(
+    tmp_path, replacement, capsys
+):
+    file = tmp_path / "m.jsonl"
+    file.write_text('{"step": 0}\n')
+    with Metrics(file) as metrics:
+        metrics.write({"step": 1})
+        file.unlink()
+        if replacement:
+            file.write_text(replacement)
+        metrics.sync()
+        metrics.write({"step": 2})
+        file.unlink()
+    assert file.read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
+    assert "removed or replaced, and has been written again" in capsys.readouterr().out
+
+
 def test_without_a_terminal_evaluations_are_plain_lines(capsys):
     with ProgressLine(0, 100) as progress:
         progress.update(0, {"val/loss": 4.0})
@@ -29,9 +47,10 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
     ]
 
 
-def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path):
+def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path, capsys):
     file = tmp_path / "metrics.jsonl"
     assert cut(file, 3) == []
+    assert "has no rows before step 3" in capsys.readouterr().out
     lines = [
         '{"step": 0, "seconds": 1.0, "x": "NaN"}',
         "3",

@@ -81,6 +81,7 @@ def test_what_is_no_gpt2_is_refused_with_the_reason(tmp_path):
     assert not [file for file in tmp_path.iterdir() if "out" in file.name]
 
 
+@pytest.mark.slow
 def test_weights_alone_are_a_checkpoint_for_sampling(tmp_path):
     run = trained(tmp_path, "norm=batchnorm", "placement=post")
     assert exported(tmp_path, f"run={run}", "which=last", "format=safetensors", "out=a/b").returncode == 0
@@ -133,6 +134,7 @@ def test_the_card_says_what_the_run_says(tmp_path):
     assert (tmp_path / "again/README.md").read_text() == card
 
 
+@pytest.mark.slow
 def test_a_card_without_the_runs_files_claims_nothing_of_them(tmp_path):
     [newest] = trained(tmp_path).glob("checkpoints/step-*6.safetensors")
     newest.rename(tmp_path / "alone.safetensors")

@@ -27,6 +27,7 @@ def test_curves_are_the_finite_numbers_by_step_also_of_a_run_that_is_running(tmp
     assert read_curves(tmp_path) == {"a": [(0, 1.5), (2, 2)], "b": []}
 
 
+@pytest.mark.slow
 def test_runs_are_drawn_without_torch(tiny, tmp_path):
     folders = [train_anew(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
     out = tmp_path / "layers.svg"

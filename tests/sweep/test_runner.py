@@ -291,6 +291,7 @@ def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys)
     assert capsys.readouterr().out == "seen\n"
 
 
+@pytest.mark.slow
 def test_each_run_carries_the_plan_that_was_written_before_it(command, sweep, tmp_path):
     def plans() -> dict[str, dict]:
         files = tmp_path.glob("runs/*/environment.json")

@@ -223,6 +223,7 @@ def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_pa
     assert line in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "line"),
     [

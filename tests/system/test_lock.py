@@ -43,6 +43,21 @@ def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
     assert held_by_another(tmp_path / "lock").returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a hard link", "a symbolic link", "a pipe"])
+def test_what_is_no_lock_file_is_named_and_left_alone(tmp_path, kind):
+    (thesis := tmp_path / "thesis.txt").write_text("precious")
+    lock = tmp_path / "lock"
+    {
+        "a folder": lock.mkdir,
+        "a hard link": lambda: lock.hardlink_to(thesis),
+        "a symbolic link": lambda: lock.symlink_to(thesis),
+        "a pipe": lambda: os.mkfifo(lock),
+    }[kind]()
+    with pytest.raises(OSError, match="not a lock file; remove it: .*lock"):
+        Lock(lock)
+    assert thesis.read_text() == "precious"
+
+
 def test_a_lock_ends_with_its_process_also_when_that_is_killed(tmp_path):
     with held_for_a_line(tmp_path / "lock") as process:
         with pytest.raises(BlockingIOError, match=f"process {process.pid} on "):
@@ -76,6 +91,7 @@ def test_a_lock_follows_no_link(tmp_path):
     assert (tmp_path / "precious").read_text() == "text"
 
 
+@pytest.mark.slow
 def test_a_removed_lock_file_is_locked_again_unless_another_process_was_faster(tmp_path):
     lock = Lock(tmp_path / "lock")
     (tmp_path / "lock").unlink()

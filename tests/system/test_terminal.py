@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rundir.folder import read_status
 from system.terminal import duration, escaped
-from tests.conftest import ROOT
+from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
 
@@ -82,7 +82,7 @@ def test_programs_run_without_stdin_stdout_and_stderr(text_file, tmp_path):
     assert read_status(run)["state"] == "finished"
 
 
-@pytest.mark.parametrize("program", ["train.py", "compare.py", "findings/__main__.py"])
+@pytest.mark.parametrize("program", daily(["train.py", "compare.py", "findings/__main__.py"], others="slow"))
 def test_a_stream_that_lacks_a_character_gets_an_escape(tmp_path, program):
     """The help of these programs has characters that ASCII has not; none of them is a reason to fail."""
     done = programs.from_scratch(
@@ -92,6 +92,7 @@ def test_a_stream_that_lacks_a_character_gets_an_escape(tmp_path, program):
     assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 def test_a_run_whose_stdout_is_ascii_is_trained(text_file, tmp_path):
     options = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = programs.from_scratch("train.py", *QUICK, "norm=batchnorm", cwd=tmp_path, **options)
@@ -109,6 +110,7 @@ def test_a_run_goes_on_although_the_disk_of_its_output_is_full(text_file, tmp_pa
     assert (done.returncode, read_status(run)["state"]) == (0, "finished")
 
 
+@pytest.mark.slow
 def test_compare_runs_without_docstrings(tmp_path):
     done = programs.from_scratch("compare.py", "nowhere", cwd=tmp_path, PYTHONOPTIMIZE="2")
     assert done.stderr.startswith("error: nowhere: ")

@@ -93,6 +93,7 @@ def test_tokens_arrive_as_they_are():
     assert torch.equal(choose("cpu", "fp32").tensor(tokens), torch.arange(6).view(2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the pages of Linux")
 def test_large_tensors_lie_in_large_pages_if_the_system_leaves_it_to_programs():
     policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")

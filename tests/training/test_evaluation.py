@@ -90,6 +90,31 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         assert all(module.training for module in model.modules())
 
 
+def test_a_norm_that_counts_its_calls_in_a_buffer_does_not_count_evaluations():
+    class Counts(torch.nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls = self.calls + 1
+            return x * self.calls
+
+    model = GPT(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4, norm=Counts, placement=Pre)
+    batch = (np.zeros((2, 4), np.int64),) * 2
+
+    def loss_of(net, batch):
+        return F.cross_entropy(
+            net(torch.from_numpy(batch[0])).flatten(0, 1), torch.zeros(8, dtype=torch.long)
+        )
+
+    loss_of(model, batch)
+    first, second = (evaluation.evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
+    assert first == second
+    assert all(buffer == 1 for name, buffer in model.named_buffers() if name.endswith("calls"))
+    loss_of(model, batch).backward()  # a buffer of the evaluation could not be trained with
+
+
 def test_a_buffer_that_does_not_move_is_no_running_estimate():
     class WithConstant(torch.nn.LayerNorm):
         def __init__(self, n: int) -> None:

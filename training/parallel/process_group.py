@@ -9,9 +9,11 @@ on the same batch, except for the order of sums. Only rank 0 writes to the run's
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from system import signals
 from system.errors import ConfigError
 from system.launch import devnull, rank, world_size
 from system.os_compat import SIGNALS
@@ -46,9 +48,14 @@ def process_group(device: str) -> Iterator[Ranks]:
             raise ConfigError(f"device: {local_count} ranks need a GPU each, not {gpus}; start fewer ranks")
         torch.cuda.set_device(local_rank)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives an attempt
-    store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size())
+    waiting = threading.Timer(1, print, [f"rank {rank()} of {world_size()} waits for the others"])
+    waiting.daemon = True
+    waiting.start()
+    with signals.handled(signal.SIG_DFL):  # Python's handlers do not run inside torch's waiting
+        store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
+        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size())
+    waiting.cancel()
     ranks = Ranks(rank(), world_size(), local_rank, PrefixStore("normgpt", store))
     try:
         with lost_ranks_explained():

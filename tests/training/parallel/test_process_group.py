@@ -15,7 +15,7 @@ from rundir.folder import read_status
 from rundir.run_files import read_json
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
-from tests.helpers.programs import ROOT, succeed
+from tests.helpers.programs import ROOT, Program, succeed
 from tests.helpers.runs import rows_without_clocks
 from tests.helpers.waiting import until
 from training import device
@@ -60,11 +60,11 @@ SHARDS = [
         *(("scalenorm", "rezero", 2), ("batchnorm", "pre", 2), ("layernorm", "post", 4), ("dyt", "peri", 2)),
     )
 ]
-EVERY_DAY = {0, len(REPLICAS)}
 
 
 @pytest.mark.parametrize(
-    ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
+    ("norm", "placement", "count", "kind"),
+    daily((*REPLICAS, *SHARDS), others=lambda n: "slow" if n == len(REPLICAS) else "faults"),
 )
 def test_several_ranks_train_the_run_of_one_process(arguments, tmp_path, norm, placement, count, kind):
     arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
@@ -86,6 +86,7 @@ def test_each_rank_and_micro_batch_has_its_own_dropout_masks(tiny):
     assert len({batch.dropout_seed for batches in ranks for batch in batches.micro_batches(0)}) == 4
 
 
+@pytest.mark.slow
 def test_a_rank_may_have_no_sequence_whose_attention_is_observed(arguments, tmp_path):
     """The first 8 sequences all belong to rank 0."""
     ended = rank_program.trained(2, *arguments, "train.batch_size=32", "train.steps=2", cwd=tmp_path)
@@ -125,6 +126,16 @@ def test_a_run_is_resumed_by_more_ranks_by_fewer_and_in_shards(longer):
     last = succeed("train.py", *arguments, cwd=folder)
     assert "ranks 2 → 1" in last.stdout
     assert_alike(rows_of(folder), expected, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_rank_that_waits_for_the_others(arguments, tmp_path, number):
+    environment, _ = rank_program.environments(2)
+    waiting = Program("train.py", *arguments, cwd=tmp_path, **environment)
+    assert waiting.stdout.readline() == "rank 0 of 2 waits for the others\n"
+    waiting.send_signal(number)
+    assert waiting.wait(timeout=30) in (-number, 128 + number)
 
 
 def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
@@ -210,6 +221,7 @@ def test_a_mistake_is_reported_once(arguments, tmp_path, mistake, message):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_reported_once(arguments, tmp_path):
     first = rank_program.trained(2, *arguments, cwd=tmp_path)
     again = rank_program.trained(2, *arguments, cwd=tmp_path)
