@@ -14,7 +14,12 @@ from system.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
-WHOLE_SPLIT = ("val/full_loss", "val/select_loss", "val/report_loss")  # do not depend on train.eval_windows
+WHOLE_SPLIT = (
+    "val/full_loss",
+    "val/bpb",
+    "val/select_loss",
+    "val/report_loss",
+)  # do not depend on train.eval_windows
 Keys = dict[str, Any]
 MISSING = "—"  # stands for the value of a key that a run does not have
 

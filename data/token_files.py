@@ -32,6 +32,7 @@ SPLITS = ("train", "val")
 REMEDY = "prepare the files again"  # for token files that other programs wrote
 ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
 ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
+PART = 2**20  # tokens that are counted at once
 IN_MEMORY = 2**26  # bytes; a split up to this size is read into memory
 
 
@@ -54,6 +55,14 @@ class Prepared:
                     f"needs at least {block_size + 1}; use a longer text, a smaller model.block_size "
                     "or another split"
                 )
+
+    def val_bytes(self) -> int:
+        """Return how many bytes of text the validation split decodes to without its first token, which is no
+        target."""
+        lengths = np.array([len(self.tokenizer.decode([i])) for i in range(self.tokenizer.vocab_size)])
+        count = len(self.val)
+        parts = (np.arange(start, min(start + PART, count)) for start in range(1, count, PART))
+        return sum(int(lengths[self.val[part]].sum()) for part in parts)
 
 
 class TokenFile(BaseModel):

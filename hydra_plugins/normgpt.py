@@ -21,8 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class RunSweeper(Sweeper):
-    def __init__(self, params: Mapping[str, Any], arms: Any, tune: Any, final: Mapping[str, Any]) -> None:
-        self.params, self.arms, self.final = params, arms, final
+    def __init__(
+        self, params: Mapping[str, Any], arms: Any, tune: Any, final: Mapping[str, Any], published: Any
+    ) -> None:
+        self.params, self.arms, self.final, self.published = params, arms, final, [*published]
         self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -32,6 +34,7 @@ class RunSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
+        from sweep.restore import published_runs
         from sweep.runner import Sweep
         from sweep.stages import run_stages
 
@@ -41,7 +44,12 @@ class RunSweeper(Sweeper):
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(loader)
         run_stages(
-            Sweep(partial(loader.load_sweep_config, self.config), self.launcher.launch, self.config.hydra),
+            Sweep(
+                partial(loader.load_sweep_config, self.config),
+                self.launcher.launch,
+                self.config.hydra,
+                published_runs(self.published),
+            ),
             parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
             parser.parse_overrides(arguments),
             [[*arm] for arm in self.arms],

@@ -63,13 +63,14 @@ class ProgressLine:
             eta = f"  eta {pace * (self.steps - step):.0f} s"
         self.show(step, text + eta, force="val/loss" in row)
 
-    def through(self, step: int, batches: "Iterable[Batch]", targets: int) -> "Iterator[Batch]":
-        """Yield the batches of a long evaluation of ``targets`` target tokens, and show the progress."""
+    def through(self, step: int, batches: "Iterable[Batch]", targets: int, what: str) -> "Iterator[Batch]":
+        """Yield the batches of an evaluation, which is ``what``, of ``targets`` target tokens, and show the
+        progress."""
         seen = 0
         for batch in batches:
             yield batch
             seen += batch[1].size
-            self.show(step, f"the whole validation split: {seen / targets:.0%}")
+            self.show(step, f"{what}: {seen / targets:.0%}")
 
     def show(self, step: int, text: str, force: bool = False) -> None:
         """Show ``text`` on the live line, or print it if a plain line is due or ``force`` is set."""

@@ -10,8 +10,9 @@ minus the loss with all blocks; how far the block turns the stream (the angular 
 the variance of the stream after the block. The line below the table tells whether the model is causal. The
 figure shows the outputs of each norm, before gain and bias, against its inputs."""
 
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,17 +84,17 @@ def measure_model(
     windows: int | None = None,
     data_path: str | None = None,
     trust: str | None = None,
-    progress: Callable[[str], None] = lambda text: None,
 ) -> Measurements:
-    """Measure a model. ``progress`` is called with a text before each part. Raises CheckpointError,
-    ConfigError and DataError."""
+    """Measure a model; stderr says what takes long. Raises CheckpointError, ConfigError and DataError."""
     import torch
 
     from diagnostics import block_effects, causality, norm_maps
     from training.loss import cross_entropy
 
-    loaded = load(name)
-    data = load_data(name, loaded, data_path)
+    announced = partial(terminal.announced, file=sys.stderr)
+    with announced("loading the model"):
+        loaded = load(name)
+        data = load_data(name, loaded, data_path)
     config, vocab_size = loaded.meta.config, data.tokenizer.vocab_size
     T = config.model.block_size
     windows = windows or max(1, TOKENS // T)
@@ -105,21 +106,20 @@ def measure_model(
         return float(cross_entropy(net, idx, targets))
 
     with torch.no_grad():
-        progress(f"measuring the loss and the stream on {len(idx)} windows of {T} tokens")
-        loss, streams = loss_of(model), block_effects.stream(model, idx)
+        with announced(f"measuring the loss and the stream on {len(idx)} windows of {T} tokens"):
+            loss, streams = loss_of(model), block_effects.stream(model, idx)
         blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
-        columns: Columns = {
-            COST: {},
-            DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
-            VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
-        }
-        for block, cost in zip(blocks, block_effects.skip_costs(model, loss_of), strict=True):
-            progress(f"leaving out block {block} of {len(blocks)}")
-            columns[COST][block] = cost
-        progress("recording the inputs and outputs of the norms")
-        maps = norm_maps.maps(model, idx)
-    progress("testing whether the model is causal")
-    certificate = causality.certificate(model, vocab_size, initial=False)
+        with announced(f"leaving out each of {len(blocks)} blocks"):
+            costs = block_effects.skip_costs(model, loss_of)
+            columns: Columns = {
+                COST: dict(zip(blocks, costs, strict=True)),
+                DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
+                VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
+            }
+        with announced("recording the inputs and outputs of the norms"):
+            maps = norm_maps.maps(model, idx)
+    with announced("testing whether the model is causal"):
+        certificate = causality.certificate(model, vocab_size, initial=False)
     headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
@@ -161,8 +161,7 @@ def main() -> None:
     if args.out.suffix not in FORMATS:
         parser.error(f"--out: {args.out} should end in .svg, .png or .pdf")
     with programs.running():
-        with Console(stderr=True).status("loading the model") as status:
-            result = measure_model(args.run, args.windows, args.data, args.trust, status.update)
+        result = measure_model(args.run, args.windows, args.data, args.trust)
         print(terminal.escaped(result.headline))
         Console(highlight=False).print(depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}))
         print(result.certificate)

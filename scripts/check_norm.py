@@ -9,10 +9,9 @@ program ends with status 1 if the norm breaks a promise."""
 
 import sys
 
-from rich.console import Console
-
 from cli import app, programs
 from cli.schema import RunConfig
+from system.terminal import announced
 
 VOCABULARY = 65  # number of tokens; any number will do
 
@@ -33,11 +32,10 @@ def check(config: RunConfig) -> bool:
         vocab_size=VOCABULARY,
         tokens=random_tokens(VOCABULARY, rows, T, torch.Generator().manual_seed(config.seed)),
     )
-    progress = Console(stderr=True)
     subject.new_model()  # raises if a setting is wrong
     passes = True
     for name, keeps in CHECKS.items():
-        with progress.status(f"{name}: checking"):  # compiling takes half a minute
+        with announced(f"{name}: checking", sys.stderr):  # compiling takes half a minute
             kept, remark = outcome(keeps, subject)
         print(f"{name:<14} {'yes' if kept else 'NO':<4} {remark}".rstrip(), flush=True)
         passes &= kept

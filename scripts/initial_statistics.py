@@ -8,11 +8,14 @@ in fp32. The table has, for each block: the variance of the stream after the blo
 ‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below the table tells whether
 the model is causal."""
 
+import sys
+
 from rich.console import Console
 
 from cli import app, programs
 from cli.schema import RunConfig
 from scripts.depth_table import Columns, depth_table
+from system.terminal import announced
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
 
@@ -64,7 +67,10 @@ def main() -> None:
     _, arguments = programs.parser(__doc__, "scripts.initial_statistics").parse_known_args()
     with programs.running():
         configs = app.choices("config", RunConfig, arguments)
-        measured = {choice: measure_choice(config) for choice, config in configs.items()}
+        measured = {}
+        for choice, config in configs.items():
+            with announced(f"measuring {config.label()}", sys.stderr):
+                measured[choice] = measure_choice(config)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 30 + 30 * len(measured)  # not a terminal: wide enough for a column per choice

@@ -7,14 +7,13 @@ The other arguments are those of train.py. The table has, for each norm, the lar
 all placements, in standard deviations of the logits, when later tokens change and when other rows of the
 batch change. 0 means that no logit changes and that the gradients are exactly 0."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from cli import app, programs
 from cli.schema import RunConfig
+from system.terminal import announced
 
 VOCABULARY = 65  # number of tokens; any number will do, as the model is untrained
 COLUMNS = [(mode, kind) for mode in ("train", "eval") for kind in ("future", "rows")]
@@ -30,10 +29,10 @@ def measure_leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
     by_placement = app.choices("config", RunConfig, ["placement=glob(*)", *arguments])
     norms = {config.norm.name: config for config in by_norm.values()}
     placements = {config.placement.name: config.placement for config in by_placement.values()}.values()
-    console = Console(stderr=True)
-    for name, config in track(norms.items(), "certifying", console=console, disable=not console.is_terminal):
-        configs = [config.model_copy(update={"placement": placement}) for placement in placements]
-        certificates = [certificate(build_model(config, VOCABULARY), VOCABULARY) for config in configs]
+    for name, config in norms.items():
+        with announced(f"certifying {name}", sys.stderr):
+            configs = [config.model_copy(update={"placement": placement}) for placement in placements]
+            certificates = [certificate(build_model(config, VOCABULARY), VOCABULARY) for config in configs]
         yield name, [largest_leak(certificates, *column) for column in COLUMNS]
 
 

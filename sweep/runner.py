@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from omegaconf import DictConfig
@@ -23,6 +24,7 @@ from rich.progress import track
 from cli import app, job_record, messages
 from cli.compose import composed_job
 from cli.schema import RunConfig
+from comparison.load import Run
 from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
@@ -31,6 +33,7 @@ from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
+from sweep.restore import restore
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
 from system.terminal import duration
@@ -50,6 +53,7 @@ class Sweep:
         compose: composes a config, including Hydra's part, from overrides.
         launch: Hydra's launcher; takes the overrides of each job and the number of the first job.
         hydra: Hydra's settings.
+        published: runs that need no training, by name.
     """
 
     def __init__(
@@ -57,8 +61,9 @@ class Sweep:
         compose: Callable[[list[str]], DictConfig],
         launch: Callable[..., Sequence[Any]],
         hydra: DictConfig,
+        published: Mapping[str, Run] = MappingProxyType({}),
     ) -> None:
-        self.compose, self.launch = compose, launch
+        self.compose, self.launch, self.published = compose, launch, published
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
@@ -128,7 +133,10 @@ class Sweep:
             data = self.data(job.config)
             data.check_length(job.config.model.block_size)
             job.identify(job.config, data.fingerprint, ignored)
-            job.done = job.run is not None and has_ended(job.run) and not job.config.fresh
+            if job.run and not job.config.fresh:
+                if job.run.name in self.published and not has_ended(job.run):
+                    restore(job.run, job.config, self.published[job.run.name])
+                job.done = has_ended(job.run)
             job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:
             job.error = messages.error_line(error, [])

@@ -1,14 +1,19 @@
-"""Print safely: escape control characters, and keep running when the reader of a stream has closed it."""
+"""Print safely and without silences: escape control characters, keep running when the reader of a stream has
+closed it, and say what takes long."""
 
 import errno
 import io
 import os
 import sys
+import threading
+import time
 import unicodedata
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+PATIENCE = 1.5  # seconds without output
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 
@@ -68,6 +73,27 @@ def survive_closed_output() -> None:
             line_buffering = stream.line_buffering or stream.write_through
             wrapper = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=line_buffering)
             setattr(sys, name, wrapper)
+
+
+@contextmanager
+def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
+    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken,
+    less and less often. It is printed to ``file``, by default stdout."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def announce() -> None:
+        taken = 0.0
+        while not ended.wait(max(PATIENCE, taken / 4)):
+            taken = time.monotonic() - began
+            print(f"{text}, for {duration(taken)}", file=file, flush=True)
+
+    thread = threading.Thread(target=announce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def duration(seconds: float) -> str:

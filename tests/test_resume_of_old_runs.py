@@ -15,7 +15,7 @@ from tests.helpers.machines import this_machine
 from tests.helpers.runs import CLOCKS, final_tensors, rows_without_clocks, same_tensors
 
 RUNS = sorted((Path(__file__).parent / "fixtures").glob("begun_at_*/*-s0-*"), key=lambda folder: folder.name)
-LATER = ("val/select_loss", "val/report_loss")  # metrics that the earlier version did not have
+LATER = ("val/select_loss", "val/report_loss", "val/bpb")  # metrics that the earlier version did not have
 
 
 @pytest.mark.parametrize("fixture", RUNS, ids=lambda folder: folder.name)

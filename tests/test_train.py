@@ -209,7 +209,8 @@ def test_the_folder_records_the_config_and_the_outcome(tiny):
         assert (answer["causal"], answer["independent_rows"]) == (True, True)
         assert (answer["rows"], answer["context"], answer["asked"]["train"]["cuts"]) == (4, 8, 7)
     assert rows[-1].keys() == {
-        *("step", "tokens", "seconds", "val/loss", "val/full_loss", "val/select_loss", "val/report_loss")
+        *("step", "tokens", "seconds", "val/loss", "val/full_loss", "val/bpb"),
+        *("val/select_loss", "val/report_loss"),
     }
     assert rows[-1]["tokens"] == 7 * 4 * 8
     assert status["final"] == rows[-1]["val/full_loss"]

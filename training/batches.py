@@ -36,7 +36,7 @@ class Batches:
     Attributes:
         micro_rows: rows of a micro-batch, all ranks together.
         evaluation_rows: rows that a rank evaluates at once.
-        val_targets: target tokens of the whole validation split.
+        fixed_targets, val_targets: target tokens of ``fixed_windows``, and of the whole validation split.
     """
 
     def __init__(self, config: RunConfig, tokens: Prepared, compute: Compute, ranks: Ranks) -> None:
@@ -45,6 +45,9 @@ class Batches:
         self.micro_rows = config.train.batch_size // config.train.grad_accum
         max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         self.val_targets = len(tokens.val) - 1
+        self.fixed_targets = (
+            min(config.train.eval_windows, self.val_targets // self.block_size) * self.block_size
+        )
         # 8 times a micro-batch's rows, as a row takes less memory without gradients
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 

@@ -15,6 +15,7 @@ from diagnostics.contract import buffers_kept
 from model.seeds import seed_for
 from rundir.folder import Run
 from rundir.run_files import read_json
+from system.terminal import announced
 from training.batches import Batches
 from training.loss import Loss, cross_entropy
 from training.parallel.ranks import Ranks
@@ -63,9 +64,8 @@ class Certifier:
 
     def certificate_at(self, when: str) -> dict[str, Any]:
         """Return the certificate at the run's ``start``, on random tokens, or at its ``end``, on text."""
-        print("testing the model for causality", flush=True)  # takes seconds
         seed = seed_for(self.run.config.seed, "certificate", when)
-        with self.strategy.full_model():
+        with announced("testing the model for causality"), self.strategy.full_model():
             return causality.certificate(
                 self.strategy.model,
                 self.tokens.tokenizer.vocab_size,

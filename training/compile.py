@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diagnostics.contract import buffers_kept
 from system.errors import ConfigError, LostRankError
-from system.terminal import escaped
+from system.terminal import announced, escaped
 from training.batches import Batches
 from training.dry_run import rehearse
 from training.loss import Loss, Objective, cross_entropy
@@ -45,7 +45,7 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:
-        with lost_ranks_explained():
+        with announced("compile: compiling"), lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # run without a graph, record one, replay it
                 rehearse(strategy.trained, partial(loss_by, compiled))
     except LostRankError:

@@ -39,7 +39,10 @@ class Evaluator:
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
         with self.log.clock.aside("evaluation"), self.strategy.full_model():
-            row = {"val/loss": mean(self.losses(self.batches.fixed_windows()))}
+            windows, targets = self.batches.fixed_windows(), self.batches.fixed_targets
+            row = {
+                "val/loss": mean(self.losses(self.log.progress.through(step, windows, targets, "evaluating")))
+            }
             if self.running_norms:
                 micro_windows = self.stop.watching(self.batches.micro_windows())
                 on_batch = evaluate_on_batch_statistics(
@@ -51,11 +54,16 @@ class Evaluator:
         return row
 
     def on_the_whole_split(self, step: int) -> dict[str, float]:
-        """Return the loss on the whole split and, if it has two windows, on each half of it: settings chosen
-        by val/select_loss are compared by val/report_loss."""
+        """Return the loss on the whole split, also in bits per byte; if the split has two windows, the losses
+        on its halves, too: settings chosen by val/select_loss are compared by val/report_loss."""
         batches, targets = self.batches.whole_split(), self.batches.val_targets
-        losses = self.losses(self.log.progress.through(step, batches, targets))
-        row = {"val/full_loss": mean(losses)}
+        what = "the whole validation split"
+        losses = self.losses(self.log.progress.through(step, batches, targets, what))
+        loss = mean(losses)
+        row = {
+            "val/full_loss": loss,
+            "val/bpb": bits_per_byte(loss, targets, self.batches.tokens.val_bytes()),
+        }
         before, across = self.batches.middle()
         first, second = losses[:before], losses[before:]
         if across:  # evaluated again in two parts, as its loss above is that of a whole batch
@@ -109,6 +117,12 @@ def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
 def mean(losses: Losses) -> float:
     """Return the mean loss per target token."""
     return math.fsum(loss * targets for loss, targets in losses) / sum(targets for _, targets in losses)
+
+
+def bits_per_byte(loss: float, targets: int, n_bytes: int) -> float:
+    """Return a mean loss in nats over ``targets`` tokens as bits per byte of the text that they stand for,
+    which can be compared between tokenizers."""
+    return loss * targets / (n_bytes * math.log(2))
 
 
 def evaluate_on_batch_statistics(

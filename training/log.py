@@ -59,6 +59,7 @@ class RunLog:
             row: numbers, and tensors on the device, which are copied to the host at once.
         """
         if not row:
+            self.progress.update(step, {})
             return row
         row |= on_host({name: value for name, value in row.items() if isinstance(value, Tensor)})
         if "train/loss" in row:

@@ -18,6 +18,7 @@ from rundir.environment import environment
 from rundir.folder import AlreadyEndedError, Run, has_ended
 from rundir.identity import group_name
 from system import signals
+from system.terminal import announced
 from training import checkpoints, cost, device, dry_run, memory
 from training.batches import Batches, MicroBatch
 from training.build import resolved_auto
@@ -76,7 +77,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     # build the model (training/build.py: norm, placement) and put one batch through it
     batches = Batches(config, tokens, compute, ranks)
     eager_loss = Loss(compute)  # not compiled
-    with memory.explained(config):  # lack of memory is an error of one line
+    with memory.explained(config), announced("trying the model on one batch"):  # explains a lack of memory
         batch = batches.first_micro_batch(0)
         strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
         running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm

@@ -253,6 +253,7 @@ def test_the_command_line_overrides_a_presets_values():
 PRESETS = {  # how many runs
     "norm_ablation": len(["layernorm", "torch_layernorm", "batchnorm", "none"]) * 2 * 3,
     "fair_ablation": 4 * 2 * 2,
+    "atlas": (len(NORMS) + 2 * (len(PLACEMENTS) - 1)) * 2,
     "lr_sensitivity": len(NORMS) * 7 * 2,
     "depth": len(PLACEMENTS) * 4 * 3,
     "batch_size": 2 * 4 * 3,
@@ -270,9 +271,13 @@ def test_every_run_of_a_preset_composes(preset):
     assert "Joblib" in hydra.launcher._target_
     seeds = len(str(hydra.sweeper.params.seed).split(","))
     params = [f"{key}={value}" for key, value in hydra.sweeper.params.items() if key != "seed"]
-    configs = choices("config", RunConfig, [f"experiment={preset}", *params, "seed=0"])
-    assert len(configs) * seeds == PRESETS[preset]
-    assert {config.train.threads for config in configs.values()} == {1}
+    configs = [
+        config
+        for arm in hydra.sweeper.arms or [[]]
+        for config in choices("config", RunConfig, [f"experiment={preset}", *params, *arm, "seed=0"]).values()
+    ]
+    assert len(configs) * seeds == len({str(config) for config in configs}) * seeds == PRESETS[preset]
+    assert {config.train.threads for config in configs} == {1}
 
 
 @pytest.mark.slow

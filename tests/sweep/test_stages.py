@@ -2,20 +2,24 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
-from comparison.load import load
+from comparison.load import Run, load
+from comparison.published import publish
 from comparison.report import build_report
 from comparison.roles import by_role
+from comparison.table import cells
 from rundir.folder import read_status
 from sweep.job import Job
 from sweep.stages import choose, owners, titles
 from sweep.trials import Round
 from tests.conftest import TINY
+from tests.helpers.contract import check_refused
 
 FAIR = """# @package _global_
 hydra:
@@ -61,6 +65,10 @@ def roles(folder: Path) -> dict[str, list[dict]]:
     return result
 
 
+def runs_of(folder: Path) -> list[Run]:
+    return [load(file.parent)[0] for file in folder.glob("runs/*/status.json")]
+
+
 def settings_of(config: dict) -> tuple:
     return config["optim"]["learning_rate"], config["model"]["init"]
 
@@ -78,7 +86,7 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
         assert (len(long), len({*map(settings_of, long)}), {c["seed"] for c in long}) == (4, 2, {0, 1})
     assert len(own) == 4 * 3
     assert {c["seed"] for c in own} == {c["seed"] for c in by_role["borrowed"]} == {10, 11, 12}
-    report = build_report([load(file.parent)[0] for file in tmp_path.glob("runs/*/status.json")])
+    report = build_report(runs_of(tmp_path))
     assert report.metric == "val/report_loss"
     assert report.summary[1] == (
         "Each group is at its own best settings of 4 tried, chosen by other runs on other seeds and on the "
@@ -94,13 +102,37 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
     assert roles(tmp_path) == by_role  # no role twice
 
+    publish(runs_of(tmp_path), tmp_path / "tables")
+    shutil.rmtree(tmp_path / "runs")
+    restored = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    assert all(" 0 to do" in line for line in restored.stdout.splitlines() if "to do" in line)
+    assert roles(tmp_path) == by_role
+    assert cells(build_report(runs_of(tmp_path))) == cells(report)
+
+
+@pytest.mark.slow
+def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_named(
+    command, succeed, fair, tmp_path
+):
+    one = (*fair, "norm=layernorm", "placement=pre")
+    succeed("train.py", *one)
+    kept = [run for run in runs_of(tmp_path) if run.seed != 12]
+    publish(kept, tmp_path / "tables")
+    losses = {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)}
+    shutil.rmtree(tmp_path / "runs")
+    done = succeed("train.py", *one, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
+    assert {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)} == losses
+    wrong = command("train.py", *one, "hydra.sweeper.published=[nowhere]")
+    check_refused(wrong, "hydra.sweeper.published: nowhere: ")
+
 
 @pytest.mark.slow
 def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fair, tmp_path):
     two = ("norm=layernorm,none", "placement=pre")
     succeed("train.py", *fair, *two)
     succeed("train.py", *fair, *two, "hydra.sweeper.tune.trials=8")
-    runs = [load(file.parent)[0] for file in tmp_path.glob("runs/*/status.json")]
+    runs = runs_of(tmp_path)
     first_round = [run.config["norm"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
     assert Counter(first_round) == {"layernorm": 8, "none": 8}
     assert build_report(runs).summary[1].startswith("Each group is at its own best settings")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rundir.folder import read_status
-from system.terminal import duration, escaped
+from system.terminal import announced, duration, escaped
 from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
@@ -41,6 +41,18 @@ def test_kept_characters_stay_and_other_control_characters_are_escaped(text):
 @pytest.mark.parametrize(("seconds", "text"), [(3.4, "3 s"), (99, "99 s"), (600, "10 min"), (7200, "2.0 h")])
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
+
+
+def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch, capsys):
+    monkeypatch.setattr("system.terminal.PATIENCE", 0.01)
+    said = ""
+    with announced("thinking"):
+        while said.count("thinking, for 0 s\n") < 2:
+            said += capsys.readouterr().out
+    monkeypatch.setattr("system.terminal.PATIENCE", 100)
+    with announced("thinking"):
+        pass
+    assert capsys.readouterr().out == ""
 
 
 def test_output_that_nobody_reads_is_dropped():

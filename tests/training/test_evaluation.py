@@ -141,7 +141,8 @@ def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
 def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_batches(targets, size, rows):
     """Token i has the loss i, so the mean of a half says which tokens it has."""
     batches = object.__new__(Batches)
-    batches.tokens = SimpleNamespace(val=np.arange(targets + 1, dtype=np.uint16))
+    validation = np.arange(targets + 1, dtype=np.uint16)
+    batches.tokens = SimpleNamespace(val=validation, val_bytes=lambda: targets)
     batches.block_size, batches.evaluation_rows, batches.val_targets = size, rows, targets
     evaluator = evaluation.Evaluator(
         strategy=SimpleNamespace(model=torch.nn.Identity()),
@@ -150,7 +151,7 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
         ranks=Ranks(),
         running_norms=(),
         stop=SimpleNamespace(watching=lambda rounds: rounds),
-        log=SimpleNamespace(progress=SimpleNamespace(through=lambda step, batches, targets: batches)),
+        log=SimpleNamespace(progress=SimpleNamespace(through=lambda step, batches, *_: batches)),
     )
     row = evaluator.on_the_whole_split(0)
     middle = math.ceil(targets / size) // 2 * size
@@ -181,3 +182,18 @@ def test_an_observed_nan_does_not_make_a_run_diverged(tiny, monkeypatch):
     folder = train_anew(tiny("norm=batchnorm"))
     assert read_status(folder)["state"] == "finished"
     assert metric_rows(folder)[0]["val/batch_stats_loss"] == "NaN"
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "bpe", "gpt2"])
+def test_a_model_to_which_all_bytes_are_equally_likely_has_8_bits_per_byte_whatever_the_tokenizer(
+    tmp_path, tokenizer
+):
+    (tmp_path / "text.txt").write_text("Où est la bibliothèque? " * 60, encoding="utf-8")
+    text = ("data=text", f"data.path={tmp_path}/text.txt", f"data.cache={tmp_path}")
+    sizes = ("data.vocab_size=300", "data.val_fraction=0.3")
+    data = prepare(**configured(*text, f"data.tokenizer={tokenizer}", *sizes).data.model_dump())
+    targets = [int(token) for token in data.val[1:]]
+    losses = [len(data.tokenizer.decode([token])) * math.log(256) for token in targets]
+    loss = math.fsum(losses) / len(targets)
+    assert evaluation.bits_per_byte(loss, len(targets), data.val_bytes()) == pytest.approx(8, rel=1e-12)
+    assert data.val_bytes() == len(data.tokenizer.decode(data.val)) - len(data.tokenizer.decode(data.val[:1]))

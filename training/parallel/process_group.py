@@ -9,7 +9,6 @@ on the same batch, except for the order of sums. Only rank 0 writes to the run's
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from system import signals
 from system.errors import ConfigError
 from system.launch import devnull, rank, world_size
 from system.os_compat import SIGNALS
+from system.terminal import announced
 from training.parallel.ranks import Ranks, lost_ranks_explained
 
 
@@ -49,13 +49,10 @@ def process_group(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(local_rank)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives an attempt
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-    waiting = threading.Timer(1, print, [f"rank {rank()} of {world_size()} waits for the others"])
-    waiting.daemon = True
-    waiting.start()
-    with signals.handled(signal.SIG_DFL):  # Python's handlers do not run inside torch's waiting
+    waiting = announced(f"rank {rank()} of {world_size()} waits for the others")
+    with waiting, signals.handled(signal.SIG_DFL):  # Python's handlers do not run inside torch's waiting
         store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size())
-    waiting.cancel()
     ranks = Ranks(rank(), world_size(), local_rank, PrefixStore("normgpt", store))
     try:
         with lost_ranks_explained():
