@@ -159,7 +159,7 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
         assert row["val/select_loss"] == pytest.approx((1 + middle) / 2, abs=1e-4)
         assert row["val/report_loss"] == pytest.approx((middle + 1 + targets) / 2, abs=1e-4)
     else:
-        assert row.keys() == {"val/full_loss"}
+        assert row.keys() == {"val/full_loss", "val/bpb"}
 
 
 def test_the_losses_of_the_halves_are_logged_beside_that_of_the_whole(tiny):
