@@ -4,7 +4,6 @@
 def main(config: RunConfig) -> float | None: ...
 """
 
-import argparse
 import gc
 import itertools
 import math
@@ -12,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,11 +24,10 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from omegaconf import DictConfig
 
 from cli import job_record, messages
-from cli.compose import composed_job, plain
+from cli.compose import check_aliases, composed_job, plain
 from cli.debug_flag import take_debug_flag
 from system import launch, signals, terminal
 from system.errors import ConfigError
-from system.files import LARGEST, small_text
 from system.validate import Checked, checked, keys
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -39,7 +37,6 @@ TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
 )
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
 MOST = 100_000  # combinations of values on a command line
-MOST_ALIASES = 20  # in a YAML file of the user's
 Config = TypeVar("Config", bound=Checked)
 
 
@@ -82,7 +79,7 @@ def command(
             try:
                 launch.silence_other_ranks()
                 if config_dir := split_config_dir(sys.argv[1:])[0]:
-                    check_aliases(Path(config_dir))
+                    check_aliases(Path(config_dir), CONF)
                 with signals.ending():
                     job()
             except BrokenPipeError:
@@ -116,10 +113,15 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
 
 def split_config_dir(arguments: list[str]) -> tuple[str | None, list[str]]:
     """Return the value of --config-dir, if it was given, and the other arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    options, others = parser.parse_known_args(arguments)
-    return options.config_dir, others
+    folder, others = None, []
+    remaining = iter(arguments)
+    for argument in remaining:
+        option, _, value = argument.partition("=")
+        if option in ("--config-dir", "-cd"):
+            folder = value or next(remaining, None)
+        else:
+            others.append(argument)
+    return folder, others
 
 
 def search_path(config_dir: str | None) -> list[str]:
@@ -127,19 +129,8 @@ def search_path(config_dir: str | None) -> list[str]:
     if config_dir is None:
         return []
     os.stat(config_dir)  # raises if the folder is missing, of which Hydra would only warn
-    check_aliases(Path(config_dir))
+    check_aliases(Path(config_dir), CONF)
     return [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
-
-
-def check_aliases(folder: Path) -> None:
-    """Raise ConfigError if a YAML file has so many aliases that few lines may stand for any amount of data.
-    Invalid YAML is left to Hydra, which names its line."""
-    for file in [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]:
-        events: list[Any] = []
-        with suppress(yaml.YAMLError, ValueError):
-            events += yaml.parse(small_text(file, LARGEST), yaml.SafeLoader)
-        if sum(isinstance(event, yaml.AliasEvent) for event in events) > MOST_ALIASES:
-            raise ConfigError(f"{file}: has more than {MOST_ALIASES} aliases; write the values out")
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:

@@ -3,17 +3,21 @@ options, from the YAML file of that name."""
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from interop.pretrained import pretrained
 from system.errors import ConfigError
+from system.files import LARGEST, small_text
 
 load_yaml = cache(OmegaConf.load)  # cached, as the jobs of a sweep read the same files
+MOST_ALIASES = 20  # in a YAML file of the user's
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
 
 
@@ -46,6 +50,20 @@ def check_names(folders: tuple[Path, ...]) -> None:
                 raise ConfigError(
                     f"--config-dir: {file}: {same} has the same name and would be used; rename your file"
                 )
+
+
+def check_aliases(folder: Path, conf: Path) -> None:
+    """Raise ConfigError if a config in a folder of the user's has so many YAML aliases that few lines may
+    stand for any amount of data. ``conf`` has the groups. What cannot be read is left to Hydra, which names
+    it if it is used."""
+    groups = [group.name for group in conf.iterdir() if group.is_dir()]
+    for file in (file for group in groups for file in (folder / group).rglob("*.yaml")):
+        events: list[Any] = []
+        with suppress(yaml.YAMLError, ValueError, OSError):
+            text = small_text(file, LARGEST)
+            events += yaml.parse(text, yaml.SafeLoader) if "*" in text else []
+        if sum(isinstance(event, yaml.AliasEvent) for event in events) > MOST_ALIASES:
+            raise ConfigError(f"{file}: has more than {MOST_ALIASES} aliases; write the values out")
 
 
 def composed_job(composed: DictConfig) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Print errors as one line for the user: ``error: <key or file>: <what is wrong>; <what to do>``."""
 
+import errno
 import os
 import re
 import sys
@@ -84,12 +85,12 @@ def error_line(error: Exception, known: list[str]) -> str:
         return str(error)
     if isinstance(error, OSError) and not isinstance(error, HydraException):
         where = f"{error.filename}: " if error.filename is not None else ""
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
             return "the current folder: is removed; change to another one"
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"
     text = " ".join(str(error).split())
     if "maximum recursion depth" in text:
-        return "--config-dir: a config includes itself; correct its defaults list"
+        return "command line: a value or a config contains itself or is nested too deeply; correct it"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == SUBMITIT:
         return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
     if isinstance(error, MissingConfigException) and error.options:

@@ -19,7 +19,7 @@ Spec = dict[str, Any]
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
-RESERVED = 2**37  # bytes; some 50 to 200 GB were needed
+RESERVED = 2**38  # bytes; 48 GB were too little and 200 GB enough (measured)
 MANY = 24  # the most groups for which curves have points and maps are saved
 AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}

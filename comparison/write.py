@@ -28,11 +28,11 @@ MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
 def check_folder(out: Path) -> None:
     """Raise ComparisonError if the folder has files that are not of a report."""
     names = sorted(file.name for file in out.iterdir()) if out.is_dir() else []
-    others = [name for name in names if name not in REPORT_FILES]
-    if names and not others and not is_ours(out / "table.md"):  # it is the first file of a report
-        others = names
-    if others:
+    if others := [name for name in names if name not in REPORT_FILES]:
         raise ComparisonError(f"--out: {out} has other files, such as {others[0]}; name a new folder")
+    if names and not is_ours(out / "table.md"):  # it is the first file of a report
+        problem = "has files that are not of a report, or of one by an earlier version"
+        raise ComparisonError(f"--out: {out} {problem}; remove the folder, or name a new one")
 
 
 def is_ours(file: Path) -> bool:

@@ -17,9 +17,9 @@ from system.files import write_atomically
 def read_utf8(file: Path) -> str:
     """Return the text of a file. Raises DataError if it cannot be read, or is not UTF-8 (with the byte
     offset)."""
-    if file.exists() and not file.is_file():  # such as a pipe, which another program writes
-        print(f"data.path: {file}: waits for its end", flush=True)
     try:
+        if file.is_fifo():
+            print(f"data.path: {file}: waits for what another program writes", flush=True)
         return file.read_bytes().decode("utf-8")
     except OSError as error:
         raise DataError(f"data.path: {file}: {error.strerror}; check the path and its permissions") from None

@@ -138,7 +138,7 @@ def read_meta(folder: Path, remedy: str) -> tuple[Meta, tokenizers.Tokenizer]:
 
 
 def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:
-    """Map the token files that the meta.json of ``folder`` describes; they are in ``bins``, by default
+    """Open the token files that the meta.json of ``folder`` describes; they are in ``bins``, by default
     ``folder``.
 
     Raises:

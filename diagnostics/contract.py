@@ -45,7 +45,9 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
 
     def end(name: str) -> Callable[..., None]:
         def hook(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-            if problem := wrong_output(output, args[0], copies.pop(name)):
+            now = forms_of_buffers(norm)  # here, as ``buffers_kept`` restores them later
+            problem = wrong_output(output, args[0], copies.pop(name)) or changed_buffers(buffers[name], now)
+            if problem:
                 raise BrokenContractError(f"{title(name, norm)} {problem}")
             inside.pop()
 
@@ -53,9 +55,7 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
 
     def check_tensors() -> None:
         for name, norm in norms.items():
-            if problem := changed_parameters(parameters[name], parameters_of(norm)) or changed_buffers(
-                buffers[name], forms_of_buffers(norm)
-            ):
+            if problem := changed_parameters(parameters[name], parameters_of(norm)):
                 raise BrokenContractError(f"{title(name, norm)} {problem}")
 
     copies: dict[str, Tensor] = {}
@@ -155,19 +155,26 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, name, buffer, value in before:
-            now = getattr(module, name)
+            now = getattr(module, name, None)
             if isinstance(now, Tensor) and now.shape == value.shape:
                 setattr(module, name, buffer.copy_(value))  # in evaluation, a new one cannot be trained with
 
 
-def forms_of_buffers(norm: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (buffer.shape, buffer.dtype) for name, buffer in norm.named_buffers()}
+def forms_of_buffers(norm: nn.Module) -> dict[str, tuple[Any, ...]]:
+    """Return shape and dtype of each buffer, and whether it requires a gradient."""
+    return {name: (b.shape, b.dtype, b.requires_grad) for name, b in norm.named_buffers()}
 
 
-def changed_buffers(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def changed_buffers(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]]) -> str | None:
     """Return what a forward did to the buffers of a norm besides changing their numbers; None if nothing."""
-    changed = sorted(name for name in before | after if before.get(name) != after.get(name))
-    return f"adds, removes or reshapes its buffer {changed[0]}; create it in __init__" if changed else None
+    for name in sorted(before | after):
+        if name not in before or name not in after or before[name][0] != after[name][0]:
+            return f"adds, removes or reshapes its buffer {name}; create it in __init__"
+        if before[name][1] != after[name][1]:
+            return f"changes the dtype of its buffer {name} to {after[name][1]}; add .to({before[name][1]})"
+        if before[name] != after[name]:
+            return f"keeps the graph of its gradient in its buffer {name}; add .detach()"
+    return None
 
 
 def other_state(module: nn.Module) -> dict[str, object]:
@@ -205,7 +212,7 @@ def check_repeatable(
     before it, and that norms and placements have no other state that changes.
 
     Args:
-        train, evaluate: return the loss of a batch, 0-d, in training and in evaluation.
+        train, evaluate: return the loss of a batch, one number, in training and in evaluation.
         disturb: evaluates another batch.
 
     Raises:
@@ -220,7 +227,8 @@ def check_repeatable(
     wirings = {name: module for name, module in model.named_modules() if isinstance(module, Residual)}
     inside = {f"{n}.{i}".rstrip("."): part for n, norm in norms.items() for i, part in norm.named_modules()}
     modules = wirings | inside
-    evaluated, losses, states = [call(evaluate)], [], []  # as a model that is only sampled from
+    evaluated = [call(evaluate)]  # before any training, as when a model is only sampled from
+    losses, states = [], []
     for _ in range(2):
         losses.append(call(train))
         states.append({name: other_state(module) for name, module in modules.items()})

@@ -110,9 +110,11 @@ def check_repeatability(s: Subject) -> str:
     def train() -> Tensor:
         return s.loss(model.train()).detach()
 
-    contract.check_repeatable(
-        model, s.norms(model), train, partial(evaluate, s, model), lambda: model(s.tokens[1])
-    )
+    def disturb() -> None:
+        with torch.no_grad():
+            model.eval()(s.tokens[1])
+
+    contract.check_repeatable(model, s.norms(model), train, partial(evaluate, s, model), disturb)
     return ""
 
 

@@ -124,6 +124,8 @@ class Run:
             self.lock = Lock(self.folder / ".lock")
         except BlockingIOError as holder:
             raise self.trained_by(holder) from None
+        except FileExistsError as error:  # its place is taken
+            raise ConfigError(f"{error.filename}: {error.strerror}") from None
         except OSError as error:
             raise unwritable(self.folder, error) from None
 
@@ -216,11 +218,12 @@ class Run:
             )
             raise
         except SystemExit as end:
-            if end.code == PREEMPTED:
+            if end.code == PREEMPTED and "SUBMITIT_EXECUTOR" in os.environ:
                 self.write_status(state="interrupted", reason="preempted by the cluster")
                 raise
             reason = f"a module called sys.exit({end.code!r})"
-            self.write_status(state="failed", reason=reason)
+            with suppress(OSError):
+                self.write_status(state="failed", reason=reason)
             advice = "let it raise an error; --debug shows where"
             raise ConfigError(f"{self.folder}: {reason} while it was trained; {advice}") from end
         except BaseException as error:

@@ -39,16 +39,18 @@ class Metrics:
         with suppress(FileNotFoundError):
             if os.path.samestat(opened, self.file.stat()):
                 return
-        with name_in_errors(self.file), self.stream as removed:
-            removed.seek(0)
-            write_atomically(self.file, removed.read(), sync=True)
-            self.stream = self.file.open("a+", encoding="utf-8")
+        with name_in_errors(self.file):
+            self.stream.seek(0)
+            write_atomically(self.file, self.stream.read(), sync=True)
+            removed, self.stream = self.stream, self.file.open("a+", encoding="utf-8")
+            removed.close()
         print(f"{self.file}: was removed or replaced, and has been written again", flush=True)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with name_in_errors(self.file):
             try:
-                self.sync()
+                if kind is None:  # an error may be that another process has taken over the run, and its file
+                    self.sync()
             finally:
                 self.stream.close()  # flushes, which fails on a full disk
 

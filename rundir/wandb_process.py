@@ -93,30 +93,38 @@ def copy_rows(job: dict[str, Any], ended: threading.Event) -> None:
     run.define_metric("tokens")
     run.define_metric("*", step_metric="step")
     run.define_metric("val/*", step_metric="tokens")
-    with Path(job["folder"], "metrics.jsonl").open("rb") as file:
-        file.seek(job["offset"])
-        mark_time, mark = time.monotonic(), job["offset"]  # mark: an offset in the file
-        last_pass = False
-        while not last_pass:
-            last_pass = ended.wait(POLL)  # rows written before the end are copied below
-            if time.monotonic() - mark_time > 2 * FLUSH:  # wandb has flushed the rows before the mark
-                record_copied(job, mark)
-                mark_time, mark = time.monotonic(), file.tell()
-            unread = file.read()
-            complete = unread[: unread.rfind(b"\n") + 1]  # the last line may be incomplete
-            file.seek(len(complete) - len(unread), os.SEEK_CUR)
-            for line in complete.splitlines():
-                row = json.loads(line)
-                run.log(wandb_row(row), step=row["step"], commit=True)
-        status = status_of(job)
-        run.summary["state"] = status["state"]
-        for key, value in (status["best"] or {}).items():  # wandb's minimum is NaN after one NaN
-            run.summary[f"best/{key}"] = value
-        if checkpoint := final_checkpoint(job):
-            losses = {"val/full_loss": status["final"], "best": status["best"]}
-            upload(run, checkpoint, {"step": status["step"], "leaks": job["leaks"]} | losses)
-        run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
-        record_copied(job, file.tell())
+    metrics, offset = Path(job["folder"], "metrics.jsonl"), job["offset"]
+    mark_time, mark = time.monotonic(), offset
+    last_pass = False
+    while not last_pass:
+        last_pass = ended.wait(POLL)  # rows written before the end are copied below
+        if time.monotonic() - mark_time > 2 * FLUSH:  # wandb has flushed the rows before the mark
+            record_copied(job, mark)
+            mark_time, mark = time.monotonic(), offset
+        unread = read_from(metrics, offset)
+        complete = unread[: unread.rfind(b"\n") + 1]  # the last line may be incomplete
+        offset += len(complete)
+        for line in complete.splitlines():
+            row = json.loads(line)
+            run.log(wandb_row(row), step=row["step"], commit=True)
+    status = status_of(job)
+    run.summary["state"] = status["state"]
+    for key, value in (status["best"] or {}).items():  # wandb's minimum is NaN after one NaN
+        run.summary[f"best/{key}"] = value
+    if checkpoint := final_checkpoint(job):
+        losses = {"val/full_loss": status["final"], "best": status["best"]}
+        upload(run, checkpoint, {"step": status["step"], "leaks": job["leaks"]} | losses)
+    run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+    record_copied(job, offset)
+
+
+def read_from(file: Path, offset: int) -> bytes:
+    """Return the bytes of a file from an offset on; none while the file is missing, as the run writes it
+    again if someone has removed it."""
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read()
+    return b""
 
 
 def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:

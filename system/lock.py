@@ -9,6 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+HOLDER = b" process"
 WAIT = 1  # seconds to wait: another process may be removing the file, or just have been killed
 
 
@@ -32,18 +33,18 @@ class Lock:
             raise BlockingIOError(read_holder(self.path)) from None
 
     def check_file(self) -> None:
-        """Raise OSError if the path is of something else than a lock file, whose content would be lost."""
+        """Raise FileExistsError if the path is of something else than a lock file, whose content would be
+        lost."""
         with suppress(FileNotFoundError):
-            existing = self.path.lstat()
-            if not stat.S_ISREG(existing.st_mode) or existing.st_nlink > 1:
-                what = "is a folder, a symbolic link, a hard link or a device, not a lock file; remove it"
+            if not stat.S_ISREG(self.path.lstat().st_mode) or not is_lock_file(self.path):
+                what = "is a folder, a link, a device or another file, not a lock file; remove it"
                 raise FileExistsError(errno.EEXIST, what, str(self.path))
 
     def write_holder(self, descriptor: int) -> None:
         """Write who holds the file, after the first byte, which is locked and unreadable on Windows."""
         self.identity = os.fstat(descriptor)
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, f" process {os.getpid()} on {platform.node()}".encode())
+        os.write(descriptor, HOLDER + f" {os.getpid()} on {platform.node()}".encode())
 
     def renew(self) -> None:
         """If someone has removed the lock file, create it and hold it again. Between the removal and this
@@ -58,6 +59,16 @@ class Lock:
 
     def release(self) -> None:
         self.file.release()
+
+
+def is_lock_file(path: Path) -> bool:
+    """Return whether a file is empty or has what ``write_holder`` writes. One that cannot be read, as it is
+    locked on Windows, is a lock file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(HOLDER)).strip() in (b"", HOLDER.strip())
+    except PermissionError:
+        return True
 
 
 def read_holder(path: Path) -> str:

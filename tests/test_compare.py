@@ -71,7 +71,10 @@ REFUSALS = [
     (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),
     (["runs", "--out", "file"], "file"),
     (["runs", "--out", "mine"], "--out: mine has other files, such as notes.txt; name a new folder"),
-    (["runs", "--out", "site"], "--out: site has other files, such as index.html; name a new folder"),
+    (
+        ["runs", "--out", "site"],
+        "--out: site has files that are not of a report, or of one by an earlier version; remove",
+    ),
 ]
 
 

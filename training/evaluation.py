@@ -147,7 +147,7 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
     def loss_with(buffers: dict[str, Tensor]) -> Tensor:
         return loss_of(lambda idx: functional_call(model, buffers, (idx,)))
 
-    with torch.no_grad():
+    with buffers_kept(model), torch.no_grad():
         loss_with(moved := copied_buffers(model))
         names = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, moved[name])]
         owners = {name.rpartition(".")[0] for name in names}

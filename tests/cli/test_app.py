@@ -108,8 +108,14 @@ def test_more_combinations_than_anyone_wants_are_refused_at_once():
             "_target_: model.norms.LayerNorm\na: &a [x, x]\nb: [" + "*a," * 21 + "]",
             "has more than 20 aliases; write the values out",
         ),
-        ("defaults: [mine]\n_target_: model.norms.LayerNorm", "a config includes itself"),
-        ("_target_: model.norms.LayerNorm\na: &a [*a]", "a config includes itself"),
+        (
+            "defaults: [mine]\n_target_: model.norms.LayerNorm",
+            "a value or a config contains itself or is nested too deeply",
+        ),
+        (
+            "_target_: model.norms.LayerNorm\na: &a [*a]",
+            "a value or a config contains itself or is nested too deeply",
+        ),
     ],
 )
 def test_a_config_that_would_not_end_is_refused(command, tmp_path, text, line):

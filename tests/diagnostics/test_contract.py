@@ -84,6 +84,18 @@ BROKEN = {
         "self.seen = torch.cat([self.seen, x.detach().mean()[None]]); return x * self.weight",
         "adds, removes or reshapes its buffer seen",
     ),
+    "a buffer that is removed": (
+        "del self.seen; return x * self.weight",
+        "adds, removes or reshapes its buffer seen",
+    ),
+    "a buffer of another dtype": (
+        "self.count = x.detach().mean().double(); return x * self.weight",
+        "changes the dtype of its buffer count to torch.float64; add .to(torch.float32)",
+    ),
+    "a buffer with a graph": (
+        "self.count = 0.9 * self.count + x.mean(); return x * self.weight * (1 + self.count)",
+        "keeps the graph of its gradient in its buffer count; add .detach()",
+    ),
     "raises without a message": (
         "raise RuntimeError",
         "RuntimeError, in blocks.0.attn.pre (ownnorm.Own), at",

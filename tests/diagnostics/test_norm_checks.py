@@ -97,6 +97,13 @@ class Counter(Own):
         return x * self.weight / self.calls
 
 
+class EvaluationToTraining(Own):
+    def forward(self, x):
+        if not self.training:
+            self.last = x.detach().mean()
+        return x * self.weight - (self.last if self.training else 0)
+
+
 class NumPyNoise(Own):
     def forward(self, x):
         return x * self.weight * np.random.rand()
@@ -200,6 +207,7 @@ BROKEN = {
     "causality": [(Future, "when later tokens change"), (LeakThenNaN, "LEAKS: a logit moves in training")],
     "repeatability": [
         (Counter, "changes its attribute calls"),
+        (EvaluationToTraining, "the loss of a batch in training depends"),
         (NumPyNoise, "depends on the calls before it"),
     ],
     "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],

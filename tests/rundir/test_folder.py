@@ -34,3 +34,9 @@ def test_a_run_whose_process_has_ended_is_claimed(tmp_path, process):
     with Run(tmp_path, configured()) as run:
         run.claim()
         assert (tmp_path / ".lock").exists()
+
+
+def test_something_else_in_the_place_of_the_lock_file_is_named(tmp_path):
+    (tmp_path / ".lock").write_text("a thesis")
+    with pytest.raises(ConfigError, match=r"\.lock: is a folder, .* not a lock file; remove it$"):
+        Run(tmp_path, configured()).claim()

@@ -43,7 +43,7 @@ def test_a_lock_is_one_processs_until_it_is_released(tmp_path):
     assert held_by_another(tmp_path / "lock").returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["a folder", "a hard link", "a symbolic link", "a pipe"])
+@pytest.mark.parametrize("kind", ["a folder", "a hard link", "a symbolic link", "a pipe", "a text"])
 def test_what_is_no_lock_file_is_named_and_left_alone(tmp_path, kind):
     (thesis := tmp_path / "thesis.txt").write_text("precious")
     lock = tmp_path / "lock"
@@ -52,10 +52,18 @@ def test_what_is_no_lock_file_is_named_and_left_alone(tmp_path, kind):
         "a hard link": lambda: lock.hardlink_to(thesis),
         "a symbolic link": lambda: lock.symlink_to(thesis),
         "a pipe": lambda: os.mkfifo(lock),
+        "a text": lambda: lock.write_text("precious"),
     }[kind]()
     with pytest.raises(OSError, match="not a lock file; remove it: .*lock"):
         Lock(lock)
     assert thesis.read_text() == "precious"
+    assert kind != "a text" or lock.read_text() == "precious"
+
+
+def test_lock_files_of_copied_folders_are_lock_files(tmp_path):
+    Lock(tmp_path / "lock").release()
+    (tmp_path / "copy").hardlink_to(tmp_path / "lock")
+    Lock(tmp_path / "copy").release()
 
 
 def test_a_lock_ends_with_its_process_also_when_that_is_killed(tmp_path):
@@ -81,14 +89,6 @@ def test_a_lock_file_removed_before_it_was_locked_does_not_count(tmp_path, monke
     assert len(calls) == 2
     assert "BlockingIOError" in held_by_another(path).stderr
     lock.release()
-
-
-def test_a_lock_follows_no_link(tmp_path):
-    (tmp_path / "precious").write_text("text")
-    (tmp_path / "lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="symbolic"):
-        Lock(tmp_path / "lock")
-    assert (tmp_path / "precious").read_text() == "text"
 
 
 @pytest.mark.slow

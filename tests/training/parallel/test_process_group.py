@@ -62,9 +62,11 @@ SHARDS = [
 ]
 
 
+EVERY_DAY = {0, len(REPLICAS)}
+
+
 @pytest.mark.parametrize(
-    ("norm", "placement", "count", "kind"),
-    daily((*REPLICAS, *SHARDS), others=lambda n: "slow" if n == len(REPLICAS) else "faults"),
+    ("norm", "placement", "count", "kind"), daily((*REPLICAS, *SHARDS), EVERY_DAY.__contains__)
 )
 def test_several_ranks_train_the_run_of_one_process(arguments, tmp_path, norm, placement, count, kind):
     arguments = [*arguments, norm, placement, f"train.grad_accum={4 // count}"]
