@@ -10,6 +10,7 @@ Read this file from the bottom. compare.py imports neither torch nor a model.
 """
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -19,12 +20,20 @@ from rich.text import Text
 
 from cli import programs
 from comparison import table
-from comparison.groups import ComparisonError
+from comparison.groups import ComparisonError, IncomparableError
 from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
 from system.terminal import escaped
+
+
+def key_values(text: str) -> dict[str, str]:
+    """Return ``norm=dyt,placement=pre`` as a dict. Raises argparse's error."""
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise argparse.ArgumentTypeError("write KEY=VALUE,…, for example norm=layernorm,placement=pre")
+    return dict(pairs)
 
 
 def load_report(args: argparse.Namespace) -> Report:
@@ -33,7 +42,7 @@ def load_report(args: argparse.Namespace) -> Report:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
         raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-    options = args.metric, dict(args.baseline), args.over, args.mixed, args.matters, args.where
+    options = args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
     report = build_report(runs, *options)
     report.passed_over = [*map(escaped, passed_over), *report.passed_over]
     return report
@@ -46,6 +55,25 @@ def compare(args: argparse.Namespace, console: Console) -> None:
 
     for line in write_report(report, args.out):
         print(line, flush=True)
+
+
+def print_json(args: argparse.Namespace, console: Console) -> None:
+    from comparison import machine
+
+    data = machine.comparison(load_report(args))
+    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def judge(args: argparse.Namespace, console: Console) -> None:
+    """Print the verdict on one arm, and exit with the status that stands for it."""
+    from comparison import machine
+
+    try:
+        status, line = machine.status_of(load_report(args), args.candidate)
+    except IncomparableError as error:
+        status, line = machine.Status.UNFIT, str(error)
+    print(escaped(line))
+    sys.exit(status)
 
 
 def compare_two(args: argparse.Namespace, console: Console) -> None:
@@ -82,23 +110,26 @@ def main() -> None:
     add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
     losses = "val/full_loss, or val/report_loss if the settings were tuned"
     add("--metric", help=f"compare this metric's last value; default: {losses}")
-    add("--baseline", metavar="KEY=VALUE,…", help="compare with these values, all other keys being equal")
+    same = "compare with these values, all other keys being equal"
+    add("--baseline", metavar="KEY=VALUE,…", type=key_values, default={}, help=same)
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     smallest = f"smallest loss difference that matters; default: {MATTERS}"
     add("--matters", type=float, default=MATTERS, metavar="NATS", help=smallest)
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
+    add("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
+    judged = "exit with 0 if this arm is better than the baseline, else 10 to 13: docs/programs.md"
+    add("--candidate", metavar="KEY=VALUE,…", type=key_values, help=judged)
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
-    args.baseline = [part.split("=", 1) for part in args.baseline.split(",")] if args.baseline else []
-    if any(len(pair) != 2 for pair in args.baseline):
-        parser.error("--baseline: write KEY=VALUE,…, for example norm=layernorm,placement=pre")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     are_two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     with programs.running():
-        (watch if args.watch else compare_two if are_two else compare)(args, console)
+        one_report = compare_two if are_two else compare
+        action = print_json if args.json else judge if args.candidate else watch if args.watch else one_report
+        action(args, console)
 
 
 if __name__ == "__main__":

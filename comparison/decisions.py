@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from comparison.plans import USUAL, family_size, in_order, planned_seeds
 from comparison.rates import Family
 from comparison.verdicts import Interval, decide, interval, looks_needed, next_look, paired
 
+# open: more seeds may decide; unfit: no number of seeds can
+Outcome = Literal["baseline", "better", "worse", "lower", "higher", "equivalent", "diverged", "open", "unfit"]
 LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
 
 
@@ -30,6 +33,7 @@ class Row:
     baseline: Family | None = None
     difference: Interval | None = None  # from the baseline, over common seeds
     verdict: str = ""
+    outcome: Outcome = "unfit"  # the verdict in one word
     planned: int = 0  # the number of seeds that a plan had before there was a result; 0 without a plan
     seed_range: tuple[int, int] | None = None  # (fewest, most) seeds that may lead to a verdict
     command: str = ""  # the command that trains more seeds
@@ -61,7 +65,7 @@ def judge(
     for row in rows:
         keys = row.family.keys
         if all(keys.get(key) == value for key, value in wanted.items()):
-            row.verdict = "baseline"
+            row.verdict = row.outcome = "baseline"
             continue
         row.verdict = "no baseline with the same other settings"
         row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
@@ -76,6 +80,8 @@ def judge(
         row.verdict = doubts.unfit(row.family, other, metric)
         planned = planned_seeds(row.family.runs, other.runs)
         row.planned = len(planned)
+        if row.group.diverged:
+            row.outcome = "diverged"
         if not row.verdict:
             by_plan[id(other), *planned].append((row, other))
     for (_, *planned), members in by_plan.items():
@@ -107,7 +113,8 @@ def judge_together(
         pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
     ):
         count = len(row.used)
-        row.verdict = in_words(verdict, metric, matters)
+        row.outcome = in_one_word(verdict, metric)
+        row.verdict = f"equivalent (within {matters:g})" if verdict == "equivalent" else row.outcome
         if verdict == "open":
             planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"
             row.verdict = {
@@ -123,13 +130,16 @@ def judge_together(
             row.command = commands.more_seeds([row.group, other.best_group], least or 0)
 
 
-def in_words(verdict: str, metric: str, matters: float) -> str:
-    """Return a verdict of comparison/verdicts.py as the table has it."""
-    if verdict == "equivalent":
-        return f"equivalent (within {matters:g})"
-    if any(word in metric for word in LOWER_IS_BETTER):
-        return {"lower": "better", "higher": "worse"}.get(verdict, verdict)
-    return verdict
+def in_one_word(verdict: str, metric: str) -> Outcome:
+    """Return a verdict of comparison/verdicts.py, in which a lower loss is a better one."""
+    is_loss = any(word in metric for word in LOWER_IS_BETTER)
+    words: dict[str, Outcome] = {
+        "lower": "better" if is_loss else "lower",
+        "higher": "worse" if is_loss else "higher",
+        "equivalent": "equivalent",
+        "open": "open",
+    }
+    return words[verdict]
 
 
 def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:

@@ -28,6 +28,10 @@ class ComparisonError(UserError):
     """Runs that cannot be compared."""
 
 
+class IncomparableError(ComparisonError):
+    """Runs that differ in what every compared run must have in common."""
+
+
 @dataclass
 class Group:
     """Runs that differ only in their seed, or in keys that are averaged over."""
@@ -212,14 +216,14 @@ def conditions(metric: str) -> dict[str, Callable[[Run], Any]]:
 
 
 def check_comparable(runs: Sequence[Run], metric: str) -> None:
-    """Raise ComparisonError unless runs have all ``conditions`` in common."""
+    """Raise IncomparableError unless runs have all ``conditions`` in common."""
     for name, value_of in conditions(metric).items():
         by_value = defaultdict(list)
         for run in runs:
             by_value[value_of(run)].append(run)
         if len(by_value) > 1:
             values = join(f"{value} ({len(part)} of {len(runs)} runs)" for value, part in by_value.items())
-            raise ComparisonError(
+            raise IncomparableError(
                 f"these runs cannot be compared, as they differ in {name}: {values}; "
                 f"{advice(list(by_value.values()))}, or compare them anyway with --mixed"
             )

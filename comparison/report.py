@@ -155,10 +155,11 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
     for row in rows:
         twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
         if twin:
-            row.verdict, row.planned = twin.verdict, twin.planned
+            row.verdict, row.outcome, row.planned = twin.verdict, twin.outcome, twin.planned
             row.seed_range, row.command = twin.seed_range, twin.command
         elif row.difference and other_rates & {roles.likeness(run) for run in row.family.runs}:
-            row.verdict, row.seed_range, row.command = "no verdict: --where chose its rate", None, ""
+            row.verdict, row.outcome = "no verdict: --where chose its rate", "unfit"
+            row.seed_range, row.command = None, ""
 
 
 def is_chosen_on_a_half(roles: Roles) -> bool:

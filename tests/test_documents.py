@@ -17,13 +17,21 @@ import zstandard
 from cli.app import CONF, key_of, known_keys
 from cli.sample_schema import SampleConfig
 from cli.schema import RunConfig
+from comparison.machine import SCHEMA
 from data.external import TO_JSON
 from interop.hub import HUB
 from interop.pickle_hint import COMMAND, FROM_NANOGPT
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import gpt2_models, programs
 
-PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "results/findings.md"]
+PAGES = [
+    "README.md",
+    "AGENTS.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "results/README.md",
+    "results/findings.md",
+]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 
 # Beginnings or parts of commands, and why they are not run here. make test-long runs those of LONG.
@@ -38,6 +46,7 @@ ELSEWHERE = {
     "export PYTHONPATH=mine": "is the shell's own",
     "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
+    "--candidate": "its exit status is a verdict: tests/comparison/test_machine.py",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
 LONG = ("-m findings ", "torchrun", "experiment=fair_ablation")
@@ -271,7 +280,9 @@ def sampled(folder: Path, words: list[str], output: str, new: set[str]) -> None:
 def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     pair = len([word for word in words if word.startswith("runs/")]) == 2
     assert "layernorm" in output
-    if not pair:
+    if "--json" in words:
+        SCHEMA.validate_json(output)
+    elif not pair:
         out = words[words.index("--out") + 1] if "--out" in words else "report"
         assert "<html" in (folder / out / "index.html").read_text()
 
@@ -283,6 +294,28 @@ def exported(folder: Path, words: list[str], output: str, new: set[str]) -> None
 
 
 CHECKS = {"train.py": trained, "sample.py": sampled, "compare.py": compared, "scripts/export.py": exported}
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_page_for_programs_decides(folder):
+    page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    [loop] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    tiny = ", ".join(map(repr, ("placement=pre", *OTHER_TEXT, *TINY, "runs_dir=tried")))
+    for old, new in {
+        '"experiment=fair_ablation", "placement=pre"': tiny,
+        '"rmsnorm", "dyt", "scalenorm"': '"rmsnorm",',
+        "f\"hydra.sweeper.final.seed='{seeds}'\"": '"seed=0,1"',
+        '"runs"': '"tried"',
+        '"train.py"': repr(str(ROOT / "train.py")),
+        '"compare.py"': repr(str(ROOT / "compare.py")),
+    }.items():
+        assert loop.count(old) == 1
+        loop = loop.replace(old, new)
+    done = subprocess.run(
+        [sys.executable, "-c", loop], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["rmsnorm: no verdict: 2 common seeds", "best: layernorm"]
 
 
 # What is not in a block of commands -----------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""A report for programs: JSON of a documented form, and an exit status.
+
+The form is ``SCHEMA``; docs/programs.md describes it. Its version grows if a key changes its meaning or goes.
+"""
+
+import math
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from comparison.decisions import Outcome, Row
+from comparison.groups import ComparisonError, has_values, join
+from comparison.report import Report
+from comparison.verdicts import Interval
+
+
+class Status(IntEnum):
+    """The exit status of ``compare.py --candidate``; 1 and 2 are errors."""
+
+    BETTER = 0
+    NOT_BETTER = 10
+    EQUIVALENT = 11
+    CANNOT_TELL = 12
+    UNFIT = 13  # leaks, or cannot be compared
+
+
+STATUS: Mapping[Outcome, Status] = {
+    "better": Status.BETTER,
+    "worse": Status.NOT_BETTER,
+    "diverged": Status.NOT_BETTER,
+    "equivalent": Status.EQUIVALENT,
+    "open": Status.CANNOT_TELL,
+}
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Mean(TypedDict):
+    """A mean over seeds with its 95 % t-interval, which a single seed lacks."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: list[int]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Arm(TypedDict):
+    """A row of the table.
+
+    Attributes:
+        keys: what distinguishes the arm from the others, such as norm and placement.
+        values: the metric by seed, of the runs that finished.
+        difference: from the baseline, paired by seed.
+        outcome: the verdict in one word; ``verdict`` says it as the table does.
+        planned: the number of seeds that was planned before there was a result; 0 without a plan.
+        command: what trains the seeds that may settle an open comparison.
+    """
+
+    title: str
+    keys: dict[str, Any]
+    learning_rate: float | None
+    values: dict[int, float]
+    diverged: list[int]
+    mean: Mean | None
+    baseline: str | None
+    difference: Mean | None
+    outcome: Outcome
+    verdict: str
+    planned: int
+    command: str | None
+    leaks: bool
+    causality: list[str]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Comparison(TypedDict):
+    """Everything that compare.py prints; the verdicts hold together for ``comparisons`` comparisons."""
+
+    version: Literal[1]
+    metric: str
+    comparisons: int
+    arms: list[Arm]
+    summary: list[str]
+    warnings: list[str]
+    passed_over: list[str]
+
+
+SCHEMA = TypeAdapter(Comparison)
+
+
+def comparison(report: Report) -> Comparison:
+    """Return a report as data."""
+    return {
+        "version": 1,
+        "metric": report.metric,
+        "comparisons": report.comparisons,
+        "arms": [arm(row) for row in report.rows],
+        "summary": report.summary,
+        "warnings": report.warnings,
+        "passed_over": report.passed_over,
+    }
+
+
+def arm(row: Row) -> Arm:
+    group = row.group
+    return {
+        "title": row.title,
+        "keys": dict(row.family.keys),
+        "learning_rate": row.family.best,
+        "values": {seed: value for seed, value in group.values.items() if math.isfinite(value)},
+        "diverged": sorted(group.diverged),
+        "mean": mean(row.loss, sorted(group.losses)),
+        "baseline": None if row.baseline is None else title_of(row),
+        "difference": mean(row.difference, row.used) if row.difference else None,
+        "outcome": row.outcome,
+        "verdict": row.verdict,
+        "planned": row.planned,
+        "command": row.command or None,
+        "leaks": any(run.leaks for run in group.runs),
+        "causality": sorted({run.causality for run in group.runs}),
+    }
+
+
+def mean(interval: Interval, seeds: list[int]) -> Mean | None:
+    if not math.isfinite(interval.mean):
+        return None
+    low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
+    return {"mean": interval.mean, "low": low, "high": high, "seeds": seeds}
+
+
+def title_of(row: Row) -> str:
+    assert row.baseline
+    return Row(row.baseline, row.loss).title
+
+
+def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[Status, str]:
+    """Return the exit status for the arm that has these values, and a line that says why. Raises
+    ComparisonError unless exactly one arm that has a baseline has them."""
+    rows = [row for row in report.rows if has_values(row.family.keys, candidate)]
+    compared = [row for row in rows if row.verdict != "baseline"]
+    if len(compared) != 1:
+        words = ",".join(f"{key}={value}" for key, value in candidate.items())
+        titles = join(row.title for row in (rows or report.rows))
+        raise ComparisonError(
+            f"--candidate: {words} is not one arm beside the baseline; name one of {titles}"
+        )
+    [row] = compared
+    difference = f" ({row.difference.mean:+.4f})" if row.difference else ""
+    leaks = " LEAKS" if any(run.leaks for run in row.group.runs) else ""
+    status = Status.UNFIT if leaks else STATUS.get(row.outcome, Status.UNFIT)
+    return status, f"{row.title}: {row.verdict}{difference}{leaks}"

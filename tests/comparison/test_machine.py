@@ -1,0 +1,95 @@
+"""What programs read of a comparison has a documented form; an exit status says the verdict on one arm."""
+
+import json
+
+import pytest
+
+from comparison.groups import ComparisonError
+from comparison.machine import SCHEMA, Status, comparison, status_of
+from comparison.report import build_report
+from tests.conftest import ROOT
+from tests.helpers import programs
+from tests.helpers.run_folders import made, several
+
+# Five seeds share their noise, so that a small constant difference is a certain one.
+BASE = [2.00, 2.05, 1.98, 2.03, 2.01]
+ARMS = {
+    "norm=layernorm": BASE,
+    "norm=rmsnorm": [loss - 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
+    "norm=dyt": [loss + 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
+    "norm=derf": [loss + noise for loss, noise in zip(BASE, (2e-4, -1e-4, 1e-4, -2e-4, 0), strict=True)],
+    "norm=groupnorm": [2.10, 1.95, 2.08, 1.94, 2.07],
+    "norm=none": [None, None, 2.9, 2.9, 2.9],
+    "norm=batchnorm": [1.0] * 5,  # LEAKS in training
+}
+STATUS = {
+    "rmsnorm": Status.BETTER,
+    "dyt": Status.NOT_BETTER,
+    "derf": Status.EQUIVALENT,
+    "groupnorm": Status.CANNOT_TELL,
+    "none": Status.NOT_BETTER,
+    "batchnorm": Status.UNFIT,
+}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return build_report(several(tmp_path_factory.mktemp("runs"), ARMS))
+
+
+def test_the_json_has_the_form_that_is_documented(report):
+    data = json.loads(json.dumps(comparison(report), allow_nan=False))
+    SCHEMA.validate_python(data)
+    assert json.loads((ROOT / "docs" / "comparison.schema.json").read_text()) == SCHEMA.json_schema()
+    arms = {each["keys"]["norm"]: each for each in data["arms"]}
+    assert arms.keys() == {norm.removeprefix("norm=") for norm in ARMS}
+    assert arms["rmsnorm"]["difference"]["mean"] == pytest.approx(-0.0996)
+    assert arms["rmsnorm"]["difference"]["seeds"] == [0, 1, 2, 3, 4]
+    assert arms["rmsnorm"]["baseline"] == "layernorm"
+    assert arms["none"]["diverged"] == [0, 1]
+    assert arms["batchnorm"]["leaks"]
+    assert arms["groupnorm"]["outcome"] == "open"
+    assert arms["groupnorm"]["command"].startswith("python train.py -m ")
+
+
+def test_a_number_that_is_missing_is_null(tmp_path):
+    data = comparison(build_report(several(tmp_path, {"norm=layernorm": [2.0], "norm=none": [None]})))
+    json.dumps(data, allow_nan=False)
+    by_norm = {each["keys"]["norm"]: each for each in data["arms"]}
+    assert by_norm["layernorm"]["mean"] == {"mean": 2.0, "low": None, "high": None, "seeds": [0]}
+    assert by_norm["none"]["mean"] is None
+
+
+@pytest.mark.parametrize("norm", STATUS)
+def test_the_exit_status_says_the_verdict(report, norm):
+    status, line = status_of(report, {"norm": norm})
+    assert status == STATUS[norm], line
+    assert line.startswith(f"{norm}: ")
+
+
+@pytest.mark.parametrize("values", [{"norm": "layernorm"}, {"norm": "nope"}, {"norm": "*norm"}])
+def test_a_candidate_is_one_arm_beside_the_baseline(report, values):
+    with pytest.raises(
+        ComparisonError, match="--candidate: norm=.* is not one arm beside the baseline; name"
+    ):
+        status_of(report, values)
+
+
+def test_programs_get_json_and_status_from_compare(tmp_path):
+    for norm in ("layernorm", "rmsnorm"):
+        for seed, loss in enumerate(ARMS[f"norm={norm}"]):
+            made(tmp_path / "runs", f"norm={norm}", f"seed={seed}", final=loss)
+    done = programs.succeed("compare.py", "--json", cwd=tmp_path)
+    SCHEMA.validate_json(done.stdout)
+    assert not (tmp_path / "report").exists()
+    candidate = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
+    assert (candidate.returncode, candidate.stdout) == (0, "rmsnorm: better (-0.0996)\n")
+    worse = programs.run(
+        *("compare.py", "--baseline", "norm=rmsnorm", "--candidate", "norm=layernorm"), cwd=tmp_path
+    )
+    assert worse.returncode == Status.NOT_BETTER
+    made(tmp_path / "runs", "norm=dyt", "train.steps=7")
+    unlike = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
+    assert (unlike.returncode, unlike.stderr) == (Status.UNFIT, "")
+    assert unlike.stdout.startswith("these runs cannot be compared, as they differ in tokens trained on")
+    assert programs.run("compare.py", "--candidate", "norm", cwd=tmp_path).returncode == 2
