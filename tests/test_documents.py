@@ -315,7 +315,9 @@ def test_the_loop_of_the_page_for_programs_decides(folder):
         [sys.executable, "-c", loop], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["rmsnorm: no verdict: 2 common seeds", "best: layernorm"]
+    verdict, best = done.stdout.splitlines()[-2:]
+    assert verdict.startswith("rmsnorm: no verdict: 2 common seeds")
+    assert best == "best: layernorm"
 
 
 # What is not in a block of commands -----------------------------------------------------------------------
