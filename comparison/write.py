@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from comparison import figures, groups
+from comparison import groups
+from comparison.drawing import figures
+from comparison.drawing.page import page
 from comparison.groups import ComparisonError
 from comparison.load import Run
-from comparison.page import page
 from comparison.report import Report
 from comparison.table import cells, markdown, write_csv
 

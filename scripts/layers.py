@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cli import programs
-from comparison.figures import FORMATS, Spec, number, save, spec
+from comparison.drawing.figures import FORMATS, Spec, number, save, spec
 from comparison.load import read_metrics
 from system.errors import ConfigError
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from comparison.doubts import has_two_parts
+from comparison.drawing.page import certificates, page
 from comparison.groups import ComparisonError
 from comparison.load import load
-from comparison.page import certificates, page
 from comparison.report import Report, build_report
 from comparison.table import cells
 from comparison.two_runs import render

@@ -9,19 +9,8 @@ from comparison.machine import SCHEMA, Status, comparison, status_of
 from comparison.report import build_report
 from tests.conftest import ROOT
 from tests.helpers import programs
-from tests.helpers.run_folders import made, several
+from tests.helpers.run_folders import ARMS, made, several
 
-# Five seeds share their noise, so that a small constant difference is a certain one.
-BASE = [2.00, 2.05, 1.98, 2.03, 2.01]
-ARMS = {
-    "norm=layernorm": BASE,
-    "norm=rmsnorm": [loss - 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
-    "norm=dyt": [loss + 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
-    "norm=derf": [loss + noise for loss, noise in zip(BASE, (2e-4, -1e-4, 1e-4, -2e-4, 0), strict=True)],
-    "norm=groupnorm": [2.10, 1.95, 2.08, 1.94, 2.07],
-    "norm=none": [None, None, 2.9, 2.9, 2.9],
-    "norm=batchnorm": [1.0] * 5,  # LEAKS in training
-}
 STATUS = {
     "rmsnorm": Status.BETTER,
     "dyt": Status.NOT_BETTER,

@@ -11,7 +11,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from comparison import load
-from comparison.page import page
+from comparison.drawing.page import page
 from comparison.report import build_report
 from tests.conftest import daily, some_slow
 from tests.helpers import programs

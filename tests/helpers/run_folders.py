@@ -16,6 +16,18 @@ CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64
 LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
 NOT_IN_GROUP = ("seed", "runs_dir")
 
+# Arms share the noise of five seeds, so that a small constant difference is a certain one.
+BASE = [2.00, 2.05, 1.98, 2.03, 2.01]
+ARMS = {  # the losses of arms of every outcome, by seed
+    "norm=layernorm": BASE,
+    "norm=rmsnorm": [loss - 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
+    "norm=dyt": [loss + 0.10 + noise for loss, noise in zip(BASE, (0, 1e-3, 0, 1e-3, 0), strict=True)],
+    "norm=derf": [loss + noise for loss, noise in zip(BASE, (2e-4, -1e-4, 1e-4, -2e-4, 0), strict=True)],
+    "norm=groupnorm": [2.10, 1.95, 2.08, 1.94, 2.07],
+    "norm=none": [None, None, 2.9, 2.9, 2.9],
+    "norm=batchnorm": [1.0] * 5,  # LEAKS in training
+}
+
 
 @cache
 def composed(*overrides: str) -> str:

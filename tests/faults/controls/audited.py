@@ -13,7 +13,7 @@ import torch._dynamo  # noqa: F401
 import vl_convert  # noqa: F401
 
 import compare
-import comparison.page  # noqa: F401
+import comparison.drawing.page  # noqa: F401
 import sample
 import train
 from cli import app

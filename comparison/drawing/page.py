@@ -18,7 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import commands, figures
+from comparison import commands, glance
+from comparison.drawing import figures
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
 from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
@@ -42,6 +43,7 @@ def page(report: Report) -> str:
         js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         title=f"{report.metric} by {', '.join(keys) or 'seed'}: {len(report.runs)} runs",
         report=report,
+        lead=glance.sentence(report),
         table_rows=cells(report),
         notes=notes(report),
         settings=settings(report),

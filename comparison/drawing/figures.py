@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison import glance
 from comparison.curves import CURVES, Rows, curves, maps, rounded
 from comparison.groups import title
 from comparison.report import Report
@@ -86,6 +87,45 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
     )
 
 
+def dots(rows: Rows, metric: str) -> Spec:
+    """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
+    comparison.glance.differences."""
+    axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
+    y = {"y": category("group", sort=None, title=None, axis=axis)}
+    scale = {"domain": [*glance.COLORS], "range": [*glance.COLORS.values()]}
+    color = {"field": "outcome", "title": None, "scale": scale, "legend": None}
+    tip = tooltip("group", "outcome", mean="+.4f", low="+.4f", high="+.4f")
+    x = number("mean", f"{metric} − that of the baseline", scale={})
+    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": color}
+    filled = {"condition": {"test": "datum.outcome === 'open'", "value": 0}, "value": 1}
+    mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
+    text = {
+        "type": "text",
+        "align": "left",
+        "dx": 9,
+        "fontSize": 11,
+        "fontWeight": 600,
+        "color": "currentColor",
+    }
+    return spec(
+        width=640,
+        height=24 * len(rows),
+        autosize={"type": "fit-x", "contains": "padding"},
+        layer=[
+            {
+                "mark": {"type": "rule", "color": "currentColor", "opacity": 0.6},
+                "encoding": {"x": {"datum": 0}},
+            },
+            {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": y | ends},
+            {
+                "mark": {"type": "point", "size": 75, "filled": True, "strokeWidth": 2, "opacity": 1},
+                "encoding": y | {"x": x, "color": color, "stroke": color, "fillOpacity": filled} | tip,
+            },
+            {"mark": text, "encoding": y | mark},
+        ],
+    )
+
+
 def heat_map(statistic: str, rows: Rows) -> Spec:
     """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
     values = [row["value"] for row in rows]
@@ -136,6 +176,8 @@ def titles(report: Report) -> list[str]:
 def all_figures(report: Report) -> Iterator[Figure]:
     """Yield the figures of a report. A group has the same colour in each."""
     groups, names = {row.title: row.group for row in report.rows}, titles(report)
+    if rows := glance.differences(report):
+        yield Figure("differences", report.metric, dots(rows, report.metric), rows)
     for metric in CURVES:
         if rows := curves(groups, metric):
             yield Figure("curves", metric, curve(names, metric), rows)
@@ -155,7 +197,8 @@ def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
     """Return file name -> spec of a figure; a loss has a file per axis if ``every_axis``."""
     with_rows = figure.spec | {"data": {"values": figure.rows}}
     if figure.kind != "curves":
-        return {"learning-rates" if figure.kind == "rates" else f"map-{figure.name}": with_rows}
+        names = {"differences": "differences", "rates": "learning-rates"}
+        return {names.get(figure.kind, f"map-{figure.name}"): with_rows}
     x, encoding = figure.spec["encoding"]["x"], figure.spec["encoding"]
     return {
         f"{figure.name}-against-{axis}": with_rows

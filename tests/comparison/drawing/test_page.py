@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from comparison.page import page
+from comparison.drawing.page import page
 from comparison.report import build_report
 from comparison.write import write_report
 from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
@@ -57,6 +57,7 @@ def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     for figure in ("curves", "rates", "profile"):
         assert lines(opened, figure) == 3, figure
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#glance g.mark-symbol path")) == 2
     assert len(opened.find_elements(By.CSS_SELECTOR, "#map g.mark-rect.role-mark path")) == 3 * 4 * 4
     events = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]

@@ -1,0 +1,117 @@
+"""What a reader sees first: a sentence on who is better, and the differences from the baseline as dots."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from comparison.decisions import Outcome, Row
+from comparison.report import Report
+
+MANY = 6  # arms that are named one by one
+WORDS: dict[Outcome, str] = {
+    "better": "better",
+    "worse": "worse",
+    "lower": "lower",
+    "higher": "higher",
+    "equivalent": "equivalent",
+    "open": "not decided",
+    "diverged": "diverged",
+    "unfit": "not comparable",
+}
+BLUE, ORANGE, GREY, PALE = (
+    "#2f6fb5",
+    "#d9742b",
+    "#7a7f87",
+    "#b9bdc4",
+)  # most colour-blind people tell them apart
+COLORS = {"better": BLUE, "lower": BLUE, "worse": ORANGE, "higher": ORANGE, "equivalent": GREY}
+COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
+
+
+def compared(report: Report) -> list[Row]:
+    """Return the rows that are compared with a baseline, the lowest difference first; those that have none
+    are last."""
+    rows = [row for row in report.rows if row.baseline]
+    return sorted(rows, key=lambda row: (row.difference is None or row.difference.n == 0, low_first(row)))
+
+
+def low_first(row: Row) -> float:
+    return row.difference.mean if row.difference and row.difference.n else 0.0
+
+
+def sentence(report: Report) -> str:
+    """Return who is better than the baseline, by how much, how sure that is, and what to doubt."""
+    rows = compared(report)
+    if not rows:
+        return "There is nothing to compare: no arm has a baseline."
+    baselines = {id(row.baseline): Row(row.baseline, row.loss).title for row in rows if row.baseline}
+    against = baselines.popitem()[1] if len(baselines) == 1 else "its baseline"
+    counts = Counter(row.outcome for row in rows)
+    leading = [row for row in rows if row.outcome in ("better", "lower")]
+    if leading:
+        said = and_([with_difference(row, report.metric) for row in leading[:MANY]])
+        more = f" and {len(leading) - MANY} more" if len(leading) > MANY else ""
+        verb = "is" if len(leading) == 1 else "are"
+        first = f"{said}{more} {verb} {leading[0].outcome} than {against}."
+    else:
+        first = f"No arm is better than {against}."
+    each = [
+        f"{counts[outcome]} {'is' if counts[outcome] == 1 else 'are'} {word}"
+        for outcome, word in WORDS.items()
+        if counts[outcome]
+    ]
+    judged = len(rows) - counts["open"] - counts["diverged"] - counts["unfit"]
+    sure = "The chance that any of these verdicts is false is at most 5 %." if judged else ""
+    total = f"Of {len(rows)} arms, {and_(each)}." if len(rows) > 1 else ""
+    return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
+
+
+def with_difference(row: Row, metric: str) -> str:
+    assert row.difference
+    unit = " nats" if "loss" in metric else ""
+    half = f" ± {row.difference.half:.4f}" if row.difference.n > 1 else ""
+    return f"{row.title} ({row.difference.mean:+.4f}{half}{unit}, {row.difference.n} seeds)"
+
+
+def doubt(report: Report, rows: Sequence[Row]) -> str:
+    """Return what to doubt in one sentence; "" if nothing is known."""
+    leaking = [row.title for row in report.rows if any(run.leaks for run in row.group.runs)]
+    doubts = [f"{and_(leaking)} LEAK{'S' * (len(leaking) == 1)}"] if leaking else []
+    if count := len(report.warnings):
+        doubts.append(
+            "there is a warning below the table"
+            if count == 1
+            else f"there are {count} warnings below the table"
+        )
+    return f"But {', and '.join(doubts)}." if doubts else ""
+
+
+def and_(words: Sequence[str]) -> str:
+    """Return words as in a sentence: a, b and c."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def differences(report: Report) -> list[dict[str, Any]]:
+    """Return the rows of the picture: group, outcome, mean, low, high; mark, a text to the right of the dot,
+    and where it is."""
+    rows = []
+    for row in compared(report):
+        leaks = any(run.leaks for run in row.group.runs)
+        mark = ["LEAKS"] if leaks else []
+        if row.group.diverged:
+            mark.append(f"diverged {len(row.group.diverged)} of {len(row.group.seeds)}")
+        has_mean = row.difference is not None and row.difference.n > 0
+        if has_mean or mark:
+            place = row.difference if has_mean else None
+            rows.append(
+                {
+                    "group": row.title,
+                    "outcome": row.outcome,
+                    "mean": place and place.mean,
+                    "low": place and (place.low if place.n > 1 else place.mean),
+                    "high": place and (place.high if place.n > 1 else place.mean),
+                    "mark": ", ".join(mark),
+                    "mark_at": place.high if place and place.n > 1 else place.mean if place else 0.0,
+                }
+            )
+    return rows

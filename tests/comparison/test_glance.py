@@ -1,0 +1,49 @@
+"""The first sentence and the first picture of a report say what its verdicts say."""
+
+import pytest
+
+from comparison.drawing.page import page
+from comparison.glance import differences, sentence
+from comparison.report import build_report
+from tests.helpers.run_folders import ARMS, several
+
+SURE = "The chance that any of these verdicts is false is at most 5 %."
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return build_report(several(tmp_path_factory.mktemp("runs"), ARMS))
+
+
+def arms(folder, *names: str):
+    return build_report(several(folder, {f"norm={name}": ARMS[f"norm={name}"] for name in names}))
+
+
+def test_who_is_better_by_how_much_how_sure_and_what_to_doubt(report):
+    said = sentence(report)
+    best = "rmsnorm (-0.0996 ± 0.0007 nats, 5 seeds) are better than layernorm. Of 6 arms, 2 are better, "
+    counts = "1 is worse, 1 is equivalent, 1 is not decided and 1 is diverged"
+    assert f" and {best}{counts}. {SURE} But batchnorm LEAKS, and there are 2 warnings" in said
+    assert f'<p class="lead">{said}</p>' in page(report)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("layernorm",), "There is nothing to compare: no arm has a baseline."),
+        (("layernorm", "dyt"), f"No arm is better than layernorm. {SURE}"),
+        (("layernorm", "groupnorm"), "No arm is better than layernorm."),
+    ],
+)
+def test_small_comparisons_are_said_in_few_words(tmp_path, names, said):
+    assert sentence(arms(tmp_path, *names)).startswith(said)
+
+
+def test_the_picture_has_each_arm_sorted_by_difference_with_leaks_and_divergence_marked(report):
+    rows = differences(report)
+    with_mean = [row for row in rows if row["mean"] is not None]
+    assert [row["mean"] for row in with_mean] == sorted(row["mean"] for row in with_mean)
+    assert {row["group"] for row in rows} == {norm.removeprefix("norm=") for norm in ARMS} - {"layernorm"}
+    marks = {row["group"]: row["mark"] for row in rows if row["mark"]}
+    assert marks == {"batchnorm": "LEAKS", "none": "diverged 2 of 5"}
+    assert all(row["low"] <= row["mean"] <= row["high"] for row in with_mean)
