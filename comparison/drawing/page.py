@@ -25,6 +25,7 @@ from comparison.report import Report
 from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
 from rundir.run_files import answers
 
+COSTS = ("gap", "tokens/s", "memory", "parameters")  # columns for which the first table has no room
 HERE = Path(__file__).parent
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),
@@ -44,7 +45,9 @@ def page(report: Report) -> str:
         title=f"{report.metric} by {', '.join(keys) or 'seed'}: {len(report.runs)} runs",
         report=report,
         lead=glance.sentence(report),
-        table_rows=cells(report),
+        all_columns=(rows := cells(report)),
+        table_rows=[{column: text for column, text in row.items() if column not in COSTS} for row in rows],
+        narrow=[*keys, "difference", "verdict"],
         notes=notes(report),
         settings=settings(report),
         settings_note=SETTINGS,

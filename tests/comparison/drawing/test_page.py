@@ -125,6 +125,8 @@ def test_text_can_be_read_in_light_and_dark_and_nothing_is_wider_than_a_phone(op
     try:
         script = "return document.documentElement.scrollWidth"
         until(lambda: opened.execute_script(script) <= 390)
+        table = "const e = document.querySelector('.wide'); return e.scrollWidth <= e.clientWidth"
+        assert opened.execute_script(table), "the first table has a scroll bar of its own"
         style = "const s = getComputedStyle(document.querySelector(arguments[0])); return s[arguments[1]]"
         text = opened.execute_script(style, "#curves .role-axis-label text", "fill")
         assert text == opened.execute_script(style, "body", "color")
