@@ -1,10 +1,11 @@
-"""What a reader sees first: a sentence on who is better, and the differences from the baseline as dots."""
+"""The top of a report's page: a sentence on who is better, and the differences from the baseline as dots."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from comparison.decisions import Outcome, Row
+from comparison.groups import title
 from comparison.report import Report
 
 MANY = 6  # arms that are named one by one
@@ -44,8 +45,8 @@ def sentence(report: Report) -> str:
     rows = compared(report)
     if not rows:
         return "There is nothing to compare: no arm has a baseline."
-    baselines = {id(row.baseline): Row(row.baseline, row.loss).title for row in rows if row.baseline}
-    against = baselines.popitem()[1] if len(baselines) == 1 else "its baseline"
+    baselines = {title(row.baseline.keys) for row in rows if row.baseline}
+    against = baselines.pop() if len(baselines) == 1 else "its baseline"
     counts = Counter(row.outcome for row in rows)
     leading = [row for row in rows if row.outcome in ("better", "lower")]
     if leading:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from comparison.decisions import Outcome, Row
-from comparison.groups import ComparisonError, has_values, join
+from comparison.groups import ComparisonError, has_values, join, title
 from comparison.report import Report
 from comparison.verdicts import Interval
 
@@ -113,7 +113,7 @@ def arm(row: Row) -> Arm:
         "values": {seed: value for seed, value in group.values.items() if math.isfinite(value)},
         "diverged": sorted(group.diverged),
         "mean": mean(row.loss, sorted(group.losses)),
-        "baseline": None if row.baseline is None else title_of(row),
+        "baseline": title(row.baseline.keys) if row.baseline else None,
         "difference": mean(row.difference, row.used) if row.difference else None,
         "outcome": row.outcome,
         "verdict": row.verdict,
@@ -129,11 +129,6 @@ def mean(interval: Interval, seeds: list[int]) -> Mean | None:
         return None
     low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
     return {"mean": interval.mean, "low": low, "high": high, "seeds": seeds}
-
-
-def title_of(row: Row) -> str:
-    assert row.baseline
-    return Row(row.baseline, row.loss).title
 
 
 def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[Status, str]:

@@ -1,1 +1,1 @@
-"""What is looked at: the page of a report, report/index.html, and figures."""
+"""The page of a report, report/index.html, and its figures."""

@@ -1,4 +1,4 @@
-"""What programs read of a comparison has a documented form; an exit status says the verdict on one arm."""
+"""The JSON of a comparison has a documented form; the exit status says the verdict on one arm."""
 
 import json
 

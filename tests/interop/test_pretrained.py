@@ -208,7 +208,7 @@ def first_loss(folder: Path) -> float:
 
 
 def test_a_run_begins_where_theirs_are(tmp_path):
-    """With a shorter model.block_size, the first val/loss is what transformers computes on the same
+    """The first val/loss, here at a shorter model.block_size, is what transformers computes on the same
     windows."""
     reference = gpt2_models.saved(tmp_path / "theirs", chars=CHARS)
     done = trained(tmp_path, "model.block_size=8")
