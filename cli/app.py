@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from cli import job_record, messages
 from cli.compose import check_aliases, composed_job, plain
-from cli.debug_flag import take_debug_flag
+from cli.flags import take_debug_flag, without_dry_run
 from system import launch, signals, terminal
 from system.errors import ConfigError
 from system.validate import Checked, checked, keys
@@ -75,7 +75,7 @@ def command(
             if survives_closed_stdout:
                 terminal.survive_closed_output()
             take_debug_flag()
-            sys.argv[1:] = [quote(argument) for argument in options_first(sys.argv[1:])]
+            sys.argv[1:] = [quote(argument) for argument in options_first(without_dry_run(sys.argv[1:]))]
             try:
                 launch.silence_other_ranks()
                 if config_dir := split_config_dir(sys.argv[1:])[0]:

@@ -18,7 +18,7 @@ from hydra.errors import (
 )
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from cli.debug_flag import DEBUG
+from cli.flags import DEBUG
 from system import terminal
 from system.errors import UserError
 from system.validate import unknown_key

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cli import end_of_imports
-from cli.debug_flag import take_debug_flag
+from cli.flags import take_debug_flag
 from system import signals, terminal
 
 

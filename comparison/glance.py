@@ -1,11 +1,13 @@
-"""The top of a report's page: a sentence on who is better, and the differences from the baseline as dots."""
+"""The top of a report's page: a sentence on who is better, the differences from the baseline as dots, and, of
+two crossed factors, the map of the losses."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from comparison.curves import rounded
 from comparison.decisions import Outcome, Row
-from comparison.groups import title
+from comparison.groups import as_text, title
 from comparison.report import Report
 
 MANY = 6  # arms that are named one by one
@@ -94,8 +96,10 @@ def and_(words: Sequence[str]) -> str:
 
 def differences(report: Report) -> list[dict[str, Any]]:
     """Return the rows of the picture: group, outcome, mean, low, high; mark, a text to the right of the dot,
-    and where it is."""
-    rows = []
+    and where it is. [] if no difference has an interval."""
+    rows: list[dict[str, Any]] = []
+    if not any(row.difference and row.difference.n > 1 for row in report.rows):
+        return rows
     for row in compared(report):
         leaks = any(run.leaks for run in row.group.runs)
         mark = ["LEAKS"] if leaks else []
@@ -116,3 +120,45 @@ def differences(report: Report) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def crossed(report: Report) -> list[dict[str, Any]]:
+    """Return the cells of a design of two factors, such as norm and placement: group, the two values, mean
+    (None if a run diverged), mark, trials and seeds. [] if there are other factors, or if most cells are
+    empty."""
+    keys = [*dict.fromkeys(key for row in report.rows for key in row.family.keys)]
+    if len(keys) != 2 or any(row.family.keys.keys() != {*keys} for row in report.rows):
+        return []
+    values = [{as_text(row.family.keys[key]) for row in report.rows} for key in keys]
+    if min(map(len, values)) < 2 or 2 * len(report.rows) < len(values[0]) * len(values[1]):
+        return []
+    trials = {
+        choice.arm.title: len(choice.arm.rounds()[0].scores) for choice in report.choices if choice.arm.trials
+    }
+    cells = []
+    for row in report.rows:
+        group = row.group
+        marks = ["diverged"] if group.diverged else []
+        marks += ["leaks"] if any(run.leaks for run in group.runs) else []
+        row_value, column_value = (as_text(row.family.keys[key]) for key in keys)
+        cells.append(
+            {
+                "group": row.title,
+                "row": row_value,
+                "column": column_value,
+                "mean": None if group.diverged else rounded(row.loss.mean),
+                "mark": ", ".join(marks),
+                "trials": trials.get(row.title, 0),
+                "seeds": len(group.seeds),
+            }
+        )
+    return cells
+
+
+def effort(report: Report) -> str:
+    """Return how many trials and seeds each cell of the map has, such as ``4 trials, 1 seed``."""
+    numbers = {(cell["trials"], cell["seeds"]) for cell in crossed(report)}
+    return " or ".join(
+        (f"{trials} trial{'s' * (trials != 1)}, " if trials else "") + f"{seeds} seed{'s' * (seeds != 1)}"
+        for trials, seeds in sorted(numbers)
+    )

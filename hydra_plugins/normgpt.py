@@ -22,9 +22,16 @@ from omegaconf import DictConfig, OmegaConf
 
 class RunSweeper(Sweeper):
     def __init__(
-        self, params: Mapping[str, Any], arms: Any, tune: Any, final: Mapping[str, Any], published: Any
+        self,
+        params: Mapping[str, Any],
+        arms: Any,
+        tune: Any,
+        final: Mapping[str, Any],
+        published: Any,
+        dry_run: bool,
     ) -> None:
         self.params, self.arms, self.final, self.published = params, arms, final, [*published]
+        self.dry_run = dry_run
         self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -49,6 +56,7 @@ class RunSweeper(Sweeper):
                 self.launcher.launch,
                 self.config.hydra,
                 published_runs(self.published),
+                self.dry_run,
             ),
             parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
             parser.parse_overrides(arguments),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli import job_record
 from cli.schema import RunConfig
+from comparison.load import Run
 from rundir import identity
 from rundir.find_run import ended_folder
 from rundir.folder import read_status
@@ -31,6 +32,7 @@ class Job:
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
     done: bool = False  # the run had ended before this sweep
+    published: Run | None = None  # the run as published, if it has no folder yet
 
     def identify(self, config: RunConfig, fingerprint: str, ignored: Iterable[str]) -> None:
         """Set the run, group and arm of a config. Raises ConfigError."""
@@ -59,7 +61,7 @@ class Job:
         error = self.error or job_record.read(self.folder).get("error")
         if error or not self.run:
             return "failed", math.inf, error or "the job has no run"
-        status = read_status(self.run)
+        status = self.published.status if self.published else read_status(self.run)
         state = status.get("state", "not started")
         loss = float(status.get("final") or math.nan) if state == "finished" else math.inf
         return state, loss, status.get("reason") or ""
@@ -70,8 +72,11 @@ class Job:
         state, *_ = self.outcome()
         if state == "diverged":
             return math.inf
-        loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
-        if loss is None:
+        if self.published:
+            loss: float | None = self.published.last(SELECT)
+        else:
+            loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
+        if loss is None or math.isnan(loss):
             problem = f"it has no {SELECT}, by which settings are chosen"
             raise ConfigError(f"{self.name}: {problem}; fresh=true trains it again")
         return float(loss)

@@ -54,6 +54,7 @@ class Sweep:
         launch: Hydra's launcher; takes the overrides of each job and the number of the first job.
         hydra: Hydra's settings.
         published: runs that need no training, by name.
+        dry_run: only print what would run.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class Sweep:
         launch: Callable[..., Sequence[Any]],
         hydra: DictConfig,
         published: Mapping[str, Run] = MappingProxyType({}),
+        dry_run: bool = False,
     ) -> None:
-        self.compose, self.launch, self.published = compose, launch, published
+        self.compose, self.launch, self.published, self.dry_run = compose, launch, published, dry_run
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
@@ -72,26 +74,39 @@ class Sweep:
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
-        """Run the jobs whose runs have not ended yet. Return all jobs. ``part``: what the runs are for in a
-        fair comparison."""
+        """Run the jobs whose runs have not ended yet; in a dry run, only print them. Return all jobs.
+        ``part``: what the runs are for in a fair comparison."""
         jobs = self.jobs_of(all_overrides, part.ignored if part else ())
+        todo = [job for job in jobs if not job.done and not job.error]
+        self.announce(jobs, todo)
+        if self.dry_run:
+            for job in jobs:
+                if not job.done:
+                    print(f"  {job.name}  {f'cannot run: {job.error}' if job.error else job.label}")
+            return jobs
+        for job in jobs:
+            if job.published and job.run and job.config:
+                restore(job.run, job.config, job.published)
+                job.published = None
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
-        for job in (job for job in jobs if not job.done and not job.error):
+        for job in todo:
             wait_for_leftover(job)
             record = {"launcher": job_record.this_process(), "state": "waiting"}
             role = part.role_of(job.arm) if part else None
             job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
         add_roles(part, [job for job in jobs if job.done])
-        todo = [job for job in jobs if not job.has_ended()]
-        done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
-        counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
-        print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
-        sys.stdout.flush()
         with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
             self.launch_all(todo)
         # also in runs that another program trained meanwhile, which did not know the role
         add_roles(part, [job for job in todo if job.outcome()[0] in RESULTS])
         return jobs
+
+    def announce(self, jobs: Sequence[Job], todo: list[Job]) -> None:
+        """Print how many runs there are, how many are to do, and how long these will take."""
+        done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
+        counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
+        print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
+        sys.stdout.flush()
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
         """Return one job for each different run; several tuples of overrides may describe the same run.
@@ -134,9 +149,9 @@ class Sweep:
             data.check_length(job.config.model.block_size)
             job.identify(job.config, data.fingerprint, ignored)
             if job.run and not job.config.fresh:
-                if job.run.name in self.published and not has_ended(job.run):
-                    restore(job.run, job.config, self.published[job.run.name])
                 job.done = has_ended(job.run)
+                if not job.done and (published := self.published.get(job.run.name)):
+                    job.published, job.done = published, True
             job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:
             job.error = messages.error_line(error, [])
@@ -147,8 +162,9 @@ class Sweep:
             self.prepared[key] = tokens_of(config)
         return self.prepared[key]
 
-    def estimate(self, todo: list[Job]) -> str:
-        """Return the estimated time of all jobs, from the pace of the first job."""
+    def estimate(self, todo: list[Job], runs: int = 0) -> str:
+        """Return the estimated time of all jobs, or of so many runs like them, from the pace of the first
+        job."""
         configs = [job.config for job in todo if job.config]
         if not configs:
             return ""
@@ -157,7 +173,8 @@ class Sweep:
         except Exception:  # a norm may raise any exception; the job will report it
             return ""
         left = sum(job.work * (1 - job.fraction_done()) for job in todo)
-        return f", about {duration(pace * left / min(self.at_once, len(todo)))}"
+        left *= runs / len(todo) if runs else 1
+        return f", about {duration(pace * left / min(self.at_once, runs or len(todo)))}"
 
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""

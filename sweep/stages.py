@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -59,7 +59,7 @@ def run_stages(
         jobs = run_fairly(sweep, values, arms or [[]], how, keys, last)
     else:
         jobs = sweep.run([(*c, *arm) for arm in arms or [[]] for c in product(*values.values())])
-    if summary(jobs):
+    if any(job.error for job in jobs) if sweep.dry_run else summary(jobs):
         raise SystemExit(1)
 
 
@@ -82,7 +82,9 @@ def run_fairly(
     steps = sweep.compose([*all_arms[0], *lengths]).train.steps
     numbers = [number(seed) for seed in seeds]
     settings = draw(keys, how.trials, seed=numbers[0])
-    print(f"{len(all_arms)} arms, {len(settings)} trials of each over {', '.join(tuned)}", flush=True)
+    print(f"{len(all_arms)} arms, {len(settings)} trials of each over {', '.join(tuned)}")
+    runs = total_runs(len(all_arms), len(settings), how, math.prod(map(len, final.values())))
+    print(f"at most {runs:,} runs in all stages", flush=True)
     trials = {
         "settings": settings,
         "rounds": [round_.model_dump() for round_ in how.rounds],
@@ -92,18 +94,32 @@ def run_fairly(
     written = datetime.datetime.now(datetime.UTC).isoformat()
     part = Part("trial", trials, tuned, numbers, written)
     jobs, chosen = choose(partial(sweep.run, part=part), all_arms, settings, how.rounds, seeds, steps)
-    if any(job.outcome()[0] not in RESULTS for job in jobs):
-        print("\nsettings are chosen once all trials have finished; the same command resumes")
+    if not chosen:
+        if sweep.dry_run:
+            new = runs - sum(job.done for job in jobs)
+            print(f"\nall stages: at most {new:,} runs{sweep.estimate([j for j in jobs if not j.done], new)}")
+        else:
+            print("\nsettings are chosen once all trials have finished; the same command resumes")
         return jobs
     last = [(*lengths, *rest) for rest in product(*final.values())]
     print("\neach arm at its own settings, on other seeds:")
     own = [(*arm, *best, *each) for arm, best in chosen.items() for each in last]
     compared = sweep.run(own, part.as_role("compared"))
-    baselines = owners(all_arms, plan.usual_values(compared))
+    baselines = owners(all_arms, plan.usual_values(compared)) if how.borrow else {}
     borrowed = [(*arm, *chosen[owner], *each) for arm, owner in baselines.items() for each in last]
     if borrowed:
         print("\neach arm at the baseline's settings, on the same seeds:")
     return [*jobs, *compared, *sweep.run(borrowed, part.as_role("borrowed"))]
+
+
+def total_runs(arms: int, settings: int, how: Tuning, last: int) -> int:
+    """Return how many runs all stages have, at most: an arm may have chosen the baseline's settings.
+    ``last``: the runs of an arm in a last stage."""
+    per_arm = settings * how.rounds[0].seeds + last * (1 + how.borrow)
+    for earlier, later in pairwise(how.rounds):
+        new_seeds = later.seeds - (earlier.seeds if earlier.steps == later.steps else 0)
+        per_arm += math.ceil(later.trials * settings) * new_seeds
+    return arms * per_arm
 
 
 def check(

@@ -126,6 +126,40 @@ def dots(rows: Rows, metric: str) -> Spec:
     )
 
 
+def grid(rows: Rows, metric: str) -> Spec:
+    """Return a figure of two crossed factors: a cell per group, the brighter the lower its mean. The colours
+    end at three times the median's distance from the best, so that collapsed cells do not leave one colour
+    for the rest. Rows: see comparison.glance.crossed."""
+    means = sorted(row["mean"] for row in rows if row["mean"] is not None) or [0.0]
+    low, half = means[0], means[len(means) // 2]
+    end = min(means[-1], low + 3 * (half - low)) or low + 1
+    axis = {"labelFontSize": 12, "ticks": False, "domain": False}
+    scale = {"scheme": "viridis", "reverse": True, "domain": [low, end], "clamp": True}
+    color = number("mean", metric, scale=scale, legend={"orient": "bottom", "gradientLength": 200})
+    text_colors = [
+        {"test": "datum.mean === null", "value": "currentColor"},
+        {"test": f"datum.mean < {(low + end) / 2}", "value": "black"},
+    ]
+    text_color = {"color": {"condition": text_colors, "value": "white"}}
+    tip = tooltip("group", "mark", "trials", "seeds", mean=".4f")
+    has_mean = {"test": "datum.mean !== null", "field": "mean", "format": ".3f"}
+    loss, mark = {"condition": has_mean, "value": ""}, {"field": "mark"}
+    return spec(
+        width=640,
+        height=34 * len({row["row"] for row in rows}),
+        autosize={"type": "fit-x", "contains": "padding"},
+        encoding={
+            "x": category("column", sort=None, title=None, axis=axis | {"orient": "top", "labelAngle": -30}),
+            "y": category("row", sort=None, title=None, axis=axis),
+        },
+        layer=[
+            {"mark": "rect", "encoding": {"color": color} | tip},
+            {"mark": {"type": "text", "fontSize": 12}, "encoding": {"text": loss} | text_color},
+            {"mark": {"type": "text", "fontSize": 9, "dy": 11}, "encoding": {"text": mark} | text_color},
+        ],
+    )
+
+
 def heat_map(statistic: str, rows: Rows) -> Spec:
     """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
     values = [row["value"] for row in rows]
@@ -161,7 +195,7 @@ def loss_by_rate(titles: Sequence[str], metric: str) -> Spec:
 class Figure:
     """A figure of a report."""
 
-    kind: str  # curves, rates or maps
+    kind: str  # differences, grid, curves, rates or maps
     name: str  # the metric or statistic
     spec: Spec
     rows: Rows
@@ -178,6 +212,8 @@ def all_figures(report: Report) -> Iterator[Figure]:
     groups, names = {row.title: row.group for row in report.rows}, titles(report)
     if rows := glance.differences(report):
         yield Figure("differences", report.metric, dots(rows, report.metric), rows)
+    if rows := glance.crossed(report):
+        yield Figure("grid", report.metric, grid(rows, report.metric), rows)
     for metric in CURVES:
         if rows := curves(groups, metric):
             yield Figure("curves", metric, curve(names, metric), rows)
@@ -197,7 +233,7 @@ def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
     """Return file name -> spec of a figure; a loss has a file per axis if ``every_axis``."""
     with_rows = figure.spec | {"data": {"values": figure.rows}}
     if figure.kind != "curves":
-        names = {"differences": "differences", "rates": "learning-rates"}
+        names = {"differences": "differences", "grid": "map", "rates": "learning-rates"}
         return {names.get(figure.kind, f"map-{figure.name}"): with_rows}
     x, encoding = figure.spec["encoding"]["x"], figure.spec["encoding"]
     return {

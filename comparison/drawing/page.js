@@ -40,12 +40,13 @@ async function main() {
   const draw = (id, spec, rows) => {
     const wanted = new Set(titles());
     const data = { name: "rows", values: rows.filter((row) => wanted.has(row.group)) };
-    const width = spec.facet ? {} : { width: Math.max(240, Math.min(1060, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
+    const least = spec.encoding?.x?.axis?.orient ? 560 : 240;  // a map scrolls in a small window
+    const width = spec.facet ? {} : { width: Math.max(least, Math.min(1060, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
     const scale = spec.encoding?.color?.scale ? { encoding: { ...spec.encoding, color: { ...spec.encoding.color, legend: null } } } : {};
     return vegaEmbed(byId(id), { ...spec, ...width, ...scale, data, config: page.style }, { renderer: "svg", actions: false });
   };
 
-  const { differences = [], curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;
+  const { differences = [], grid = [], curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;
   const rowsOf = ({ columns }) => columns.group.map((_, i) =>
     Object.fromEntries(Object.entries(columns).map(([field, values]) => [field, values[i]])));
 
@@ -80,9 +81,12 @@ async function main() {
 
   const rates = () => draw("rates", losses[0].spec, rowsOf(losses[0]));
   const glance = () => draw("glance", differences[0].spec, rowsOf(differences[0]));
+  const cells = () => draw("grid", grid[0].spec, rowsOf(grid[0]));
   const figures = [];
   byId("s-glance").hidden = !differences.length;
+  byId("s-grid").hidden = !grid.length;
   if (differences.length) figures.push(glance);
+  if (grid.length) figures.push(cells);
   if (lines.length) figures.push(curves);
   if (statistics.length) figures.push(maps, profile);
   if (losses.length) figures.push(rates);

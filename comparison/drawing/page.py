@@ -45,6 +45,7 @@ def page(report: Report) -> str:
         title=f"{report.metric} by {', '.join(keys) or 'seed'}: {len(report.runs)} runs",
         report=report,
         lead=glance.sentence(report),
+        effort=glance.effort(report),
         all_columns=(rows := cells(report)),
         table_rows=[{column: text for column, text in row.items() if column not in COSTS} for row in rows],
         narrow=[*keys, "difference", "verdict"],

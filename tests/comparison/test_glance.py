@@ -3,7 +3,7 @@
 import pytest
 
 from comparison.drawing.page import page
-from comparison.glance import differences, sentence
+from comparison.glance import crossed, differences, effort, sentence
 from comparison.report import build_report
 from tests.helpers.run_folders import ARMS, several
 
@@ -47,3 +47,32 @@ def test_the_picture_has_each_arm_sorted_by_difference_with_leaks_and_divergence
     marks = {row["group"]: row["mark"] for row in rows if row["mark"]}
     assert marks == {"batchnorm": "LEAKS", "none": "diverged 2 of 5"}
     assert all(row["low"] <= row["mean"] <= row["high"] for row in with_mean)
+
+
+def test_two_crossed_factors_are_a_map_of_losses_with_leaks_and_divergence_marked(tmp_path):
+    cells = {
+        f"norm={norm} placement={placement}": losses
+        for norm in ("layernorm", "batchnorm")
+        for placement, losses in (("pre", [2.0]), ("post", [None]), ("peri", [2.2]))
+    }
+    report = build_report(several(tmp_path, cells))
+    found = {(cell["row"], cell["column"]): (cell["mean"], cell["mark"]) for cell in crossed(report)}
+    assert found == {
+        ("layernorm", "pre"): (2.0, ""),
+        ("layernorm", "post"): (None, "diverged"),
+        ("layernorm", "peri"): (2.2, ""),
+        ("batchnorm", "pre"): (2.0, "leaks"),
+        ("batchnorm", "post"): (None, "diverged, leaks"),
+        ("batchnorm", "peri"): (2.2, "leaks"),
+    }
+    assert effort(report) == "1 seed"
+    assert differences(report) == []  # one seed has no interval, and no place on a picture of intervals
+
+
+def test_a_design_of_one_factor_or_with_most_pairs_missing_has_no_map(report, tmp_path):
+    assert crossed(report) == []
+    diagonal = [
+        f"norm={norm} placement={place}"
+        for norm, place in (("layernorm", "pre"), ("none", "post"), ("dyt", "peri"))
+    ]
+    assert crossed(build_report(several(tmp_path, {cell: [2.0] for cell in diagonal}))) == []

@@ -55,6 +55,19 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, swee
         assert {line[1]: float(line[2]) for line in lines} == pytest.approx(one_by_one, abs=1e-4)
 
 
+def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succeed, sweep, tmp_path):
+    done = succeed("train.py", *sweep[1:], "norm=none,dyt", "train.steps=2", "runs_dir=runs", "--dry-run")
+    assert re.match(
+        r"2 runs: 2 to do, 1 at once, about \d+ s\n  none-pre-s0-\w+  norm=none\n  dyt-pre", done.stdout
+    )
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "text.txt",
+        "data",
+    }  # data: the tokens name the runs
+    one = command("train.py", *sweep[1:], "train.batch_size=3", "train.grad_accum=2", "--dry-run")
+    assert (one.returncode, "cannot run: train.batch_size: " in one.stdout) == (1, True)
+
+
 @pytest.mark.slow
 def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succeed, sweep, tmp_path):
     arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'

@@ -104,6 +104,11 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
 
     publish(runs_of(tmp_path), tmp_path / "tables")
     shutil.rmtree(tmp_path / "runs")
+    planned = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]", "--dry-run")
+    assert [line for line in planned.stdout.splitlines() if "to do" in line] == [
+        line for line in again.stdout.splitlines() if "to do" in line
+    ]
+    assert not (tmp_path / "runs").exists()
     restored = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
     assert all(" 0 to do" in line for line in restored.stdout.splitlines() if "to do" in line)
     assert roles(tmp_path) == by_role
@@ -125,6 +130,18 @@ def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_na
     assert {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)} == losses
     wrong = command("train.py", *one, "hydra.sweeper.published=[nowhere]")
     check_refused(wrong, "hydra.sweeper.published: nowhere: ")
+
+
+@pytest.mark.slow
+def test_without_borrowing_no_arm_is_trained_at_the_baselines_settings(succeed, fair, tmp_path):
+    two = (*fair, "norm=layernorm,none", "placement=pre")
+    planned = succeed("train.py", *two, "--dry-run")
+    assert (
+        "at most 28 runs in all stages" in planned.stdout
+    )  # of an arm: 4, 2 on two seeds, 3, and 3 borrowed
+    done = succeed("train.py", *two, "+hydra.sweeper.tune.borrow=false")
+    assert "at most 22 runs in all stages" in done.stdout
+    assert {role["role"] for run in runs_of(tmp_path) for role in run.roles} == {"trial", "compared"}
 
 
 @pytest.mark.slow

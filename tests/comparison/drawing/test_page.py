@@ -180,3 +180,20 @@ def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
     noise = {step: {site: hash((step, site, 1)) % 10**6 / 7 for site in sites} for step in range(0, 1000, 10)}
     losses = {f"optim.weight_decay={0.01 * i}": [2.0] for i in range(50)}
     assert len(page(build_report(several(tmp_path, losses, curve=noise)))) < 2e6
+
+
+@pytest.mark.slow
+@needs_browser
+def test_two_crossed_factors_are_drawn_as_a_map(browser, tmp_path):
+    cells = {
+        f"norm={norm} placement={placement}": losses
+        for norm in ("layernorm", "batchnorm")
+        for placement, losses in (("pre", [2.0]), ("post", [None]))
+    }
+    file = tmp_path / "index.html"
+    file.write_text(page(build_report(several(tmp_path / "runs", cells))), encoding="utf-8")
+    browser.get(file.as_uri())
+    until(lambda: browser.execute_script("return document.body.dataset.drawn"))
+    drawn = {word.strip(",") for word in browser.find_element(By.ID, "grid").text.split()}
+    assert {"layernorm", "batchnorm", "pre", "post", "2.000", "leaks", "diverged"} <= drawn
+    assert "null" not in drawn
