@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison import groups
-from comparison.drawing import figures
+from comparison.drawing import convert, figures, specs
 from comparison.drawing.page import page
 from comparison.groups import ComparisonError
 from comparison.load import Run
@@ -59,16 +59,16 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     (out / "figures").mkdir(exist_ok=True)
     for old in (out / "figures").glob("*.svg"):
         old.unlink()
-    specs: dict[str, figures.Spec] = {}
-    many = len(report.rows) > figures.MANY
+    named: dict[str, specs.Spec] = {}
+    many = len(report.rows) > specs.MANY
     for figure in figures.all_figures(report):
         if not (many and figure.kind == "maps"):
-            specs |= figures.files(figure, every_axis=not many)
-    for name, spec in specs.items():
+            named |= figures.files(figure, every_axis=not many)
+    for name, spec in named.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
-        (out / "figures" / f"{file}.svg").write_text(figures.svg(spec), encoding="utf-8")
+        (out / "figures" / f"{file}.svg").write_text(convert.svg(spec), encoding="utf-8")
     note = f" (without maps: {len(report.rows)} groups are too many; choose some with --where)"
-    yield f"{out / 'figures'}/: {len(specs)} figures as SVG{note if many else ''}"
+    yield f"{out / 'figures'}/: {len(named)} figures as SVG{note if many else ''}"
 
 
 def run_row(run: Run, report: Report) -> dict[str, Any]:

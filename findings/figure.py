@@ -3,7 +3,7 @@
 from typing import Any
 
 from comparison.curves import rounded
-from comparison.drawing.figures import Spec, color_of, number, spec
+from comparison.drawing.specs import Spec, color_of, number, spec
 from findings.finding import Finding
 
 Rows = list[tuple[str, Any, float]]  # (arm, x, y)

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from comparison.drawing.figures import save
+from comparison.drawing.convert import save
 from comparison.table import number
 from comparison.verdicts import Interval
 from findings.figure import figure_spec

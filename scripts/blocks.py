@@ -20,7 +20,8 @@ from rich.console import Console
 
 from cli import programs
 from cli.sample_schema import ModelSource
-from comparison.drawing.figures import FORMATS, Spec, number, save, spec
+from comparison.drawing.convert import FORMATS, save
+from comparison.drawing.specs import Spec, number, spec
 from data.token_cache import prepare
 from data.token_files import Prepared
 from data.windows import fixed_windows

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from cli import programs
-from comparison.drawing.figures import FORMATS, Spec, number, save, spec
+from comparison.drawing.convert import FORMATS, save
+from comparison.drawing.specs import Spec, number, spec
 from comparison.load import read_metrics
 from system.errors import ConfigError
 

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from comparison import commands, glance
-from comparison.drawing import figures
+from comparison.drawing import convert, figures, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
 from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
@@ -105,10 +105,10 @@ def payload(report: Report) -> dict[str, Any]:
         columns = {field: [row[field] for row in figure.rows] for field in figure.rows[0]}
         kinds[figure.kind].append({"name": figure.name, "spec": figure.spec, "columns": columns})
     return {
-        "groups": [{"title": t, "color": figures.color_of(i)} for i, t in enumerate(titles)],
-        "axes": figures.AXES,
-        "style": figures.STYLE | {"background": "transparent"},
-        "profile": figures.profile(titles),
+        "groups": [{"title": t, "color": specs.color_of(i)} for i, t in enumerate(titles)],
+        "axes": specs.AXES,
+        "style": specs.STYLE | {"background": "transparent"},
+        "profile": specs.profile(titles),
         "figures": kinds,
     }
 
@@ -119,4 +119,4 @@ def compress(text: str) -> str:
 
 @cache
 def library() -> str:
-    return str(figures.converter().javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    return str(convert.converter().javascript_bundle("window.vegaEmbed = vegaEmbed;"))

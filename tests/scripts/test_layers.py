@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from comparison.drawing.figures import svg
+from comparison.drawing.convert import svg
 from scripts.layers import METRICS, figure_spec, read_curves, titles
 from tests.conftest import ROOT
 from tests.helpers.contract import check_one_line

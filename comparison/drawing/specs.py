@@ -1,0 +1,189 @@
+"""Describe figures in Vega-Lite: one description is drawn on the page and saved as a file for a paper.
+
+https://vega.github.io/vega-lite/docs. Lines and text are ``currentColor``: black in a file, light on a dark
+page.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from comparison import glance
+from comparison.curves import Rows
+
+Spec = dict[str, Any]
+# Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
+COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
+MANY = 24  # the most groups for which curves have points and maps are saved
+AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
+LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
+STYLE: Spec = {
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        **{f"{part}Color": "currentColor" for part in ("label", "title", "domain", "tick", "grid")},
+        "gridOpacity": 0.12,
+        "titleFontWeight": "normal",
+    },
+    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "titleFontWeight": "normal"},
+    "header": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12},
+}
+
+
+def color_of(index: int) -> str:
+    return COLORS[index % len(COLORS)]
+
+
+def number(field: str, title: str, **options: Any) -> Spec:
+    """Return a numeric channel whose axis need not include 0."""
+    return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}} | options
+
+
+def category(name: str, **options: Any) -> Spec:
+    return {"field": name, "type": "ordinal", "title": name} | options
+
+
+def tooltip(*fields: str, **formats: str) -> Spec:
+    """Return a tooltip that shows ``fields``, and the fields of ``formats`` (field -> format)."""
+    formatted = [{"field": field, "format": form} for field, form in formats.items()]
+    return {"tooltip": [{"field": field} for field in fields] + formatted}
+
+
+def by_group(titles: Sequence[str]) -> Spec:
+    """Return an encoding in which a group has one colour and dash in all figures."""
+    domain, numbers = list(titles), range(len(titles))
+    colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
+    dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
+    return {
+        "color": {"field": "group", "title": None, "scale": colors},
+        "strokeDash": {"field": "group", "legend": None, "scale": dashes},
+    }
+
+
+def curve(titles: Sequence[str], metric: str) -> Spec:
+    """Return a figure with a line and an interval per group. Rows: see comparison.curves.curves."""
+    group, y = by_group(titles), number("mean", metric)
+    line = LINE | {"point": {"size": 9} if len(titles) <= MANY else False}
+    tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
+    x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}
+    return spec(
+        width=640,
+        height=320,
+        encoding={"x": x, "color": group["color"]},
+        layer=[
+            {
+                "mark": {"type": "area", "opacity": 0.18, "line": False},
+                "encoding": {"y": y | {"field": "low"}, "y2": {"field": "high"}},
+            },
+            {"mark": line, "encoding": {"y": y, "strokeDash": group["strokeDash"]} | tip},
+        ],
+    )
+
+
+def dots(rows: Rows, metric: str) -> Spec:
+    """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
+    comparison.glance.differences."""
+    axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
+    y = {"y": category("group", sort=None, title=None, axis=axis)}
+    scale = {"domain": [*glance.COLORS], "range": [*glance.COLORS.values()]}
+    color = {"field": "outcome", "title": None, "scale": scale, "legend": None}
+    tip = tooltip("group", "outcome", mean="+.4f", low="+.4f", high="+.4f")
+    x = number("mean", f"{metric} − that of the baseline", scale={})
+    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": color}
+    filled = {"condition": {"test": "datum.outcome === 'open'", "value": 0}, "value": 1}
+    mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
+    text = {
+        "type": "text",
+        "align": "left",
+        "dx": 9,
+        "fontSize": 11,
+        "fontWeight": 600,
+        "color": "currentColor",
+    }
+    return spec(
+        width=640,
+        height=24 * len(rows),
+        autosize={"type": "fit-x", "contains": "padding"},
+        layer=[
+            {
+                "mark": {"type": "rule", "color": "currentColor", "opacity": 0.6},
+                "encoding": {"x": {"datum": 0}},
+            },
+            {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": y | ends},
+            {
+                "mark": {"type": "point", "size": 75, "filled": True, "strokeWidth": 2, "opacity": 1},
+                "encoding": y | {"x": x, "color": color, "stroke": color, "fillOpacity": filled} | tip,
+            },
+            {"mark": text, "encoding": y | mark},
+        ],
+    )
+
+
+def grid(rows: Rows, metric: str) -> Spec:
+    """Return a figure of two crossed factors: a cell per group, the brighter the lower its mean. The colours
+    end at three times the median's distance from the best, so that collapsed cells do not leave one colour
+    for the rest. Rows: see comparison.glance.crossed."""
+    means = sorted(row["mean"] for row in rows if row["mean"] is not None) or [0.0]
+    low, half = means[0], means[len(means) // 2]
+    end = min(means[-1], low + 3 * (half - low)) or low + 1
+    axis = {"labelFontSize": 12, "ticks": False, "domain": False}
+    scale = {"scheme": "viridis", "reverse": True, "domain": [low, end], "clamp": True}
+    color = number("mean", metric, scale=scale, legend={"orient": "bottom", "gradientLength": 200})
+    text_colors = [
+        {"test": "datum.mean === null", "value": "currentColor"},
+        {"test": f"datum.mean < {(low + end) / 2}", "value": "black"},
+    ]
+    text_color = {"color": {"condition": text_colors, "value": "white"}}
+    tip = tooltip("group", "mark", "trials", "seeds", mean=".4f")
+    has_mean = {"test": "datum.mean !== null", "field": "mean", "format": ".3f"}
+    loss, mark = {"condition": has_mean, "value": ""}, {"field": "mark"}
+    return spec(
+        width=640,
+        height=34 * len({row["row"] for row in rows}),
+        autosize={"type": "fit-x", "contains": "padding"},
+        encoding={
+            "x": category("column", sort=None, title=None, axis=axis | {"orient": "top", "labelAngle": -30}),
+            "y": category("row", sort=None, title=None, axis=axis),
+        },
+        layer=[
+            {"mark": "rect", "encoding": {"color": color} | tip},
+            {"mark": {"type": "text", "fontSize": 12}, "encoding": {"text": loss} | text_color},
+            {"mark": {"type": "text", "fontSize": 9, "dy": 11}, "encoding": {"text": mark} | text_color},
+        ],
+    )
+
+
+def heat_map(statistic: str, rows: Rows) -> Spec:
+    """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
+    values = [row["value"] for row in rows]
+    is_wide = min(values, default=0) > 0 and max(values) > 30 * min(values)
+    scale = {"type": "log"} if is_wide else {"zero": False}
+    encoding = {
+        "x": category("step", axis={"labelOverlap": True, "labelAngle": 0}),
+        "y": category("block", sort="descending"),
+        "color": number("value", statistic, scale={"scheme": "viridis"} | scale),
+    }
+    height = max(60, min(220, 18 * len({row["block"] for row in rows})))
+    encoding |= tooltip("group", "step", "block", value=".4g")
+    panel = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
+    return spec(facet={"field": "group", "title": None, "sort": None}, columns=4, spec=panel)
+
+
+def profile(titles: Sequence[str]) -> Spec:
+    """Return a figure of a statistic at one step, by block. Rows: group, block, value."""
+    encoding = {"x": category("block", axis={"labelAngle": 0}), "y": number("value", "")}
+    encoding |= tooltip("group", "block", value=".4g") | by_group(titles)
+    return spec(width=640, height=260, mark=LINE, encoding=encoding)
+
+
+def loss_by_rate(titles: Sequence[str], metric: str) -> Spec:
+    """Return a figure of loss by learning rate. Rows: group, rate, loss."""
+    x = number("rate", "learning rate", scale={"type": "log"}, axis={"format": "~g"})
+    encoding = {"x": x, "y": number("loss", f"{metric}, at most the initial loss")}
+    encoding |= tooltip("group", rate="g", loss=".4f") | by_group(titles)
+    return spec(width=640, height=300, mark=LINE, encoding=encoding)
+
+
+def spec(**parts: Any) -> Spec:
+    """Return a Vega-Lite spec with the shared defaults."""
+    schema = "https://vega.github.io/schema/vega-lite/v6.json"
+    return {"$schema": schema, "config": STYLE} | parts
