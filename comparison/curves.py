@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from cli import operations
 from comparison.groups import Group
 from comparison.load import Floats, Run
 from comparison.verdicts import CONFIDENCE
@@ -29,9 +30,9 @@ Groups = Mapping[str, Group]  # by title
 
 
 def curves(groups: Groups, metric: str) -> Rows:
-    """Return rows with group, step, tokens, seconds, mean, low and high: the metric's mean over the runs that
-    have it at that step, and its interval (None for fewer than 3 seeds). A run that ended earlier enters the
-    means of tokens and seconds with its last values."""
+    """Return rows with group, step, tokens, seconds, operations, mean, low and high: the metric's mean over
+    the runs that have it at that step, and its interval (None for fewer than 3 seeds). A run that ended
+    earlier enters the means of tokens and seconds with its last values."""
     rows = []
     for title, group in groups.items():
         runs = [run for run in group.runs if metric in run.metrics]
@@ -46,10 +47,19 @@ def curves(groups: Groups, metric: str) -> Rows:
         for axis in ("tokens", "seconds"):
             positions = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
             columns[axis] = np.mean(positions, axis=0)
+        columns["operations"] = columns["tokens"] * operations_per_token(runs[0])
         columns |= {"mean": mean, "low": mean - half_width, "high": mean + half_width}
         points = zip(*(np.ma.filled(column, np.nan) for column in columns.values()), strict=True)
         rows += [{"group": title} | dict(zip(columns, map(rounded, p), strict=True)) for p in points]
     return rows
+
+
+def operations_per_token(run: Run) -> float:
+    """Return the floating-point operations of a training step per token; NaN for a run of an earlier version,
+    which has no size of the vocabulary."""
+    n_layer, n_embd, block_size = (run.config[f"model.{key}"] for key in ("n_layer", "n_embd", "block_size"))
+    vocab_size = run.environment["data"].get("vocab_size")
+    return operations.per_token(n_layer, n_embd, block_size, vocab_size) if vocab_size else math.nan
 
 
 def maps(groups: Groups) -> dict[str, Rows]:

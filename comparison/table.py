@@ -18,6 +18,7 @@ from comparison import caveats
 from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
 from comparison.moderation import POOLED_ARMS
+from comparison.reach import in_words, reach
 from comparison.report import Report
 from comparison.verdicts import LOOKS, Interval, looks
 
@@ -25,6 +26,8 @@ SETTINGS = (
     "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed. The "
     "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
+BYTES = 256  # a larger vocabulary is of tokens, for which the field tells perplexities
+WIDE = ("steps to baseline", "seconds to baseline")  # columns for which a terminal has no room
 Cells = dict[str, str]  # column -> text
 
 
@@ -64,8 +67,15 @@ def cells(report: Report) -> list[Cells]:
         count, total = len(row.used), len({run.seed for run in runs})
         cell["seeds"] = str(total) if count == total else f"{count} of {total}"
         cell[report.metric] = "—" if group.diverged else with_interval(row.loss, form)
+        if "loss" in report.metric and all(
+            run.environment["data"].get("vocab_size", 0) > BYTES for run in runs
+        ):
+            cell["perplexity"] = number(math.exp(row.loss.mean) if not group.diverged else math.nan, ",.2f")
         cell["difference"] = with_interval(row.difference, f"+{form}")
         cell["verdict"] = verdict(row)
+        if reached := reach(row):
+            cell["steps to baseline"] = in_words(reached.steps, reached.pairs, ",.0f")
+            cell["seconds to baseline"] = in_words(reached.seconds, reached.pairs, ",.1f")
         cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""
         cell["gap"] = f"{np.mean(gaps):+.3f}" if gaps else "—"
         cell["tokens/s"] = number(float(np.median(speeds or [math.nan])), ",.0f")
@@ -109,7 +119,8 @@ def notes(report: Report) -> list[str]:
 def render(report: Report) -> RenderableType:
     """Return the table for a terminal, with the sentences above and below it."""
     parts: list[RenderableType] = [Text(line) for line in report.summary]
-    parts.append(rich_table(cells(report), {*report.keys, "verdict", "leaks"}))
+    rows = [{column: text for column, text in row.items() if column not in WIDE} for row in cells(report)]
+    parts.append(rich_table(rows, {*report.keys, "verdict", "leaks"}))
     parts += [Text(note, "dim") for note in notes(report)]
     if report.choices:
         parts += [Text("\nThe settings of each arm:"), rich_table(settings(report), {""})]

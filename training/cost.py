@@ -4,17 +4,15 @@ import math
 import time
 from functools import partial
 
+from cli import operations
 from cli.schema import RunConfig
 
 
 def training_operations(config: RunConfig, vocab_size: int) -> int:
-    """Return the approximate number of floating-point operations of all steps of a run. Per token, a forward
-    takes two per weight plus those of attention's products (Kaplan et al. 2020, arXiv 2001.08361, section
-    2.1); a backward takes twice as many as the forward."""
+    """Return the approximate number of floating-point operations of all steps of a run."""
     model, train = config.model, config.train
-    weights = config.model.matrix_weights(vocab_size)
-    forward = 2 * weights + 4 * model.n_layer * model.n_embd * model.block_size
-    return 3 * forward * train.steps * train.batch_size * model.block_size
+    each = operations.per_token(model.n_layer, model.n_embd, model.block_size, vocab_size)
+    return each * train.steps * train.batch_size * model.block_size
 
 
 # A run of at least this many operations is worth compiling. On a CPU, compiling takes 20 to 40 seconds and

@@ -25,7 +25,15 @@ from comparison.report import Report
 from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
 from rundir.run_files import answers
 
-COSTS = ("gap", "tokens/s", "memory", "parameters")  # columns for which the first table has no room
+COSTS = (
+    "perplexity",
+    "steps to baseline",
+    "seconds to baseline",
+    "gap",
+    "tokens/s",
+    "memory",
+    "parameters",
+)  # columns for which the first table has no room
 HERE = Path(__file__).parent
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),

@@ -14,7 +14,12 @@ Spec = dict[str, Any]
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # the most groups for which curves have points and maps are saved
-AXES = {"step": "step", "tokens": "tokens trained on", "seconds": "seconds"}
+AXES = {
+    "step": "step",
+    "tokens": "tokens trained on",
+    "seconds": "seconds",
+    "operations": "floating-point operations",
+}
 LINE: Spec = {"type": "line", "point": True, "strokeWidth": 1.6}
 STYLE: Spec = {
     "font": "system-ui, sans-serif",

@@ -1,0 +1,9 @@
+"""Count the floating-point operations of training."""
+
+
+def per_token(n_layer: int, n_embd: int, block_size: int, vocab_size: int) -> int:
+    """Return the approximate number of floating-point operations of a training step per token. A forward
+    takes two per weight plus those of attention's products (Kaplan et al. 2020, arXiv 2001.08361, section
+    2.1); a backward takes twice as many as the forward."""
+    weights = 12 * n_layer * n_embd**2 + vocab_size * n_embd
+    return 3 * (2 * weights + 4 * n_layer * n_embd * block_size)

@@ -1,0 +1,60 @@
+"""When the loss of an arm reaches the last loss of its baseline: by steps and seconds, which speed-ups are
+told in."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from comparison.decisions import Row
+from comparison.load import Run
+from comparison.verdicts import Interval, interval
+
+CURVE = "val/loss"
+
+
+@dataclass
+class Reach:
+    """Where the curves of an arm reach their baseline's last loss, by seed.
+
+    Attributes:
+        pairs: seeds of both that finished.
+        steps, seconds: over the seeds that reach it, which are ``steps.n``.
+    """
+
+    pairs: int
+    steps: Interval
+    seconds: Interval
+
+
+def reach(row: Row) -> Reach | None:
+    """Return when an arm reaches its baseline; None for a baseline, or if there is no pair of curves."""
+    if not row.baseline:
+        return None
+    goals = {run.seed: run.last(CURVE) for run in row.baseline.best_group.runs if not run.diverged}
+    pairs = [(run, goals[run.seed]) for run in row.group.runs if run.seed in goals and not run.diverged]
+    places = [(run, step) for run, goal in pairs if (step := first_step(run, goal)) is not None]
+    seconds = [float(np.interp(step, run.axes["step"], run.axes["seconds"])) for run, step in places]
+    steps = [step for _, step in places]
+    return Reach(len(pairs), interval(steps), interval(seconds)) if pairs else None
+
+
+def first_step(run: Run, goal: float) -> float | None:
+    """Return the step, between two evaluations by a straight line, at which the loss is first at most
+    ``goal``."""
+    steps, losses = run.curve(CURVE)
+    below = np.flatnonzero(losses <= goal)
+    if not len(below):
+        return None
+    i = int(below[0])
+    if i == 0:
+        return float(steps[0])
+    return float(np.interp(-goal, -losses[i - 1 : i + 1], steps[i - 1 : i + 1]))
+
+
+def in_words(values: Interval, pairs: int, form: str) -> str:
+    """Return a cell of the table: the mean with half of its interval, or how many seeds reach the loss if not
+    all."""
+    if values.n < pairs:
+        return f"{values.n} of {pairs} reach it"
+    half = f" ± {values.half:{form}}" if values.n > 1 else ""
+    return f"{values.mean:{form}}{half}"

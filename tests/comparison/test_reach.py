@@ -1,0 +1,63 @@
+"""An arm reaches its baseline where its curve crosses the baseline's last loss, seed by seed."""
+
+import pytest
+
+from comparison.curves import curves, operations_per_token
+from comparison.reach import reach
+from comparison.report import build_report
+from comparison.table import cells
+from tests.helpers.run_folders import several
+
+CURVES = {
+    "norm=layernorm": {step: {"val/loss": 4 - step / 1000} for step in (0, 400, 800)},
+    "norm=rmsnorm": {step: {"val/loss": 4 - step / 500} for step in (0, 400, 800)},
+    "norm=dyt": {step: {"val/loss": 4 - step / 2000} for step in (0, 400, 800)},
+}
+
+
+@pytest.fixture
+def report(tmp_path):
+    finals = {"norm=layernorm": 3.0, "norm=rmsnorm": 2.0, "norm=dyt": 3.5}
+    runs = []
+    for norm, curve in CURVES.items():
+        runs += several(
+            tmp_path / norm, {norm: [finals[norm], finals[norm] + 0.1, finals[norm]]}, curve=curve
+        )
+    return build_report(runs)
+
+
+def test_twice_as_steep_a_curve_reaches_it_in_half_of_the_steps_and_a_flatter_one_never(report):
+    by_title = {row.title: reach(row) for row in report.rows}
+    assert by_title["layernorm"] is None  # the baseline
+    assert by_title["rmsnorm"].steps.n == by_title["rmsnorm"].pairs == 3
+    assert by_title["rmsnorm"].steps.mean == pytest.approx((500 + 450 + 500) / 3)
+    assert by_title["rmsnorm"].seconds.mean == pytest.approx(
+        by_title["rmsnorm"].steps.mean / 10
+    )  # ten steps a second
+    assert (by_title["dyt"].pairs, by_title["dyt"].steps.n) == (3, 0)
+
+
+def test_the_table_says_so(report):
+    column = {row["norm"]: row["steps to baseline"] for row in cells(report)}
+    assert column["layernorm"] == "—"
+    assert column["rmsnorm"].startswith("483 ± ")
+    assert column["dyt"] == "0 of 3 reach it"
+
+
+def test_losses_of_tokens_are_perplexities_too_and_those_of_characters_are_not(tmp_path):
+    facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000}
+    for size, cell in ((50257, "7.39"), (74, None)):
+        runs = several(tmp_path / str(size), {"norm=layernorm": [2.0]}, data=facts | {"vocab_size": size})
+        [row] = cells(build_report(runs))
+        assert row.get("perplexity") == cell
+
+
+def test_curves_against_operations_are_those_of_the_size_of_the_model(tmp_path):
+    curve = CURVES["norm=layernorm"]
+    [small] = several(tmp_path / "4", {"model.n_layer=4": [3.0]}, curve=curve)
+    [large] = several(tmp_path / "8", {"model.n_layer=8": [3.0]}, curve=curve)
+    n, d, block, vocab = small.config["model.n_layer"], 128, small.config["model.block_size"], 74
+    assert small.config["model.n_embd"] == d
+    assert operations_per_token(small) == 6 * (12 * n * d**2 + vocab * d) + 12 * n * d * block
+    rows = curves({"large": build_report([large]).rows[0].group}, "val/loss")
+    assert rows[-1]["operations"] == pytest.approx(rows[-1]["tokens"] * operations_per_token(large), rel=1e-4)
