@@ -54,6 +54,27 @@ def curves(groups: Groups, metric: str) -> Rows:
     return rows
 
 
+def coinciding(rows: Rows) -> list[list[str]]:
+    """Return the groups, two or more together, whose curves nobody can tell apart on a figure: nowhere
+    further from the first of them than 1 % of what the figure spans."""
+    means: dict[str, dict[int, float]] = defaultdict(dict)  # group -> step -> mean
+    for row in rows:
+        if row["mean"] is not None:
+            means[row["group"]][row["step"]] = row["mean"]
+    values = [value for curve in means.values() for value in curve.values()]
+    together: list[list[str]] = []
+    for title, curve in means.items():
+        for others in together:
+            first = means[others[0]]
+            near = 0.01 * (max(values) - min(values))
+            if first.keys() == curve.keys() and all(abs(curve[step] - first[step]) <= near for step in first):
+                others.append(title)
+                break
+        else:
+            together.append([title])
+    return [titles for titles in together if len(titles) > 1]
+
+
 def operations_per_token(run: Run) -> float:
     """Return the floating-point operations of a training step per token; NaN for a run of an earlier version,
     which has no size of the vocabulary."""

@@ -1,6 +1,7 @@
 """The top of a report's page: a sentence on who is better, the differences from the baseline as dots, and, of
 two crossed factors, the map of the losses."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +68,16 @@ def sentence(report: Report) -> str:
     sure = "The chance that any of these verdicts is false is at most 5 %." if judged else ""
     total = f"Of {len(rows)} arms, {and_(each)}." if len(rows) > 1 else ""
     return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
+
+
+def next_step(report: Report) -> dict[str, str] | None:
+    """Return what the reader can do next, in words, and the command: more seeds for the arm that needs the
+    fewest. None if no arm is open."""
+    open_rows = [row for row in report.rows if row.command]
+    if not open_rows:
+        return None
+    row = min(open_rows, key=lambda row: row.seed_range or (math.inf, math.inf))
+    return {"words": f"To settle whether {row.title} differs, train more seeds", "command": row.command}
 
 
 def with_difference(row: Row, metric: str) -> str:

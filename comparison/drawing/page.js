@@ -40,8 +40,8 @@ async function main() {
   const draw = (id, spec, rows) => {
     const wanted = new Set(titles());
     const data = { name: "rows", values: rows.filter((row) => wanted.has(row.group)) };
-    const least = spec.encoding?.x?.axis?.orient ? 560 : 240;  // a map scrolls in a small window
-    const width = spec.facet ? {} : { width: Math.max(least, Math.min(1060, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
+    const { least = 240, most = 1060 } = spec.usermeta ?? {};
+    const width = spec.facet ? {} : { width: Math.max(least, Math.min(most, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
     const scale = spec.encoding?.color?.scale ? { encoding: { ...spec.encoding, color: { ...spec.encoding.color, legend: null } } } : {};
     return vegaEmbed(byId(id), { ...spec, ...width, ...scale, data, config: page.style }, { renderer: "svg", actions: false });
   };

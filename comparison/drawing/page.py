@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import commands, glance
+from comparison import commands, curves, glance
 from comparison.drawing import convert, figures, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
@@ -54,6 +54,8 @@ def page(report: Report) -> str:
         report=report,
         lead=glance.sentence(report),
         effort=glance.effort(report),
+        next=glance.next_step(report),
+        overlapping=overlapping(report),
         all_columns=(rows := cells(report)),
         table_rows=[{column: text for column, text in row.items() if column not in COSTS} for row in rows],
         narrow=[*keys, "difference", "verdict"],
@@ -69,6 +71,12 @@ def page(report: Report) -> str:
         payload=compress(json.dumps(payload(report), allow_nan=False, separators=(",", ":"))),
         library=compress(library()),
     )
+
+
+def overlapping(report: Report) -> str:
+    """Return the groups whose curves of val/loss lie on one another, such as ``a and b; c and d``."""
+    rows = curves.curves({row.title: row.group for row in report.rows}, "val/loss")
+    return "; ".join(glance.and_(titles) for titles in curves.coinciding(rows))
 
 
 def certificates(report: Report) -> list[Cells]:

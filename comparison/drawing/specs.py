@@ -141,7 +141,9 @@ def grid(rows: Rows, metric: str) -> Spec:
     tip = tooltip("group", "mark", "trials", "seeds", mean=".4f")
     has_mean = {"test": "datum.mean !== null", "field": "mean", "format": ".3f"}
     loss, mark = {"condition": has_mean, "value": ""}, {"field": "mark"}
+    columns = len({row["column"] for row in rows})
     return spec(
+        usermeta={"least": 150 + 45 * columns, "most": 150 + 110 * columns},  # widths on the page, in pixels
         width=640,
         height=34 * len({row["row"] for row in rows}),
         autosize={"type": "fit-x", "contains": "padding"},

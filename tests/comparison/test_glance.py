@@ -1,9 +1,12 @@
 """The first sentence and the first picture of a report say what its verdicts say."""
 
+import html
+
 import pytest
 
+from comparison.curves import coinciding
 from comparison.drawing.page import page
-from comparison.glance import crossed, differences, effort, sentence
+from comparison.glance import crossed, differences, effort, next_step, sentence
 from comparison.report import build_report
 from tests.helpers.run_folders import ARMS, several
 
@@ -76,3 +79,28 @@ def test_a_design_of_one_factor_or_with_most_pairs_missing_has_no_map(report, tm
         for norm, place in (("layernorm", "pre"), ("none", "post"), ("dyt", "peri"))
     ]
     assert crossed(build_report(several(tmp_path, {cell: [2.0] for cell in diagonal}))) == []
+
+
+def test_what_to_do_next_is_the_command_for_the_open_arm_that_needs_the_fewest_seeds(report, tmp_path):
+    todo = next_step(report)
+    assert todo["words"] == "To settle whether groupnorm differs, train more seeds"
+    assert todo["command"].startswith("python train.py -m norm=groupnorm ")
+    assert todo["command"] in html.unescape(page(report))
+    assert next_step(arms(tmp_path, "layernorm", "dyt")) is None
+
+
+def test_curves_on_one_another_are_named():
+    curves = {
+        "a": (4.0, 3.0, 2.0),
+        "b": (4.0, 3.01, 2.01),
+        "c": (4.0, 3.1, 2.0),
+        "d": (4.0, 3.0, None),
+        "e": (4.0, 3.0),
+    }
+    rows = [
+        {"group": g, "step": step, "mean": mean}
+        for g, means in curves.items()
+        for step, mean in enumerate(means)
+    ]
+    assert coinciding(rows) == [["a", "b"], ["d", "e"]]
+    assert coinciding([]) == []
