@@ -179,6 +179,7 @@ class RunConfig(Checked):
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
     compile: Auto
+    deterministic: bool = True  # checkpoints of earlier versions lack the key
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
     init_from: Annotated[str, Field(min_length=1)] | None

@@ -68,6 +68,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
         "torch": [e["packages"]["torch"] for e in environments],
         "processor or GPU": [(e["processor"], e["device"].partition(":")[0]) for e in environments],
         **{key: [e[key] for e in environments] for key in ("precision", "threads", "compile")},
+        "deterministic": [e.get("deterministic", True) for e in environments],  # always, in earlier versions
     }
     warnings = []
     for name, values in conditions.items():

@@ -30,6 +30,7 @@ NOT_COMPARED = {
     "runs_dir",
     "device",
     "compile",
+    "deterministic",
     "fresh",
     "tuned",  # this key and the next: in runs of earlier versions
     "settings_of",

@@ -31,8 +31,8 @@ LARGEST = 2**26  # the most bytes of a table
 AXES = ("step", "tokens", "seconds")
 BY_STEP = (*CURVES, "val/batch_stats_loss")
 ENVIRONMENT = (
-    "group device precision threads ranks compile python processor packages git code data parameters settled "
-    "overrides plan roles"
+    "group device precision threads ranks compile deterministic python processor packages git code data "
+    "parameters settled overrides plan roles"
 ).split()
 STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")
 # How settings begin that are left out, and how arguments do.

@@ -95,7 +95,9 @@ def test_the_check_of_a_norm_that_breaks_the_contract_ends_with_status_1(home):
     (home / "mine" / "norm" / "broken.yaml").write_text("_target_: broken.L1Norm\n")
     arguments = ("--config-dir", "mine", "norm=broken", "model.n_layer=1")
     done = programs.run("scripts/check_norm.py", *arguments, cwd=home, PYTHONPATH="mine")
-    assert (done.returncode, done.stderr) == (1, "")
+    slow = re.compile(r"\w+: checking, for \d+ s")  # what is said on a busy machine
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if not slow.fullmatch(line)] == []
     shape = "shape          NO   blocks.0.attn.pre (broken.L1Norm) returns a tuple; return one tensor\n"
     assert shape in done.stdout
     assert done.stdout.count("\n") == 9

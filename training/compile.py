@@ -39,7 +39,8 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     graphs = device == "cuda" and ranks.count == 1 and batch.is_last  # one process, no gradient accumulation
     graphs = graphs and not replaces_buffers(strategy.trained, partial(loss_by, cross_entropy))
     print("compile: compiling, which takes half a minute the first time, then a few seconds", flush=True)
-    torch.use_deterministic_algorithms(True)  # device.set_switches leaves out the compiler's own switch
+    # also sets the compiler's own switch, which device.set_switches leaves out
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # hides warnings that do not help users
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}

@@ -40,7 +40,7 @@ def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
     from training.loss import Loss
 
     compute = device.choose(config.device, config.precision)
-    device.set_switches(compute, config.train.threads)
+    device.set_switches(compute, config.train.threads, config.deterministic)
     shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
     idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
     loss_of = partial(Loss(compute), x=idx, y=idx)

@@ -112,18 +112,18 @@ def fast_bf16(kind: str) -> bool:
     return False
 
 
-def set_switches(compute: Compute, threads: int | None) -> int:
+def set_switches(compute: Compute, threads: int | None, deterministic: bool = True) -> int:
     """Set torch's process-wide switches; call this for every run, as the runs of a sweep share a process.
     Returns the number of threads. Raises ConfigError if they are far too many for this machine.
 
-    Algorithms are deterministic: otherwise a compiled run, repeated, gives other numbers.
+    ``deterministic``: without it a run on a GPU, or a compiled one, gives other numbers when it is repeated.
     (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
     only training/compile.py calls it.)
     """
     if threads and threads > (most := THREADS_A_CORE * (os.cpu_count() or 1)):
         raise ConfigError(f"train.threads: {threads} threads on {os.cpu_count()} cores; give at most {most}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
-    torch.set_deterministic_debug_mode("error")
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or DEFAULT_THREADS)
     os_compat.keep_freed_memory()

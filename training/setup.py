@@ -72,7 +72,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     config, vocab_size = run.config, tokens.tokenizer.vocab_size
     wandb_mode = wandb_sink.wandb_mode(config) if ranks.first else "disabled"
     compute = device.choose(config.device, config.precision)
-    threads = device.set_switches(compute, config.train.threads)
+    threads = device.set_switches(compute, config.train.threads, config.deterministic)
 
     # build the model (training/build.py: norm, placement) and put one batch through it
     batches = Batches(config, tokens, compute, ranks)
@@ -166,6 +166,7 @@ def environment_of(
     computed = {
         "threads": threads,
         "compile": loss.objective is not cross_entropy,
+        "deterministic": config.deterministic,
         "ranks": ranks.count,
         "device": str(compute.device),
         "precision": compute.precision,

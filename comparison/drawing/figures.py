@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comparison import glance
 from comparison.curves import CURVES, Rows, curves, maps, rounded
+from comparison.drawing import glance
 from comparison.drawing.specs import AXES, Spec, curve, dots, grid, heat_map, loss_by_rate
 from comparison.groups import title
 from comparison.report import Report

@@ -18,8 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import commands, curves, glance
-from comparison.drawing import convert, figures, specs
+from comparison import commands, curves
+from comparison.drawing import convert, figures, glance, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
 from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings

@@ -7,8 +7,8 @@ page.
 from collections.abc import Sequence
 from typing import Any
 
-from comparison import glance
 from comparison.curves import Rows
+from comparison.drawing import glance
 
 Spec = dict[str, Any]
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
@@ -86,7 +86,7 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
 
 def dots(rows: Rows, metric: str) -> Spec:
     """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
-    comparison.glance.differences."""
+    comparison.drawing.glance.differences."""
     axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
     y = {"y": category("group", sort=None, title=None, axis=axis)}
     scale = {"domain": [*glance.COLORS], "range": [*glance.COLORS.values()]}
@@ -126,7 +126,7 @@ def dots(rows: Rows, metric: str) -> Spec:
 def grid(rows: Rows, metric: str) -> Spec:
     """Return a figure of two crossed factors: a cell per group, the brighter the lower its mean. The colours
     end at three times the median's distance from the best, so that collapsed cells do not leave one colour
-    for the rest. Rows: see comparison.glance.crossed."""
+    for the rest. Rows: see comparison.drawing.glance.crossed."""
     means = sorted(row["mean"] for row in rows if row["mean"] is not None) or [0.0]
     low, half = means[0], means[len(means) // 2]
     end = min(means[-1], low + 3 * (half - low)) or low + 1

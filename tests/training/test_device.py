@@ -49,6 +49,15 @@ def test_switches_follow_the_run_and_not_the_one_before_it():
     assert set_switches(choose("cpu", "fp32"), threads=None) == 1  # as the tests set it
 
 
+def test_other_algorithms_are_allowed_only_to_a_run_that_gives_up_the_same_numbers():
+    try:
+        set_switches(choose("cpu", "fp32"), threads=1, deterministic=False)
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        set_switches(choose("cpu", "fp32"), threads=1)
+    assert torch.are_deterministic_algorithms_enabled()
+
+
 @pytest.mark.parametrize(
     ("kind", "precision", "dropout", "expected"),
     [

@@ -5,8 +5,8 @@ import html
 import pytest
 
 from comparison.curves import coinciding
+from comparison.drawing.glance import crossed, differences, effort, next_step, sentence
 from comparison.drawing.page import page
-from comparison.glance import crossed, differences, effort, next_step, sentence
 from comparison.report import build_report
 from tests.helpers.run_folders import ARMS, several
 
