@@ -76,11 +76,11 @@ def coinciding(rows: Rows) -> list[list[str]]:
 
 
 def operations_per_token(run: Run) -> float:
-    """Return the floating-point operations of a training step per token; NaN for a run of an earlier version,
-    which has no size of the vocabulary."""
-    n_layer, n_embd, block_size = (run.config[f"model.{key}"] for key in ("n_layer", "n_embd", "block_size"))
-    vocab_size = run.environment["data"].get("vocab_size")
-    return operations.per_token(n_layer, n_embd, block_size, vocab_size) if vocab_size else math.nan
+    """Return the floating-point operations of a training step per token; NaN if the run does not say its
+    sizes."""
+    keys = ("n_layer", "n_embd", "block_size")
+    sizes: list[Any] = [*(run.config.get(f"model.{key}") for key in keys), run.vocab_size]
+    return operations.per_token(*sizes) if all(isinstance(size, int) for size in sizes) else math.nan
 
 
 def maps(groups: Groups) -> dict[str, Rows]:

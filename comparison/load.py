@@ -97,6 +97,12 @@ class Run:
         return self.environment.get("roles") or []
 
     @property
+    def vocab_size(self) -> int | None:
+        """The number of tokens; None in runs of earlier versions."""
+        size = self.environment["data"].get("vocab_size")
+        return size if isinstance(size, int) else None
+
+    @property
     def diverged(self) -> bool:
         return bool(self.status["state"] == "diverged")
 

@@ -26,6 +26,7 @@ SETTINGS = (
     "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed. The "
     "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
+LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256  # a larger vocabulary is of tokens, for which the field tells perplexities
 WIDE = ("steps to baseline", "seconds to baseline")  # columns for which a terminal has no room
 Cells = dict[str, str]  # column -> text
@@ -67,10 +68,9 @@ def cells(report: Report) -> list[Cells]:
         count, total = len(row.used), len({run.seed for run in runs})
         cell["seeds"] = str(total) if count == total else f"{count} of {total}"
         cell[report.metric] = "—" if group.diverged else with_interval(row.loss, form)
-        if "loss" in report.metric and all(
-            run.environment["data"].get("vocab_size", 0) > BYTES for run in runs
-        ):
-            cell["perplexity"] = number(math.exp(row.loss.mean) if not group.diverged else math.nan, ",.2f")
+        if "loss" in report.metric and all((run.vocab_size or 0) > BYTES for run in runs):
+            perplexity = math.exp(row.loss.mean) if row.loss.mean < LARGEST else math.inf
+            cell["perplexity"] = number(perplexity, ",.2f")
         cell["difference"] = with_interval(row.difference, f"+{form}")
         cell["verdict"] = verdict(row)
         if reached := reach(row):

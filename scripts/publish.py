@@ -1,12 +1,12 @@
 """Publish runs as tables, which compare.py reads as it reads folders of runs.
 
-    python -m scripts.publish runs --out results/mine     runs.csv, curves.csv, shared.json
-    python -m scripts.publish results/reference --readme  only write README's table and sentences from them
+    python -m scripts.publish runs --out results/mine                        runs.csv, curves.csv, shared.json
+    python -m scripts.publish results/reference --page results/reference.md  a page in Markdown on them
 
 Settings, metrics, certificates and versions are published; weights, statistics and paths are not."""
 
 import io
-import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cli import programs
+from comparison.drawing import glance
 from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
@@ -21,16 +22,13 @@ from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import Cells, cells, markdown, rich_table, settings
-from system.errors import UserError
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- begin: python -m scripts.publish --readme -->\n", "<!-- end -->\n"
 COLUMNS = ("norm", "placement", "seeds", "val/report_loss", "difference", "verdict", "leaks")
 
 
-def section(runs: Sequence[Run]) -> str:
-    """Return README's section on a fair comparison: the table, how its settings were chosen, and what they
-    are, in Markdown."""
+def page(runs: Sequence[Run], command: str) -> str:
+    """Return a page on a comparison in Markdown: the table, how its settings were chosen, and what they are.
+    ``command``: what wrote the page."""
     report = build_report(runs)
     rows: list[Cells] = [{c: row[c] for c in COLUMNS if c in row} for row in cells(report)]
     console = Console(file=io.StringIO(), width=160, highlight=False)
@@ -38,10 +36,19 @@ def section(runs: Sequence[Run]) -> str:
         console.print(rich_table(rows, {*report.keys, "verdict", "leaks"}))
     table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
     warnings = "\n".join(f"- {line}" for line in report.warnings)
-    parts = [f"```\n{table}\n```", how(runs, report), verdicts(report), warnings]
+    title = f"# {report.metric} of {len(report.rows)} arms"
+    parts = [
+        f"<!-- {command} -->",
+        title,
+        glance.sentence(report),
+        f"```\n{table}\n```",
+        how(runs, report),
+        verdicts(report),
+        warnings,
+    ]
     if chosen := settings(report):
         parts.append(markdown(chosen))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
 def how(runs: Sequence[Run], report: Report) -> str:
@@ -77,23 +84,14 @@ def verdicts(report: Report) -> str:
     )
 
 
-def with_section(text: str, runs: Sequence[Run]) -> str:
-    """Return README's text with the section replaced. Raises UserError if it has none."""
-    pattern = f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})"
-    text, count = re.subn(pattern, lambda _: section(runs), text, flags=re.S)
-    if count != 1:
-        raise UserError(f"{README.name}: has {count} sections that begin with {BEGIN.strip()}; keep one")
-    return text
-
-
 def main() -> None:
     parser = programs.parser(__doc__, "scripts.publish")
     parser.add_argument("runs", nargs="+", help="folders of runs, or published runs")
     parser.add_argument("--out", type=Path, help="folder of the tables")
-    parser.add_argument("--readme", action="store_true", help="write README's section from these runs")
+    parser.add_argument("--page", type=Path, help="write a page in Markdown about these runs")
     args = parser.parse_args()
-    if not (args.out or args.readme):
-        parser.error("name --out FOLDER, --readme or both")
+    if not (args.out or args.page):
+        parser.error("name --out FOLDER, --page FILE or both")
     with programs.running():
         runs, remarks = load_all(args.runs)
         runs, copies = unique(runs)
@@ -105,9 +103,10 @@ def main() -> None:
             publish(runs, args.out)
             size = sum(file.stat().st_size for file in args.out.iterdir())
             print(f"{args.out}/: {len(runs)} runs, {size / 1e6:.1f} MB; python compare.py {args.out}")
-        if args.readme:
-            README.write_text(with_section(README.read_text(encoding="utf-8"), runs), encoding="utf-8")
-            print(f"{README.name}: the section between the comments was written")
+        if args.page:
+            command = shlex.join(["python", "-m", "scripts.publish", *args.runs, "--page", str(args.page)])
+            args.page.write_text(page(runs, command), encoding="utf-8")
+            print(f"{args.page}: written")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from comparison.published import load_all
-from scripts.publish import with_section
+from scripts.publish import page
 from tests.conftest import ROOT
 from tests.helpers import programs
 
@@ -42,9 +42,10 @@ def test_every_arm_had_16_trials_and_five_compared_seeds():
         assert sorted(seeds["compared"]) == [30, 31, 32, 33, 34]
 
 
-def test_the_readme_has_their_table_and_sentences():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_section(readme, load_all([str(REFERENCE)])[0]) == readme
+def test_their_page_says_what_they_say():
+    text = (ROOT / "results/reference.md").read_text(encoding="utf-8")
+    command = text.partition("-->")[0].removeprefix("<!--").strip()
+    assert page(load_all([str(REFERENCE)])[0], command) == text
 
 
 def test_there_are_no_weights_and_no_paths_of_a_machine():

@@ -1,4 +1,4 @@
-"""python -m scripts.publish names what it leaves out, and describes runs in README's words."""
+"""python -m scripts.publish names what it leaves out, and describes runs in words."""
 
 import json
 import platform
@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from rundir.folder import read_status
-from scripts.publish import section
+from scripts.publish import page
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 from tests.helpers.run_folders import several
 from tests.helpers.runs import QUICK
@@ -39,18 +39,18 @@ def test_a_published_run_names_neither_its_machine_nor_its_process(succeed, text
         assert private not in published
 
 
-def test_the_section_of_runs_that_were_not_tuned_has_their_table(plain):
-    text = section(plain)
+def test_the_page_of_runs_that_were_not_tuned_has_their_table(plain):
+    text = page(plain, "")
     assert "Against layernorm: " in text
     assert "The table compares 6 runs" in text
     assert "trials" not in text
     assert "at the baseline's settings" not in text
 
 
-def test_the_section_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_path):
+def test_the_page_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_path):
     runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     runs += fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71], borrowed=[2.5, 2.6, 2.73])
-    text = section(runs)
+    text = page(runs, "")
     assert "The table compares 6 runs of 20 steps, on seeds 10, 11, 12. Each group is at its own best" in text
     assert "There were 4 trials of 10 steps and 4 trials of 20 steps, on seeds 0, 1." in text
     assert "better: none (-0.497)" in text
@@ -58,8 +58,8 @@ def test_the_section_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_p
     assert "- none: its optim.learning_rate, 0.01, is the highest tried" in text
 
 
-def test_the_section_of_a_comparison_that_lacks_trials_says_that_it_is_confounded(tmp_path):
+def test_the_page_of_a_comparison_that_lacks_trials_says_that_it_is_confounded(tmp_path):
     runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     others = fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
-    text = section(runs + [run for run in others if run.roles[0]["role"] != "trial"])
+    text = page(runs + [run for run in others if run.roles[0]["role"] != "trial"], "")
     assert "Not each group is at its own best settings (confounded): " in text
