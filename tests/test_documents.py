@@ -38,6 +38,8 @@ PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
+    "uv run": "needs uv",
+    "source": "is the shell's own",
     "torchrun --nnodes=2": "needs two machines",
     "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
     "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",
