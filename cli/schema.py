@@ -35,8 +35,8 @@ class ModelConfig(Checked):
     block_size: Count
     dropout: Annotated[Float, Field(ge=0, lt=1)]
     bias: bool
-    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"]
-    positions: Literal["learned", "rotary"]
+    activation: Literal["gelu", "gelu_tanh", "relu2", "silu", "swiglu"]
+    positions: Literal["learned", "rotary", "none"]
     init: Literal["gpt2", "xavier"]
     init_scale: Positive
     tie: bool
