@@ -75,7 +75,8 @@ def command(
             if survives_closed_stdout:
                 terminal.survive_closed_output()
             take_debug_flag()
-            sys.argv[1:] = [quote(argument) for argument in options_first(without_dry_run(sys.argv[1:]))]
+            arguments = without_dry_run(sys.argv[1:]) if config_name == "config" else sys.argv[1:]
+            sys.argv[1:] = [quote(argument) for argument in options_first(arguments)]
             try:
                 launch.silence_other_ranks()
                 if config_dir := split_config_dir(sys.argv[1:])[0]:

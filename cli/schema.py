@@ -35,8 +35,8 @@ class ModelConfig(Checked):
     block_size: Count
     dropout: Annotated[Float, Field(ge=0, lt=1)]
     bias: bool
-    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"]
-    positions: Literal["learned", "rotary"]
+    activation: Literal["gelu", "gelu_tanh", "relu2", "silu", "swiglu"]
+    positions: Literal["learned", "rotary", "none"]
     init: Literal["gpt2", "xavier"]
     init_scale: Positive
     tie: bool
@@ -179,7 +179,7 @@ class RunConfig(Checked):
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
     compile: Auto
-    deterministic: bool = True  # checkpoints of earlier versions lack the key
+    deterministic: bool
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
     init_from: Annotated[str, Field(min_length=1)] | None

@@ -47,7 +47,7 @@ def curves(groups: Groups, metric: str) -> Rows:
         for axis in ("tokens", "seconds"):
             positions = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
             columns[axis] = np.mean(positions, axis=0)
-        columns["operations"] = columns["tokens"] * operations_per_token(runs[0])
+        columns["operations"] = columns["tokens"] * operations_per_token(runs)
         columns |= {"mean": mean, "low": mean - half_width, "high": mean + half_width}
         points = zip(*(np.ma.filled(column, np.nan) for column in columns.values()), strict=True)
         rows += [{"group": title} | dict(zip(columns, map(rounded, p), strict=True)) for p in points]
@@ -62,11 +62,11 @@ def coinciding(rows: Rows) -> list[list[str]]:
         if row["mean"] is not None:
             means[row["group"]][row["step"]] = row["mean"]
     values = [value for curve in means.values() for value in curve.values()]
+    near = 0.01 * (max(values) - min(values)) if values else 0.0
     together: list[list[str]] = []
     for title, curve in means.items():
         for others in together:
             first = means[others[0]]
-            near = 0.01 * (max(values) - min(values))
             if first.keys() == curve.keys() and all(abs(curve[step] - first[step]) <= near for step in first):
                 others.append(title)
                 break
@@ -75,12 +75,14 @@ def coinciding(rows: Rows) -> list[list[str]]:
     return [titles for titles in together if len(titles) > 1]
 
 
-def operations_per_token(run: Run) -> float:
-    """Return the floating-point operations of a training step per token; NaN if the run does not say its
-    sizes."""
-    keys = ("n_layer", "n_embd", "block_size")
-    sizes: list[Any] = [*(run.config.get(f"model.{key}") for key in keys), run.vocab_size]
-    return operations.per_token(*sizes) if all(isinstance(size, int) for size in sizes) else math.nan
+def operations_per_token(runs: Sequence[Run]) -> float:
+    """Return the floating-point operations of a training step per token; NaN if the runs do not say their
+    sizes, or differ in them."""
+    keys = ("model.n_layer", "model.n_embd", "model.block_size")
+    sizes: set[tuple[Any, ...]] = {(*(run.config.get(key) for key in keys), run.vocab_size) for run in runs}
+    first = next(iter(sizes))
+    known = len(sizes) == 1 and all(type(size) is int and 0 < size < 2**40 for size in first)
+    return operations.per_token(*first) if known else math.nan
 
 
 def maps(groups: Groups) -> dict[str, Rows]:

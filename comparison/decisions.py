@@ -37,6 +37,7 @@ class Row:
     planned: int = 0  # the number of seeds that a plan had before there was a result; 0 without a plan
     seed_range: tuple[int, int] | None = None  # (fewest, most) seeds that may lead to a verdict
     command: str = ""  # the command that trains more seeds
+    missing: int = 0  # the fewest seeds to add before a verdict is possible, or likely
 
     @property
     def group(self) -> Group:
@@ -128,6 +129,7 @@ def judge_together(
                 row.seed_range = looks_needed(values, plan, comparisons, matters)
             least = row.seed_range[0] if row.seed_range else next_look(count, plan)
             row.command = commands.more_seeds([row.group, other.best_group], least or 0)
+            row.missing = (least or 0) - count
 
 
 def in_one_word(verdict: str, metric: str) -> Outcome:

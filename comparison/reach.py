@@ -1,6 +1,7 @@
 """When the loss of an arm reaches the last loss of its baseline: by steps and seconds, which speed-ups are
 told in."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,9 @@ def reach(row: Row) -> Reach | None:
     if not row.baseline:
         return None
     goals = {run.seed: run.last(CURVE) for run in row.baseline.best_group.runs if not run.diverged}
+    if len(goals) < len(row.baseline.best_group.runs) - len(row.baseline.best_group.diverged):
+        return None  # a mean over a key: several runs of a seed
+    goals = {seed: goal for seed, goal in goals.items() if math.isfinite(goal)}
     pairs = [(run, goals[run.seed]) for run in row.group.runs if run.seed in goals and not run.diverged]
     places = [(run, step) for run, goal in pairs if (step := first_step(run, goal)) is not None]
     seconds = [float(np.interp(step, run.axes["step"], run.axes["seconds"])) for run, step in places]
@@ -55,6 +59,6 @@ def in_words(values: Interval, pairs: int, form: str) -> str:
     """Return a cell of the table: the mean with half of its interval, or how many seeds reach the loss if not
     all."""
     if values.n < pairs:
-        return f"{values.n} of {pairs} reach it"
+        return f"reached by {values.n} of {pairs}"
     half = f" ± {values.half:{form}}" if values.n > 1 else ""
     return f"{values.mean:{form}}{half}"

@@ -32,6 +32,11 @@ class Report:
     passed_over: list[str] = field(default_factory=list)
 
     @property
+    def open_rows(self) -> list[Row]:
+        """The rows that more seeds may settle, the one that needs the fewest first."""
+        return sorted((row for row in self.rows if row.command), key=lambda row: row.missing)
+
+    @property
     def keys(self) -> list[str]:
         return grouping.keys_of(row.group for row in self.rows)
 
@@ -156,7 +161,7 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
         twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
         if twin:
             row.verdict, row.outcome, row.planned = twin.verdict, twin.outcome, twin.planned
-            row.seed_range, row.command = twin.seed_range, twin.command
+            row.seed_range, row.command, row.missing = twin.seed_range, twin.command, twin.missing
         elif row.difference and other_rates & {roles.likeness(run) for run in row.family.runs}:
             row.verdict, row.outcome = "no verdict: --where chose its rate", "unfit"
             row.seed_range, row.command = None, ""

@@ -17,6 +17,7 @@ from rich.text import Text
 from comparison import caveats
 from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
+from comparison.load import Run
 from comparison.moderation import POOLED_ARMS
 from comparison.reach import in_words, reach
 from comparison.report import Report
@@ -27,9 +28,15 @@ SETTINGS = (
     "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
 LARGEST = 100  # nats; e to the power of more is no perplexity
-BYTES = 256  # a larger vocabulary is of tokens, for which the field tells perplexities
+BYTES = 256
 WIDE = ("steps to baseline", "seconds to baseline")  # columns for which a terminal has no room
 Cells = dict[str, str]  # column -> text
+
+
+def is_of_tokens(run: Run) -> bool:
+    """Return whether the run's text is of tokens, for which the field tells perplexities, not of
+    characters."""
+    return (run.vocab_size or 0) > BYTES and run.config.get("data.tokenizer") != "char"
 
 
 def number(value: float, form: str) -> str:
@@ -68,7 +75,7 @@ def cells(report: Report) -> list[Cells]:
         count, total = len(row.used), len({run.seed for run in runs})
         cell["seeds"] = str(total) if count == total else f"{count} of {total}"
         cell[report.metric] = "—" if group.diverged else with_interval(row.loss, form)
-        if "loss" in report.metric and all((run.vocab_size or 0) > BYTES for run in runs):
+        if "loss" in report.metric and all(is_of_tokens(run) for run in runs):
             perplexity = math.exp(row.loss.mean) if row.loss.mean < LARGEST else math.inf
             cell["perplexity"] = number(perplexity, ",.2f")
         cell["difference"] = with_interval(row.difference, f"+{form}")
@@ -76,6 +83,9 @@ def cells(report: Report) -> list[Cells]:
         if reached := reach(row):
             cell["steps to baseline"] = in_words(reached.steps, reached.pairs, ",.0f")
             cell["seconds to baseline"] = in_words(reached.seconds, reached.pairs, ",.1f")
+        elif row.outcome == "baseline" and len(report.rows) > 1:
+            cell["steps to baseline"] = f"{np.mean([run.axes['step'][-1] for run in runs]):,.0f}"
+            cell["seconds to baseline"] = f"{np.mean([run.axes['seconds'][-1] for run in runs]):,.1f}"
         cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""
         cell["gap"] = f"{np.mean(gaps):+.3f}" if gaps else "—"
         cell["tokens/s"] = number(float(np.median(speeds or [math.nan])), ",.0f")
@@ -129,8 +139,7 @@ def render(report: Report) -> RenderableType:
         parts += [Text("\nMean loss by learning rate:"), rich_table(sensitivity(report), {""})]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
     parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
-    undecided = [row for row in report.rows if row.command]
-    if undecided:
+    if undecided := report.open_rows:
         parts.append(Text(f"more seeds for {undecided[0].title}:\n  {undecided[0].command}"))
     if len(undecided) > 1:
         parts.append(Text(f"  (the page has the commands for {len(undecided) - 1} more)"))

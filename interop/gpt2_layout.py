@@ -13,7 +13,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from system.validate import Count, Float
 
 # Hugging Face's name -> our name. Hugging Face's gelu_pytorch_tanh is gelu_new, computed by one kernel.
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu2": "relu2"}
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS |= {name: name for name in ("gelu", "relu2", "silu")}
 GPT2_ACTIVATIONS = {name: gpt2_name for gpt2_name, name in reversed(ACTIVATIONS.items())}
 GPT2_TOKENS = 50257
 PADDED = 64  # vocabularies are often padded to a multiple of 64: nanoGPT's GPT-2 has 50,304 rows

@@ -1,4 +1,4 @@
-"""The input of the first block: tokens and their positions, which are learned or rotary.
+"""The input of the first block: tokens and their positions, which are learned, rotary or absent.
 
 Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs channels.
 """
@@ -105,3 +105,12 @@ class Rotary(nn.Module):
         cos, sin = angles.cos(), angles.sin()
         a, b = x.to(dtype).chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
+
+# What adds positions to the embedding, and what rotates queries and keys. Without either only the causal mask
+# tells order (Haviv et al. 2022, arXiv 2203.16634).
+POSITIONS: dict[str, tuple[Callable[[int, int, Init], nn.Module], Callable[[int], nn.Module]]] = {
+    "learned": (LearnedPositions, nn.Identity),
+    "rotary": (nn.Identity, Rotary),
+    "none": (nn.Identity, nn.Identity),
+}

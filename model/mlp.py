@@ -63,5 +63,6 @@ MLPS: dict[str, Callable[..., MLP]] = {
     "gelu": partial(MLP, activation=F.gelu),
     "gelu_tanh": partial(MLP, activation=partial(F.gelu, approximate="tanh")),
     "relu2": partial(MLP, activation=relu2),
+    "silu": partial(MLP, activation=F.silu),
     "swiglu": partial(MLP, activation=swiglu, gated=True),
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # placeholder while the SHA-256 is computed
 CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
-RETIRED = ("tuned", "settings_of")  # keys of a config
+OLD, NEW = ("tuned", "settings_of"), {"deterministic": True}  # keys that earlier versions had, and lack
 KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
 
@@ -51,11 +51,11 @@ class Meta(Checked):
 
     @field_validator("config", mode="before")
     @classmethod
-    def without_retired_keys(cls, config: Any) -> Any:
-        """Drop keys that checkpoints of earlier versions have, and that changed no result."""
-        if not isinstance(config, dict):
-            return config
-        return {key: value for key, value in config.items() if key not in RETIRED}
+    def up_to_date(cls, config: Any) -> Any:
+        """Drop keys of earlier versions, and add those that these versions lack."""
+        if isinstance(config, dict):
+            config = NEW | {key: value for key, value in config.items() if key not in OLD}
+        return config
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -7,7 +7,7 @@ Settings, metrics, certificates and versions are published; weights, statistics 
 
 import io
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cli import programs
 from comparison.drawing import glance
+from comparison.drawing.page import COSTS
 from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
@@ -23,14 +24,12 @@ from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import Cells, cells, markdown, rich_table, settings
 
-COLUMNS = ("norm", "placement", "seeds", "val/report_loss", "difference", "verdict", "leaks")
-
 
 def page(runs: Sequence[Run], command: str) -> str:
     """Return a page on a comparison in Markdown: the table, how its settings were chosen, and what they are.
     ``command``: what wrote the page."""
     report = build_report(runs)
-    rows: list[Cells] = [{c: row[c] for c in COLUMNS if c in row} for row in cells(report)]
+    rows: list[Cells] = [{c: text for c, text in row.items() if c not in COSTS} for row in cells(report)]
     console = Console(file=io.StringIO(), width=160, highlight=False)
     with console.capture() as printed:
         console.print(rich_table(rows, {*report.keys, "verdict", "leaks"}))
@@ -43,7 +42,6 @@ def page(runs: Sequence[Run], command: str) -> str:
         glance.sentence(report),
         f"```\n{table}\n```",
         how(runs, report),
-        verdicts(report),
         warnings,
     ]
     if chosen := settings(report):
@@ -68,20 +66,6 @@ def how(runs: Sequence[Run], report: Report) -> str:
 
 def seeds(runs: Sequence[Run]) -> str:
     return join(str(seed) for seed in sorted({run.seed for run in runs}))
-
-
-def verdicts(report: Report) -> str:
-    """Return a sentence with the titles and differences of each verdict."""
-    titles = defaultdict(list)
-    for row in report.rows:
-        difference = f" ({row.difference.mean:+.3f})" if row.difference else ""
-        titles[row.verdict].append(row.title + difference)
-    baseline = join(titles.pop("baseline"))
-    if not titles:
-        return ""
-    return (
-        f"Against {baseline}: " + "; ".join(f"{words}: {join(rows)}" for words, rows in titles.items()) + "."
-    )
 
 
 def main() -> None:

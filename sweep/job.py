@@ -52,8 +52,12 @@ class Job:
         """Return the fraction of the run that is done, 0 to 1."""
         if self.has_ended():
             return 1.0
-        if not self.run or not self.config or self.config.fresh:
-            return 0.0
+        return self.fraction_trained()
+
+    def fraction_trained(self) -> float:
+        """Return the fraction of the run that a launch need not train, 0 to 1."""
+        if self.done or not self.run or not self.config or self.config.fresh:
+            return float(self.done)
         return read_status(self.run).get("step", 0) / max(1, self.config.train.steps)
 
     def outcome(self) -> tuple[str, float, str]:

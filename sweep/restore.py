@@ -10,11 +10,13 @@ from typing import Any
 
 import yaml
 
+from cli import messages
 from cli.app import CONF
 from cli.schema import RunConfig
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError
 from comparison.published import read
+from sweep.job import Job
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
 
@@ -33,6 +35,17 @@ def published_runs(folders: Iterable[str]) -> dict[str, Run]:
         except UnreadableError as error:
             raise ConfigError(f"hydra.sweeper.published: {folder}: {error}; restore its files") from None
     return runs
+
+
+def restore_published(jobs: Iterable[Job]) -> None:
+    """Write the folders of jobs whose runs are published and have none; an error is the job's."""
+    for job in jobs:
+        if job.published and job.run and job.config:
+            try:
+                restore(job.run, job.config, job.published)
+                job.published = None
+            except OSError as error:
+                job.error, job.done = messages.error_line(error, []), False
 
 
 def restore(folder: Path, config: RunConfig, run: Run) -> None:

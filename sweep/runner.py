@@ -33,7 +33,7 @@ from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
-from sweep.restore import restore
+from sweep.restore import restore_published
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
 from system.terminal import duration
@@ -84,10 +84,7 @@ class Sweep:
                 if not job.done:
                     print(f"  {job.name}  {f'cannot run: {job.error}' if job.error else job.label}")
             return jobs
-        for job in jobs:
-            if job.published and job.run and job.config:
-                restore(job.run, job.config, job.published)
-                job.published = None
+        restore_published(jobs)
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
             wait_for_leftover(job)
@@ -105,7 +102,8 @@ class Sweep:
         """Print how many runs there are, how many are to do, and how long these will take."""
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
         counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
-        print(f"{len(jobs)} runs: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
+        runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+        print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
         sys.stdout.flush()
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
@@ -172,7 +170,7 @@ class Sweep:
             pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
         except Exception:  # a norm may raise any exception; the job will report it
             return ""
-        left = sum(job.work * (1 - job.fraction_done()) for job in todo)
+        left = sum(job.work * (1 - job.fraction_trained()) for job in todo)
         left *= runs / len(todo) if runs else 1
         return f", about {duration(pace * left / min(self.at_once, runs or len(todo)))}"
 

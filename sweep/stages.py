@@ -47,7 +47,7 @@ def run_stages(
         SystemExit: with status 1 if a job failed; all failed jobs have been printed.
     """
     if launch.world_size() > 1:
-        raise ConfigError("-m: torchrun is for one run; start a sweep without it, or name one run")
+        raise ConfigError("-m: torchrun is for one run; start a sweep, or --dry-run, without it")
     how = tuning(tune) if tune else None
     keys = space(how.keys, command_line) if how else []
     tuned = [key.get_key_element() for key in keys]
@@ -96,7 +96,7 @@ def run_fairly(
     jobs, chosen = choose(partial(sweep.run, part=part), all_arms, settings, how.rounds, seeds, steps)
     if not chosen:
         if sweep.dry_run:
-            new = runs - sum(job.done for job in jobs)
+            new = runs - len({job.name for job in jobs if job.done})
             print(f"\nall stages: at most {new:,} runs{sweep.estimate([j for j in jobs if not j.done], new)}")
         else:
             print("\nsettings are chosen once all trials have finished; the same command resumes")

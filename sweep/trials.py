@@ -34,7 +34,7 @@ class Tuning(Checked):
     keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax
     trials: Annotated[int, Field(ge=1)]  # settings that are drawn
     rounds: Annotated[list[Round], Field(min_length=1)]
-    borrow: bool = True  # also train each arm at the settings of the baseline
+    borrow: bool  # also train each arm at the settings of the baseline
 
     @model_validator(mode="after")
     def rounds_narrow_the_choice(self) -> Self:

@@ -49,11 +49,20 @@ ELSEWHERE = {
     "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
     "--candidate": "its exit status is a verdict: tests/comparison/test_machine.py",
+    "--baseline norm=rmsnorm": "needs the runs of its page: tests/sweep/test_cs336.py trains them",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
 LONG = ("-m findings ", "torchrun", "experiment=fair_ablation")
 # In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
+# Runs of a preset with one seed.
+SWEEPS = {
+    "norm_ablation": 8,
+    "cs336_layer_norm": 4,
+    "cs336_pre_norm": 2,
+    "cs336_no_pos_emb": 2,
+    "cs336_swiglu": 2,
+}
 FAIR = ("norm=none", "placement=pre", "seed=0,1", "hydra.sweeper.tune.trials=2")  # for a fair comparison
 OTHER_TEXT = ("data=text", "data.path=my.txt")
 
@@ -164,7 +173,9 @@ def named(word: str, folder: Path) -> str:
     files = {"checkpoint": str(checkpoint), "prompt_file": "beginning.txt"}
     if word.endswith("=FILE"):
         return f"{key_of(word)}={files[key_of(word)]}"
-    return word.replace("tinyshakespeare.txt", "my.txt").replace("train.steps=400", "train.steps=6")
+    for text in ("tinyshakespeare.txt", "TinyStoriesV2-GPT4-train.txt"):
+        word = word.replace(text, "my.txt")
+    return word.replace("train.steps=400", "train.steps=6")
 
 
 def cases() -> list[Any]:
@@ -255,13 +266,12 @@ def trained(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     if "--help" in words:
         assert "norm: batchnorm" in output
         return
-    sweep = "-m" in words or "experiment=norm_ablation" in words
-    expected = 1
-    for word in words if sweep else ():
-        if key_of(word) in ("norm", "placement", "seed"):
+    [preset] = [word.partition("=")[2] for word in words if key_of(word) == "experiment"] or [""]
+    sweep = "-m" in words or preset in SWEEPS
+    expected = SWEEPS.get(preset, 1)
+    for word in words if "-m" in words else ():
+        if key_of(word) in ("norm", "placement", "seed", "optim.learning_rate", "train.batch_size"):
             expected *= len(word.split(","))
-    if "experiment=norm_ablation" in words:
-        expected = 8  # and one seed
     statuses = [json.loads((folder / "runs" / name / "status.json").read_text()) for name in new]
     known = sum(1 for _ in folder.glob("runs/*-*")) - len(new)
     assert expected - known <= len(statuses) <= expected, output

@@ -20,7 +20,7 @@ from cli.schema import Component, RunConfig
 from diagnostics.contract import described, is_signal, line_of
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
-from model.embeddings import Embedding, LearnedPositions, Rotary
+from model.embeddings import POSITIONS, Embedding
 from model.head import Head
 from model.init import INITS
 from model.mlp import MLPS
@@ -173,7 +173,7 @@ def build_model(
     try:
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
-        is_rotary = settings.positions == "rotary"
+        positions, rotate = POSITIONS[settings.positions]
         has_embedding_scale = resolved.get("model.embedding_scale", settings.embedding_scale)
         depth_scaled = resolved.get("model.depth_scaled_init", settings.depth_scaled_init)
         return GPT(
@@ -186,14 +186,14 @@ def build_model(
             final_norm=classes.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]],
             embedding=partial(
                 Embedding,
-                positions=nn.Identity if is_rotary else LearnedPositions,
+                positions=positions,
                 scale=LearnedScale if has_embedding_scale else nn.Identity,
                 norm=classes["model.embedding_norm"],
             ),
             attention=partial(
                 CausalSelfAttention,
                 qk_norm=classes["model.qk_norm"],
-                rotate=Rotary if is_rotary else nn.Identity,
+                rotate=rotate,
                 attend=attend,
             ),
             mlp=MLPS[settings.activation],

@@ -122,7 +122,8 @@ def set_switches(compute: Compute, threads: int | None, deterministic: bool = Tr
     """
     if threads and threads > (most := THREADS_A_CORE * (os.cpu_count() or 1)):
         raise ConfigError(f"train.threads: {threads} threads on {os.cpu_count()} cores; give at most {most}")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products, made deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # of CUDA's matrix products
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or DEFAULT_THREADS)

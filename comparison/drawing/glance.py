@@ -1,11 +1,11 @@
 """The top of a report's page: a sentence on who is better, the differences from the baseline as dots, and, of
 two crossed factors, the map of the losses."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from comparison import commands
 from comparison.curves import rounded
 from comparison.decisions import Outcome, Row
 from comparison.groups import as_text, title
@@ -72,12 +72,12 @@ def sentence(report: Report) -> str:
 
 def next_step(report: Report) -> dict[str, str] | None:
     """Return what the reader can do next, in words, and the command: more seeds for the arm that needs the
-    fewest. None if no arm is open."""
-    open_rows = [row for row in report.rows if row.command]
-    if not open_rows:
+    fewest. None if no arm is open, or if all need more seeds than a command trains."""
+    row = next((row for row in report.open_rows if row.missing + len(row.used) <= commands.MAX_SEEDS), None)
+    if row is None:
         return None
-    row = min(open_rows, key=lambda row: row.seed_range or (math.inf, math.inf))
-    return {"words": f"To settle whether {row.title} differs, train more seeds", "command": row.command}
+    seeds = "1 more seed" if row.missing == 1 else f"{row.missing} more seeds"
+    return {"words": f"{seeds} may settle whether {row.title} differs", "command": row.command}
 
 
 def with_difference(row: Row, metric: str) -> str:

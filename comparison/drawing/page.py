@@ -64,7 +64,7 @@ def page(report: Report) -> str:
         settings_note=SETTINGS,
         sensitivity=sensitivity(report),
         certificates=certificates(report),
-        more_seeds=[f"# {row.title}\n{row.command}" for row in report.rows if row.command],
+        more_seeds=[f"# {row.title}\n{row.command}" for row in report.open_rows],
         reruns=[commands.rerun(run) for run in report.runs],
         machines=machines(report),
         shared=shared_settings(report),

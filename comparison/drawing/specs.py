@@ -129,7 +129,7 @@ def grid(rows: Rows, metric: str) -> Spec:
     for the rest. Rows: see comparison.drawing.glance.crossed."""
     means = sorted(row["mean"] for row in rows if row["mean"] is not None) or [0.0]
     low, half = means[0], means[len(means) // 2]
-    end = min(means[-1], low + 3 * (half - low)) or low + 1
+    end = min(means[-1], low + 3 * (half - low)) if half > low else max(means[-1], low + 1)
     axis = {"labelFontSize": 12, "ticks": False, "domain": False}
     scale = {"scheme": "viridis", "reverse": True, "domain": [low, end], "clamp": True}
     color = number("mean", metric, scale=scale, legend={"orient": "bottom", "gradientLength": 200})

@@ -1,5 +1,7 @@
 """An arm reaches its baseline where its curve crosses the baseline's last loss, seed by seed."""
 
+import math
+
 import pytest
 
 from comparison.curves import curves, operations_per_token
@@ -39,15 +41,19 @@ def test_twice_as_steep_a_curve_reaches_it_in_half_of_the_steps_and_a_flatter_on
 
 def test_the_table_says_so(report):
     column = {row["norm"]: row["steps to baseline"] for row in cells(report)}
-    assert column["layernorm"] == "—"
+    assert column["layernorm"] == "1,000"  # the length of its runs
     assert column["rmsnorm"].startswith("483 ± ")
-    assert column["dyt"] == "0 of 3 reach it"
+    assert column["dyt"] == "reached by 0 of 3"
 
 
 def test_losses_of_tokens_are_perplexities_too_and_those_of_characters_are_not(tmp_path):
     facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000}
     for size, cell in ((50257, "7.39"), (74, None)):
-        runs = several(tmp_path / str(size), {"norm=layernorm": [2.0]}, data=facts | {"vocab_size": size})
+        runs = several(
+            tmp_path / str(size),
+            {"norm=layernorm data.tokenizer=bpe": [2.0]},
+            data=facts | {"vocab_size": size},
+        )
         [row] = cells(build_report(runs))
         assert row.get("perplexity") == cell
 
@@ -58,6 +64,18 @@ def test_curves_against_operations_are_those_of_the_size_of_the_model(tmp_path):
     [large] = several(tmp_path / "8", {"model.n_layer=8": [3.0]}, curve=curve)
     n, d, block, vocab = small.config["model.n_layer"], 128, small.config["model.block_size"], 74
     assert small.config["model.n_embd"] == d
-    assert operations_per_token(small) == 6 * (12 * n * d**2 + vocab * d) + 12 * n * d * block
+    assert operations_per_token([small]) == 6 * (12 * n * d**2 + vocab * d) + 12 * n * d * block
     rows = curves({"large": build_report([large]).rows[0].group}, "val/loss")
-    assert rows[-1]["operations"] == pytest.approx(rows[-1]["tokens"] * operations_per_token(large), rel=1e-4)
+    assert rows[-1]["operations"] == pytest.approx(
+        rows[-1]["tokens"] * operations_per_token([large]), rel=1e-4
+    )
+    assert math.isnan(operations_per_token([small, large]))  # the mean of two sizes has no one number
+
+
+def test_a_mean_over_a_key_has_several_runs_of_a_seed_and_is_not_said_to_reach_anything(tmp_path):
+    runs = []
+    for norm, curve in CURVES.items():
+        for layers in (2, 4):
+            parent = tmp_path / norm / str(layers)
+            runs += several(parent, {f"{norm} model.n_layer={layers}": [3.0, 3.1, 3.0]}, curve=curve)
+    assert [reach(row) for row in build_report(runs, over=["model.n_layer"]).rows] == [None] * 3

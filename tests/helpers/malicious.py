@@ -269,7 +269,8 @@ TARGETS = (
 )
 SIZES: tuple[Json, ...] = (
     *({"n_layer": 2**40}, {"n_layer": 10_000}, {"n_embd": 2**40, "n_head": 1}, {"block_size": 2**40}),
-    {"positions": "rotary", "block_size": 2**40},  # rotary positions have no weights that bound the context
+    # only learned positions have weights that bound the context
+    *({"positions": "rotary", "block_size": 2**40}, {"positions": "none", "block_size": 2**40}),
 )
 GPT2_SIZES: tuple[Json, ...] = (
     *({"n_layer": 10_000}, {"n_embd": 2**40}, {"vocab_size": 2**70}, {"vocab_size": 26}),

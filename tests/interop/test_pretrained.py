@@ -42,7 +42,7 @@ SIZES = st.fixed_dictionaries(
         "n_layer": st.integers(1, 3),
         "n_head": st.sampled_from([1, 2, 4]),
         "n_embd": st.sampled_from([4, 8, 20, 32]),
-        "activation_function": st.sampled_from(["gelu_new", "gelu_pytorch_tanh", "gelu", "relu2"]),
+        "activation_function": st.sampled_from(["gelu_new", "gelu_pytorch_tanh", "gelu", "relu2", "silu"]),
         "layer_norm_epsilon": st.sampled_from([1e-5, 1e-6, 1e-3]),
         "tie_word_embeddings": st.booleans(),
     }
@@ -93,6 +93,7 @@ OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
 @example(LARGER | OTHERS | {"activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": True})
 @example(LARGER | OTHERS | {"activation_function": "gelu"})
 @example(LARGER | OTHERS | {"activation_function": "relu2", "layer_norm_epsilon": 1e-6})
+@example(LARGER | {"activation_function": "silu"})
 @settings(max_examples=8, deadline=None, derandomize=True)
 def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("gpt2")
@@ -242,6 +243,10 @@ OF_THEIRS = "but the weights of init_from=theirs are of a model with"
     [
         ("model.n_layer=6", f"model.n_layer: is 6, {OF_THEIRS} 2"),
         ("model=modern", f"{OF_THEIRS} 2; leave model= out"),
+        (
+            "model.positions=none",
+            f"model.positions: is none, {OF_THEIRS} learned; leave model.positions= out",
+        ),
         ("model.block_size=128", f"model.block_size: is 128, {OF_THEIRS} at most 64"),
         ("++model.n_layer=6", f"model.n_layer: is 6, {OF_THEIRS} 2"),
         ("data.tokenizer=bpe data.vocab_size=300", "the text's tokenizer"),

@@ -84,6 +84,7 @@ def test_the_text_is_the_models_own_over_three_hops(norm, placement):
         ("model=modern", *SMALL_KEYS),
         ("model.qk_norm=same", "norm=batchnorm_position"),
         ("model.embedding_norm=same", "model.activation=swiglu", "norm=dyt"),
+        ("model.positions=none", "model.activation=silu", "norm=rmsnorm"),
     ],
 )
 @pytest.mark.parametrize("length", [1, T - 1, T, T + 1, 3 * T])

@@ -6,6 +6,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model import GPT
@@ -53,6 +55,36 @@ def test_rotary_positions_replace_the_learned_ones():
     torch.testing.assert_close(last(NO_POSITIONS, x), last(NO_POSITIONS, swapped))
 
 
+@settings(deadline=None)
+@given(st.permutations(range(6)), st.lists(st.integers(0, 10), min_size=6, max_size=6), st.integers(0, 10))
+def test_without_positions_a_block_sees_the_past_as_a_set(order, past, last):
+    """In the first block keys and values depend on one token alone, and the last token attends to all."""
+    model = built("model.positions=none", "model.n_layer=1", "model.init_scale=30").double()
+    permuted = [past[i] for i in order]
+    first, second = model(torch.tensor([[*past, last], [*permuted, last]]))[:, -1]
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("sizes", ["model.positions=rotary model.n_layer=1", "model.positions=none"])
+def test_rotary_positions_or_a_second_block_tell_order(sizes):
+    """In the second block the keys depend on how much of the past the causal mask showed in the first."""
+    model = built(*sizes.split(), "model.init_scale=30").double()
+    first, second = model(torch.tensor([[1, 2, 3, 4], [2, 1, 3, 4]]))[:, -1]
+    assert (first - second).abs().max() > 1e-3 * first.std()
+
+
+def test_without_positions_nothing_is_added_and_nothing_is_rotated():
+    model, learned = built("model.positions=none"), built()
+    assert type(model.embed.positions) is type(model.blocks[1].attn.branch.rotate) is nn.Identity
+    counts = [sum(p.numel() for p in m.parameters()) for m in (learned, model)]
+    assert counts[0] - counts[1] == 8 * 16  # block_size · n_embd
+    for (name, p), q in zip(
+        model.named_parameters(), built("model.positions=rotary").parameters(), strict=True
+    ):
+        assert torch.equal(p, q), name
+    assert built("model.positions=none", "model.n_embd=6")  # no pairs of channels are needed
+
+
 def test_rotary_positions_need_pairs_of_channels():
     with pytest.raises(ValueError, match="n_embd / n_head = 3 is odd"):
         small(n_embd=6, **ROTARY)
@@ -74,6 +106,7 @@ def test_activations():
         "gelu": F.gelu(x),
         "gelu_tanh": F.gelu(x, approximate="tanh"),
         "relu2": x.clamp(min=0) ** 2,
+        "silu": x * x.sigmoid(),
         "swiglu": x[:, :4] * x[:, :4].sigmoid() * x[:, 4:],
     }
     for name, y in expected.items():
@@ -93,6 +126,13 @@ def test_a_gated_mlp_has_as_many_weights_as_a_plain_one(n_embd):
     x = drawn((2, 3, n_embd), 0, torch.float32)
     gate, value = gated.fc(x).chunk(2, -1)
     torch.testing.assert_close(gated(x), gated.proj(F.silu(gate) * value))
+
+
+def test_the_plain_counterpart_of_swiglu_is_silu_without_a_gate():
+    mlp = built("model.activation=silu").blocks[0].mlp.branch
+    assert (mlp.fc.weight.shape, mlp.proj.weight.shape) == ((64, 16), (16, 64))
+    x = drawn((2, 3, 16), 0, torch.float32)
+    torch.testing.assert_close(mlp(x), F.linear(F.silu(F.linear(x, mlp.fc.weight)), mlp.proj.weight))
 
 
 # initialization, head ---------------------------------------------------------------------------------

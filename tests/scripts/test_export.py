@@ -38,6 +38,7 @@ GPT2S = [
     ("data.tokenizer=bpe", "data.vocab_size=300", "model.bias=true"),
     ("norm=torch_layernorm", "model.activation=relu2", "model.tie=false", "norm.eps=1e-3"),
     ("norm.elementwise_affine=false", "model.activation=gelu_tanh", "model.dropout=0.1"),
+    ("model.activation=silu",),
 ]
 
 
@@ -67,6 +68,7 @@ def test_transformers_generates_the_text_that_sample_prints(tmp_path, capsys, mo
         "norm=batchnorm placement=post",
         "norm=rmsnorm model.positions=rotary model.qk_norm=rmsnorm",
         "model.activation=swiglu model.embedding_scale=true",
+        "model.positions=none",
         "model.final_norm=none model.embedding_norm=rmsnorm",
     ],
 )

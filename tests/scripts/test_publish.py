@@ -41,7 +41,8 @@ def test_a_published_run_names_neither_its_machine_nor_its_process(succeed, text
 
 def test_the_page_of_runs_that_were_not_tuned_has_their_table(plain):
     text = page(plain, "")
-    assert "Against layernorm: " in text
+    assert "val/full_loss" in text
+    assert "layernorm" in text
     assert "The table compares 6 runs" in text
     assert "trials" not in text
     assert "at the baseline's settings" not in text
@@ -53,7 +54,7 @@ def test_the_page_of_a_fair_comparison_tells_of_its_trials_and_settings(tmp_path
     text = page(runs, "")
     assert "The table compares 6 runs of 20 steps, on seeds 10, 11, 12. Each group is at its own best" in text
     assert "There were 4 trials of 10 steps and 4 trials of 20 steps, on seeds 0, 1." in text
-    assert "better: none (-0.497)" in text
+    assert "none (-0.4967 ± 0.0143 nats, 3 seeds) is better than layernorm." in text
     assert "| none | 0.01 | xavier |" in text
     assert "- none: its optim.learning_rate, 0.01, is the highest tried" in text
 

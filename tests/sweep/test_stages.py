@@ -30,6 +30,7 @@ hydra:
       keys: {optim.learning_rate: "tag(log, interval(1e-3, 1e-1))", model.init: "gpt2,xavier"}
       trials: 4
       rounds: [{trials: 1, steps: 0.5, seeds: 1}, {trials: 0.5, steps: 1, seeds: 2}]
+      borrow: true
     final: {seed: "10,11,12"}
 train: {steps: 4}
 """
@@ -139,7 +140,7 @@ def test_without_borrowing_no_arm_is_trained_at_the_baselines_settings(succeed, 
     assert (
         "at most 28 runs in all stages" in planned.stdout
     )  # of an arm: 4, 2 on two seeds, 3, and 3 borrowed
-    done = succeed("train.py", *two, "+hydra.sweeper.tune.borrow=false")
+    done = succeed("train.py", *two, "hydra.sweeper.tune.borrow=false")
     assert "at most 22 runs in all stages" in done.stdout
     assert {role["role"] for run in runs_of(tmp_path) for role in run.roles} == {"trial", "compared"}
 

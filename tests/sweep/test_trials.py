@@ -82,7 +82,7 @@ def test_an_empty_interval_is_refused(interval):
     ],
 )
 def test_an_invalid_value_is_named_with_its_whole_key(change, line):
-    plain = {"keys": {}, "trials": 4, "rounds": [{"trials": 1, "steps": 1, "seeds": 1}]}
+    plain = {"keys": {}, "trials": 4, "rounds": [{"trials": 1, "steps": 1, "seeds": 1}], "borrow": False}
     assert tuning(plain).trials == 4
     with pytest.raises(ConfigError, match=line):
         tuning(plain | change)

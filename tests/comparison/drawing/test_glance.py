@@ -7,6 +7,7 @@ import pytest
 from comparison.curves import coinciding
 from comparison.drawing.glance import crossed, differences, effort, next_step, sentence
 from comparison.drawing.page import page
+from comparison.drawing.specs import grid
 from comparison.report import build_report
 from tests.helpers.run_folders import ARMS, several
 
@@ -81,10 +82,13 @@ def test_a_design_of_one_factor_or_with_most_pairs_missing_has_no_map(report, tm
     assert crossed(build_report(several(tmp_path, {cell: [2.0] for cell in diagonal}))) == []
 
 
-def test_what_to_do_next_is_the_command_for_the_open_arm_that_needs_the_fewest_seeds(report, tmp_path):
+def test_what_to_do_next_is_the_command_for_the_open_arm_that_needs_the_fewest_seeds(tmp_path):
+    noisy = {"norm=layernorm": [2.0, 2.1, 1.9], "norm=derf": [2.3, 2.1, 2.2], "norm=dyt": [2.2, 2.3]}
+    report = build_report(several(tmp_path / "noisy", noisy))
+    assert {row.title: row.missing for row in report.open_rows}["dyt"] == 1  # it has too few pairs
     todo = next_step(report)
-    assert todo["words"] == "To settle whether groupnorm differs, train more seeds"
-    assert todo["command"].startswith("python train.py -m norm=groupnorm ")
+    assert todo["words"] == "1 more seed may settle whether dyt differs"
+    assert todo["command"].startswith("python train.py -m norm=dyt ")
     assert todo["command"] in html.unescape(page(report))
     assert next_step(arms(tmp_path, "layernorm", "dyt")) is None
 
@@ -104,3 +108,9 @@ def test_curves_on_one_another_are_named():
     ]
     assert coinciding(rows) == [["a", "b"], ["d", "e"]]
     assert coinciding([]) == []
+
+
+def test_the_colours_of_a_map_tell_a_collapsed_pair_from_the_others_even_if_most_are_equal():
+    rows = [{"row": "a", "column": str(i), "mean": mean} for i, mean in enumerate([2.0, 2.0, 2.0, 3.0])]
+    low, high = grid(rows, "loss")["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert (low, high) == (2.0, 3.0)
