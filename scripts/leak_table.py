@@ -1,4 +1,4 @@
-"""Print the causality certificates of all norms, as the table in docs/norms.md.
+"""Print the causality certificates of all norms, as the table in results/leaks.md.
 
     python -m scripts.leak_table                    every norm of conf/norm, in every placement
     python -m scripts.leak_table --config-dir mine  also the norms in mine/norm

@@ -141,7 +141,7 @@ def test_patches_that_share_part_of_their_mean_are_found_by_the_run_and_marked_b
 def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
     pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
     (home / "mine" / "placement").mkdir()
-    (home / "mine" / "mvsplit.py").write_text(blocks("python")[2])
+    (home / "mine" / "mvsplit.py").write_text(blocks("python")[1])
     (home / "mine" / "placement" / "mvsplit.yaml").write_text(blocks("yaml")[1])
     done = started(home, "train.py", "placement=mvsplit", *usual(home))
     [folder] = home.glob("runs/layernorm-mvsplit-s0-*")
@@ -155,7 +155,7 @@ def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by einx
 def test_the_decoder_of_that_library_is_causal_without_the_option(capsys):
     pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
-    exec(blocks("python")[3], {})
+    exec(blocks("python")[2], {})
     off, on = capsys.readouterr().out.splitlines()
     assert off in SECTION
     name, page = re.search(r"(mv_split_residual=True): (\S+)\n", SECTION).groups()

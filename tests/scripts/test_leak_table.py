@@ -1,4 +1,4 @@
-"""The table of leaks in docs/norms.md is what its command prints, and names every norm."""
+"""The table of leaks in results/leaks.md is what its command prints, and names every norm."""
 
 import re
 
@@ -8,7 +8,7 @@ from scripts.leak_table import HEAD, table
 from tests.conftest import NORMS, ROOT
 from tests.helpers.norm_leaks import SEES
 
-PAGE = (ROOT / "docs/norms.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "results/leaks.md").read_text(encoding="utf-8")
 TINY = ["model.n_layer=1", "model.n_embd=16", "model.block_size=8"]
 
 
