@@ -40,6 +40,7 @@ ELSEWHERE = {
     "make": "is what runs these tests",
     "uv run": "needs uv",
     "source": "is the shell's own",
+    "eval": "is the shell's own: tests/cli/test_app.py asks what is completed",
     "torchrun --nnodes=2": "needs two machines",
     "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
     "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",

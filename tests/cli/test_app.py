@@ -130,3 +130,18 @@ def test_a_current_folder_that_was_removed_is_said(tmp_path):
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path / "gone", capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "error: the current folder: is removed; change to another one\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("placement=pe", ["placement=peri"]),
+        ("experiment=beside", ["experiment=beside_atlas"]),
+        ("train.ste", ["train.steps="]),
+    ],
+)
+def test_the_shell_completes_choices_and_keys(tmp_path, typed, completed):
+    line = f"python train.py {typed}"
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    done = programs.run("train.py", "-sc", "query=bash", cwd=tmp_path, **asked)
+    assert done.stdout.split() == completed
