@@ -20,7 +20,7 @@ def code(cells: list[dict]) -> list[dict]:
 def words(cell: dict) -> str:
     """Return what a cell prints, without numbers and rules, which differ between machines, and spaces."""
     printed = "".join(line for output in cell["outputs"] for line in output.get("text", []))
-    return re.sub(r"[\d\s─]+|\b(e[+-]|nan\b)", "", printed)
+    return re.sub(r"\s|─", "", re.sub(r"[+-]?\d+(\.\d+)?(e[+-]\d+)?|\bnan\b", "#", printed))
 
 
 def kinds(cell: dict) -> list[str]:
