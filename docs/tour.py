@@ -231,8 +231,8 @@ with torch.no_grad():
 
 # %% [markdown]
 # **BatchNorm's running mean is not the batch's mean.** It is an average over earlier batches: each step moves
-# it by a tenth of the distance (`momentum=0.1`). It begins at 0, lags behind, and never has the noise of the
-# present batch. LayerNorm has no such buffers.
+# it by a tenth of the distance (`momentum=0.1`). It begins at 0, lags behind, and averages out the noise of
+# single batches. LayerNorm has no such buffers.
 
 # %%
 norm = BatchNorm(64)
@@ -273,8 +273,8 @@ lines(rows, "position", CHANGE, zero=True)
 # and the model is causal.
 #
 # The project tests every run like this, at its start and its end, at all positions, between rows, and by
-# gradients, too. The result is the **certificate of causality**. Runs that leak are marked in every table. It
-# exchanges more tokens than we did, so logits move further.
+# gradients, too. The result is the **certificate of causality**. Runs that leak are marked in every table. The
+# certificate exchanges more tokens than we did, so logits move further.
 
 # %%
 for norm in (LayerNorm, BatchNorm):
