@@ -273,8 +273,8 @@ lines(rows, "position", CHANGE, zero=True)
 # and the model is causal.
 #
 # The project tests every run like this, at its start and its end, at all positions, between rows, and by
-# gradients, too. The result is the **certificate of causality**. Runs that leak are marked in every table. The
-# certificate exchanges more tokens than we did, so logits move further.
+# gradients, too. The result is the **certificate of causality**. Runs that leak are marked in every table.
+# The certificate exchanges more tokens than we did, so logits move further.
 
 # %%
 for norm in (LayerNorm, BatchNorm):
