@@ -1,13 +1,13 @@
 """Compare runs: which norm at which placement is better, by how much, and is the difference noise?
 
-    python compare.py runs                                  a table, and report/index.html
-    python compare.py runs --where placement=pre            only the runs with this value
-    python compare.py runs --baseline norm=batchnorm        a baseline other than pre-norm layernorm
-    python compare.py runs --over model.n_layer             average over the values of a key
-    python compare.py runs/A runs/B                         the step at which two runs begin to differ
-
-Read this file from the bottom. compare.py imports neither torch nor a model.
+python compare.py runs                                  a table, and report/index.html
+python compare.py runs --where placement=pre            only the runs with this value
+python compare.py runs --baseline norm=batchnorm        a baseline other than pre-norm layernorm
+python compare.py runs --over model.n_layer             average over the values of a key
+python compare.py runs/A runs/B                         the step at which two runs begin to differ
 """
+
+# Read this file from the bottom. compare.py imports neither torch nor a model.
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def load_report(args: argparse.Namespace) -> Report:
 
 def compare(args: argparse.Namespace, console: Console) -> None:
     report = load_report(args)
-    console.print(table.render(report))
+    console.print(table.render(report, console.width), crop=False)
     from comparison.write import write_report  # slow to import, so not before the table is printed
 
     for line in write_report(report, args.out):
@@ -94,7 +94,7 @@ def watch(args: argparse.Namespace, console: Console) -> None:
     while True:
         with console.capture() as printed:
             try:
-                console.print(table.render(load_report(args)))
+                console.print(table.render(load_report(args), console.width), crop=False)
             except ComparisonError as error:  # for example, no run has ended yet
                 console.print(Text(escaped(str(error))))
         if printed.get() != shown:

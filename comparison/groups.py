@@ -3,7 +3,8 @@
 import difflib
 import fnmatch
 import math
-from collections import defaultdict
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,10 @@ from system.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
-WHOLE_SPLIT = (
-    "val/full_loss",
-    "val/bpb",
-    "val/select_loss",
-    "val/report_loss",
-)  # do not depend on train.eval_windows
+# These do not depend on train.eval_windows.
+WHOLE_SPLIT = ("val/full_loss", "val/bpb", "val/select_loss", "val/report_loss")
+LENGTHS = ("train.steps", "train.batch_size", "model.block_size")
+TEXTS = ("data.corpus", "data.tokenizer", "data.path")
 Keys = dict[str, Any]
 MISSING = "—"  # stands for the value of a key that a run does not have
 
@@ -217,15 +216,17 @@ def conditions(metric: str) -> dict[str, Callable[[Run], Any]]:
 
 def check_comparable(runs: Sequence[Run], metric: str) -> None:
     """Raise IncomparableError unless runs have all ``conditions`` in common."""
-    for name, value_of in conditions(metric).items():
-        by_value = defaultdict(list)
-        for run in runs:
-            by_value[value_of(run)].append(run)
-        if len(by_value) > 1:
-            values = join(f"{value} ({len(part)} of {len(runs)} runs)" for value, part in by_value.items())
+    properties = conditions(metric)
+    alike = defaultdict(list)
+    for run in runs:
+        alike[tuple(value_of(run) for value_of in properties.values())].append(run)
+    for name, value_of in properties.items():
+        counts = Counter(value_of(run) for run in runs)
+        if len(counts) > 1:
+            values = join(f"{value} ({count} of {len(runs)} runs)" for value, count in counts.items())
             raise IncomparableError(
                 f"these runs cannot be compared, as they differ in {name}: {values}; "
-                f"{advice(list(by_value.values()))}, or compare them anyway with --mixed"
+                f"{advice([*alike.values()])}, or compare them anyway with --mixed"
             )
 
 
@@ -236,10 +237,12 @@ def trained_tokens(run: Run) -> int:
 
 
 def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """Tell how to select the largest part: by a condition that no other run fulfils, or else by folders."""
+    """Tell how to select the largest part: by conditions that no other run fulfils, or else by folders."""
     largest, *others = sorted(parts, key=len, reverse=True)
-    for key in ("train.steps", "train.batch_size", "model.block_size", "data.corpus", "data.tokenizer"):
+    left, wanted = [run for part in others for run in part], ""
+    for key in (*LENGTHS, *TEXTS):
         values = {run.config.get(key) for run in largest}
-        if len(values) == 1 and not any(run.config.get(key) in values for part in others for run in part):
-            return f"select some with --where {key}={values.pop()}"
-    return "name only the folders of comparable runs"
+        alike = [run for run in left if run.config.get(key) in values]
+        if len(values) == 1 and len(alike) < len(left):
+            left, wanted = alike, f"{wanted} --where {shlex.quote(f'{key}={values.pop()}')}"
+    return "name only the folders of comparable runs" if left else f"select some with{wanted}"

@@ -29,7 +29,17 @@ SETTINGS = (
 )
 LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256
-WIDE = ("steps to baseline", "seconds to baseline")  # columns for which a terminal has no room
+# Columns that are left out first where there is no room.
+SPARE = (
+    "memory",
+    "parameters",
+    "tokens/s",
+    "gap",
+    "perplexity",
+    "rate",
+    "best rate",
+)  # then the loss and the seeds
+VERDICT = 16  # characters that a verdict needs at least in a terminal
 Cells = dict[str, str]  # column -> text
 
 
@@ -126,11 +136,11 @@ def notes(report: Report) -> list[str]:
     return lines
 
 
-def render(report: Report) -> RenderableType:
-    """Return the table for a terminal, with the sentences above and below it."""
+def render(report: Report, width: int) -> RenderableType:
+    """Return the table for a terminal of ``width`` characters, with the sentences above and below it. Print
+    it with crop=False: commands are not wrapped, so that they can be copied."""
     parts: list[RenderableType] = [Text(line) for line in report.summary]
-    rows = [{column: text for column, text in row.items() if column not in WIDE} for row in cells(report)]
-    parts.append(rich_table(rows, {*report.keys, "verdict", "leaks"}))
+    parts.append(narrowed(report, width))
     parts += [Text(note, "dim") for note in notes(report)]
     if report.choices:
         parts += [Text("\nThe settings of each arm:"), rich_table(settings(report), {""})]
@@ -140,10 +150,28 @@ def render(report: Report) -> RenderableType:
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
     parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
     if undecided := report.open_rows:
-        parts.append(Text(f"more seeds for {undecided[0].title}:\n  {undecided[0].command}"))
+        parts.append(Text(f"more seeds for {undecided[0].title}:"))
+        parts.append(Text(f"  {undecided[0].command}", no_wrap=True, overflow="ignore"))
     if len(undecided) > 1:
         parts.append(Text(f"  (the page has the commands for {len(undecided) - 1} more)"))
     return Lines(*parts)
+
+
+def narrowed(report: Report, width: int) -> Table:
+    """Return the table of a terminal, without as many of the spare columns as do not fit."""
+    rows, dropped = cells(report), {"steps to baseline", "seconds to baseline"}
+    for column in (*SPARE, report.metric, "seeds", None):
+        shown = [{name: text for name, text in row.items() if name not in dropped} for row in rows]
+        if column is None or natural_width(shown) <= width:
+            break
+        dropped.add(column)
+    return rich_table(shown, {*report.keys, "verdict", "leaks"})
+
+
+def natural_width(rows: Sequence[Cells]) -> int:
+    """Return the width of a table in which only verdicts are wrapped."""
+    widths = [max(len(name), *(len(row[name]) for row in rows)) for name in rows[0] if name != "verdict"]
+    return sum(widths) + 3 * len(rows[0]) + VERDICT
 
 
 def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
@@ -151,7 +179,12 @@ def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in rows[0]:
         is_text = column in text_columns
-        table.add_column(Text(column), justify="left" if is_text else "right", no_wrap=column != "verdict")
+        table.add_column(
+            Text(column),
+            justify="left" if is_text else "right",
+            no_wrap=column != "verdict",
+            min_width=VERDICT if column == "verdict" else None,
+        )
     colors = {"better": "green", "worse": "red"}
     for row in rows:
         table.add_row(*(Text(cell, colors.get(cell, "")) for cell in row.values()))

@@ -81,7 +81,9 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
     try:
         target = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"{group}._target_: {path} cannot be imported ({error}); check its name") from None
+        raise ConfigError(
+            f"{group}._target_: {path} cannot be imported ({error}); check its name, and PYTHONPATH"
+        ) from None
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         if is_signal(error):
             raise
