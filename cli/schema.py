@@ -58,10 +58,6 @@ class ModelConfig(Checked):
             )
         return self
 
-    def matrix_weights(self, vocab_size: int) -> int:
-        """Return about how many weights the matrices have; a model has at least so many parameters."""
-        return 12 * self.n_layer * self.n_embd**2 + vocab_size * self.n_embd
-
 
 class DataConfig(Checked):
     corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]

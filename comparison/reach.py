@@ -1,5 +1,4 @@
-"""When the loss of an arm reaches the last loss of its baseline: by steps and seconds, which speed-ups are
-told in."""
+"""Measure a speed-up: the steps and seconds until an arm's loss is as low as its baseline's last loss."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ CURVE = "val/loss"
 
 @dataclass
 class Reach:
-    """Where the curves of an arm reach their baseline's last loss, by seed.
+    """The places where the curves of an arm reach their baseline's last loss, by seed.
 
     Attributes:
         pairs: seeds of both that finished.

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import psutil
 import torch
 
+from cli.operations import matrix_weights
 from cli.schema import RunConfig
 from model import GPT
 from rundir.checkpoint_file import KEEP, saved_steps
@@ -50,7 +51,7 @@ def explained(config: RunConfig) -> AbstractContextManager[None]:
 def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None:
     """Check by arithmetic, before any memory is taken, that the least that training needs is there: weights
     and gradients in fp32, and one moment of each weight. Raises ConfigError."""
-    weights = config.model.matrix_weights(vocab_size)
+    weights = matrix_weights(config.model.n_layer, config.model.n_embd, vocab_size)
     is_sharded = config.distributed == "fsdp" and world_size() > 1
     # bytes a weight: 4 while the model is built on the CPU; 12 for weight, gradient and moment
     here = 4 if is_sharded or device.type == "cuda" else 12
