@@ -35,7 +35,7 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
         yield Run(folder, config, had_ended=True)
         return
     prefix = "" if read_status(folder) else "a new run, "
-    print(f"{folder}: {prefix}on {compute.device} in {compute.precision}", flush=True)
+    print(f"{folder}: {prefix}on {compute}", flush=True)
     try:
         with suppress(AlreadyEndedError), Run(folder, config, writes=ranks.first) as run:
             ranks.broadcast()  # waits until rank 0 has locked the folder

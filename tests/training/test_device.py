@@ -22,6 +22,13 @@ def test_auto_precision_on_a_cpu_is_bf16_if_the_processor_multiplies_it():
     assert choose("cpu", "fp32").precision == "fp32"
 
 
+def test_a_run_in_bf16_says_if_the_processor_only_emulates_it(monkeypatch):
+    for capabilities, slow in [({}, True), ({"avx512_bf16": True}, False)]:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found)
+        assert ("emulate" in str(choose("cpu", "bf16"))) is slow
+        assert str(choose("cpu", "fp32")) == "cpu in fp32"
+
+
 def test_tokens_are_contiguous_on_the_device_as_only_such_memory_is_copied_from_pinned_pages():
     both = np.arange(12).reshape(2, 6)
     for tokens in (both[:, :-1], both[:, 1:]):
