@@ -54,7 +54,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
                 s.divergence.check_updates(step, optimizer.skipped)  # raises Diverged if one was skipped
-            with s.checkpoints.ending_on_signal(step):  # after Ctrl-C, also inside: saves, then ends
+            with s.checkpoints.ending_on_signal(step):  # Ctrl-C, before or in this block: saves, then ends
                 if due.evaluation:
                     row |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
             is_best = due.evaluation and s.log.update_best(step, row)
@@ -78,7 +78,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 learning_rate = s.schedule(step)  # warm-up, then decay
                 with s.statistics.of_update(row, due.statistics):  # adds the update's size to the row, if due
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
-                    optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite until now
+                    optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite so far
                 optimizer.zero_grad()
                 if due.log or optimizer.known_to_skip():  # a skipped update ends the run
                     row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}

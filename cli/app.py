@@ -190,11 +190,11 @@ def options_first(arguments: list[str]) -> list[str]:
 
 
 def quote(argument: str) -> str:
-    """Quote ``prompt=What's in a name?`` so that Hydra's parser returns exactly this text."""
+    """Quote the value of a text key, as of ``prompt=What's new?``, so that Hydra's parser leaves it alone."""
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
-    if key == "init_from" and (value == "null" or "," in value):  # null: no weights; a comma: a sweep
+    if key == "init_from" and (value == "null" or "," in value):  # null is no weights, a comma makes a sweep
         return argument
     return text_override(key, value)
 

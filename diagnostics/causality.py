@@ -15,8 +15,8 @@ it: on the run's batch, in its precision, in training and in evaluation mode.
 - ``future_compiled``, ``rows_compiled``: ``future`` and ``rows`` of the compiled loss, in nats.
 
 All of these are exactly 0 without a leak; changes that fp64 proves to be rounding are not counted.
-``future``, ``rows`` and ``memory`` are in standard deviations of the logits. BatchNorm in training mode has
-the first four leaks, as its statistics are taken over time and rows.
+``future``, ``rows`` and ``memory`` are in standard deviations of the logits. In training mode BatchNorm
+has all of these leaks but ``memory``, as its statistics are taken over time and rows.
 
 The calls: ``certificate`` → ``measure_mode`` → ``Questions.leaks`` → ``all_changes`` → ``changes`` →
 ``exchange.change_at_cuts`` and ``change_between_rows``. A run calls ``certificate`` in training/certify.py.

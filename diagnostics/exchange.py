@@ -80,8 +80,9 @@ def of_logits(logits: Callable[[Tensor], Tensor], reference: Tensor, idx: Tensor
 
 
 def of_loss(loss: Callable[[Tensor, Tensor], Tensor], idx: Tensor, other: Tensor) -> Ask:
-    """Return an Ask that measures the mean loss of the watched positions, in nats, by two forwards: for a
-    compiled model, whose logits are not to be had."""
+    """Return an Ask that measures, in nats and by two forwards, how far the mean loss of the watched
+    positions moves; the targets are ``idx`` itself. It is for a compiled model, which has no logits to
+    compare."""
 
     def ask(exchanged: Tensor, watched: Tensor) -> Tensor:
         targets = torch.where(watched.to(idx.device), idx, IGNORED)

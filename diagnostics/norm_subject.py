@@ -1,4 +1,5 @@
-"""The model on which diagnostics/norm_checks.py checks a norm: its loss, some steps, an evaluation."""
+"""The model on which diagnostics/norm_checks.py checks a norm, and functions that compute its loss, train it
+for a few steps and evaluate it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

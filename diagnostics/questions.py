@@ -10,7 +10,7 @@ from diagnostics import exchange
 from diagnostics.hooks import forward_hooks
 from diagnostics.repeatable import NUMBERS, Repeated, seed_all
 
-SAME_CUTS = 64  # forwards in which all rows have one cut, at least; fewer if there are fewer cuts
+SAME_CUTS = 64  # at least so many forwards in which all rows share one cut, or as many as there are cuts
 ENOUGH = 8  # of these forwards, where they show a leak
 SEEDS = 4  # a model that draws random numbers is tested under so many seeds
 SMALL = 1e-3  # standard deviations of the logits: a smaller change may be rounding, which fp64 would show
@@ -67,7 +67,7 @@ class Questions:
         reference = self.reference if is_first else repeated(self.idx, seed)
         ask = exchange.of_logits(lambda tokens: repeated(tokens, seed), reference, self.idx, self.other)
         rows = exchange.change_between_rows(ask, exchange.row_groups(B, self.generator), T)
-        if rows:  # then other rows move a row as well as its own future
+        if rows:  # rows depend on each other: a change may come from another row and not from later tokens
             cuts = [torch.full((B,), t) for t in self.draw_cuts(max(rounds, SAME_CUTS))]
             future = exchange.change_at_cuts(ask, cuts[:ENOUGH], T)
             if future > SMALL:
@@ -86,8 +86,8 @@ class Questions:
         return drawn
 
     def gradient_leaks(self) -> dict[str, float]:
-        """Return the leaks by gradients of half of the rows, each at a cut of its own; where there is one, of
-        one row alone, which tells later tokens from other rows."""
+        """Return the leaks by gradients of half of the rows, each at a cut of its own; if there is one,
+        those of one row alone, which tells later tokens from other rows."""
         model, embedded = self.repeated.copy(), list[Tensor]()
         tokens = model.get_submodule("embed.tokens")
         with forward_hooks([(tokens, lambda _, args, x: embedded.append(x.requires_grad_()))]):

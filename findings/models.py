@@ -101,8 +101,8 @@ class Case:
 
 @dataclass
 class Cases:
-    """All models of one seed. ``cases["pre"]`` is an arm's model if no key is varied; ``cases.over("pre")``
-    has the arm's models by the varied key's value."""
+    """All models of one seed. ``cases["pre"]`` is the model of the arm ``pre``, if no key is varied;
+    ``cases.over("pre")`` is a dict from each value of the varied key to the arm's model."""
 
     seed: int
     members: list[Case] = field(default_factory=list)

@@ -67,9 +67,9 @@ class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
     In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
-    running estimates. So a model is two functions, and the one in training depends on the rest of the batch
-    and is noisy for small batches. In training, BatchNorm LEAKS THE FUTURE: position t is scaled by tokens
-    after t and by other rows, so the training loss is not a language model's. Only evaluation mode is causal.
+    running estimates. So a model is two functions, of which the one in training is noisy for small batches
+    and LEAKS THE FUTURE: position t is scaled by tokens after t and by other rows, so the training loss is
+    not that of a language model; only evaluation is causal (diagnostics/causality.py measures this).
 
     The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.
@@ -151,9 +151,9 @@ class PositionBatchNorm(BatchNorm):
     """BatchNorm with μ, σ² of each channel at each time step, over the rows of the batch: the form for
     recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
-    No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: at least
-    two are needed, and few are noisy. 4 rows around 1e4, of std 1, give an output that is off by up to 0.005
-    in fp32 (torch's: 0.003). ``start`` is as in model/embeddings.py. (The paper's weights begin at 0.1.)
+    No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: a batch
+    needs two or more, and few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by up to 0.005 in
+    fp32 (torch's: 0.003). ``start`` is as in model/embeddings.py. The paper's ``weight``, γ, begins at 0.1.
 
     Args:
         channels, eps, momentum, affine, bias, sync: as in BatchNorm.

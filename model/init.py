@@ -32,7 +32,8 @@ class Init:
         )
 
     def is_depth_scaled(self, placement: "Placement") -> bool:
-        """Return True if this placement scales the last projection of each branch by depth."""
+        """Return whether the last projection of each branch is scaled by depth: as this initialization says
+        or, if it leaves this open, as the placement says."""
         return placement.depth_scaled_init if self.depth_scaled is None else self.depth_scaled
 
     def gains(self, placement: "Placement", n_layer: int) -> dict[str, float]:

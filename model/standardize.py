@@ -3,10 +3,11 @@
 Uncompiled, it takes 0.6 of autograd's time in a nano model and a third in wide ones, as fewer tensors are
 kept and memory is read less often. Compiled, there is no difference.
 
-The gradients can be differentiated any number of times; only for that is s an output beside y. torch.func and
-forward mode (torch.func.jvp) raise torch's error. torch.func would need ``setup_context``, with which each
-call inspects a signature: a norm's forward and backward would take 1.09 times as long in a nano model, and
-the forward for one token 1.6 times. Forward mode needs a ``jvp``, and a function with one cannot be compiled.
+The gradients can be differentiated any number of times; the second output, s, exists only for that.
+torch.func and forward mode (torch.func.jvp) raise torch's error. torch.func would need ``setup_context``,
+with which each call inspects a signature: a norm's forward and backward would take 1.09 times as long in a
+nano model, and the forward for one token 1.6 times. Forward mode needs a ``jvp``, and a function with one
+cannot be compiled.
 """
 
 import math
@@ -19,8 +20,8 @@ from torch import Tensor
 class Standardize(torch.autograd.Function):
     """y = (x − μ) · s and s = 1/√(σ² + ε), with μ, σ² of each token over the dimensions ``dims``.
 
-    If g, h are the gradients of y, s, that of x is s · (g − E[g] − y · (E[g·y] + h·s/n)), where E is the same
-    mean over n numbers as in μ.
+    Let g and h be the gradients with respect to y and s. The gradient with respect to x is then
+    s · (g − E[g] − y · (E[g·y] + h·s/n)), where E is the mean over the same n numbers as in μ.
     """
 
     @staticmethod

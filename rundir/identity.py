@@ -1,4 +1,6 @@
-"""Name a run: its name ends in a hash of everything that changes the result."""
+"""Name a run: its name ends in a hash of the settings that change the result, the tokens, and the source of
+its norms and placement. Other code is not in the hash: environment.json has the digest of each file, and a
+run that has ended reports which have changed since."""
 
 import hashlib
 import json
@@ -14,8 +16,7 @@ from system.errors import ConfigError
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
-    """Return everything that determines the result. ``precision`` is fp32 or bf16, not auto; ``fingerprint``
-    identifies the tokens."""
+    """Return what is hashed. ``precision`` is fp32 or bf16, not auto; ``fingerprint`` is the tokens'."""
     settings = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )

@@ -39,8 +39,8 @@ TEMPLATES.filters |= {
 
 
 def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
-    """Return the JSON files of a checkpoint's run, by name without .json; they are empty if the
-    checkpoint is not in the folder of its run."""
+    """Return the contents of the JSON files of a checkpoint's run by their names without .json, empty if the
+    checkpoint does not lie in the folder of its run."""
     folder = loaded.path.resolve().parents[1]
     names = ("status", "environment", "certificate")
     return {

@@ -31,9 +31,9 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
     from diagnostics.weights import Weights
     from model.seeds import seed_for
     from training.device import choose
-    from training.dry_run import build_and_try
     from training.load_data import tokens_of
     from training.loss import Net, cross_entropy
+    from training.rehearsal import build_and_try
 
     data, T = tokens_of(config), config.model.block_size
     data.check_length(T)

@@ -70,7 +70,7 @@ def print_cells(
 
 def false_verdicts(s: Simulator) -> None:
     rows = {noise: table_of(s, None, noise) for noise in NOISES}
-    print_cells("Tables with a false verdict, %, all differences 0, at the plan", rows)
+    print_cells("Tables with a false verdict, %, all true differences 0, at the planned seeds", rows)
 
 
 def looked_at_again(s: Simulator) -> None:

@@ -20,7 +20,7 @@ def p_of(mean: Array, variance: Array, n: int, degrees: Array | float) -> Array:
 
 
 def plain(x: Array) -> Array:
-    """Student 1908: each arm's own variance."""
+    """Student 1908: one-sample t-tests, each with the variance of its arm alone."""
     return p_of(x.mean(2), x.var(2, ddof=1), x.shape[2], x.shape[2] - 1)
 
 

@@ -233,7 +233,7 @@ def add_roles(part: Part | None, ended: list[Job]) -> None:
 
 
 def wait_for_leftover(job: Job) -> None:
-    """Wait until a worker has saved that is left from an earlier, killed launch of this sweep.
+    """Wait until a worker left over from an earlier, killed launch of this sweep has saved its run.
 
     Raises:
         ConfigError: another process is running the same sweep.

@@ -119,7 +119,7 @@ def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[t
         try:
             part = create(size_by_key.get(key, sizes.n_embd))
         # errors of the class's own code. TypeError, ValueError and RuntimeError may also be due to an option
-        # or a size, and are explained by build_model, dry_run.build_and_try and load_model
+        # or a size, and are explained by build_model, rehearsal.build_and_try and load_model
         except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError, SystemExit) as error:
             if is_signal(error):
                 raise

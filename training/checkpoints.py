@@ -60,7 +60,8 @@ class Checkpoints:
     stop: Pending  # a signal, if one came; ``ending_on_signal`` saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step unless it is saved or has a non-finite number; the next loss reports the latter."""
+        """Save this step, unless it is saved already or an update was skipped as non-finite: the next loss
+        will report that."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):

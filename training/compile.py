@@ -13,10 +13,10 @@ from diagnostics.contract import buffers_kept
 from system.errors import ConfigError, LostRankError
 from system.terminal import announced, escaped
 from training.batches import Batches
-from training.dry_run import rehearse
 from training.loss import Loss, Objective, cross_entropy
 from training.parallel.ranks import Ranks, lost_ranks_explained
 from training.parallel.strategies import Strategy
+from training.rehearsal import rehearse
 
 
 def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:

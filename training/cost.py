@@ -36,8 +36,8 @@ def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
     import torch
 
     from training import device
-    from training.dry_run import build_and_try, rehearse
     from training.loss import Loss
+    from training.rehearsal import build_and_try, rehearse
 
     compute = device.choose(config.device, config.precision)
     device.set_switches(compute, config.train.threads, config.deterministic)

@@ -19,7 +19,7 @@ from rundir.folder import AlreadyEndedError, Run, has_ended
 from rundir.identity import group_name
 from system import signals
 from system.terminal import announced
-from training import checkpoints, cost, device, dry_run, memory
+from training import checkpoints, cost, device, memory, rehearsal
 from training.batches import Batches, MicroBatch
 from training.build import resolved_auto
 from training.certify import Certifier
@@ -132,7 +132,7 @@ def build_strategy(
     loss_of_step = partial(loss, x=batch.x, y=batch.y)
     one_round = [[next(batches.fixed_windows())]]  # of one batch, as if this rank were alone
     evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=one_round, ranks=Ranks())
-    return dry_run.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
+    return rehearsal.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
 
 
 def find_running_norms(

@@ -80,7 +80,7 @@ def overlapping(report: Report) -> str:
 
 
 def certificates(report: Report) -> list[Cells]:
-    """Return the table of leaks: a row per group, with the largest leaks of its runs at start and end."""
+    """Return the table of leaks: a row per group, with the largest leak of its runs, at start or end."""
     rows = []
     for row in report.rows:
         runs = row.group.runs
@@ -89,7 +89,8 @@ def certificates(report: Report) -> list[Cells]:
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
                 leaks = [answer.get(mode, {}).get(kind, math.nan) for answer in all_answers]
-                cell[f"{words}, {mode}"] = number(max(leaks, default=math.nan), ".2g")
+                measured = [leak for leak in leaks if not math.isnan(leak)]
+                cell[f"{words}, {mode}"] = number(max(measured, default=math.nan), ".2g")
         cell["verdict"] = ", ".join(dict.fromkeys(run.causality for run in runs))
         rows.append(cell)
     return rows

@@ -12,8 +12,8 @@ from system.errors import ConfigError
 from tests.conftest import TINY, configured, daily
 from tests.helpers.contract import LINE, check_refused
 from training.device import choose
-from training.dry_run import build_and_try
 from training.loss import cross_entropy
+from training.rehearsal import build_and_try
 
 MODULE = """
 import random

@@ -11,7 +11,7 @@ from rundir import checkpoint_file
 from rundir.folder import read_status
 from tests.conftest import OPTIMIZERS, daily
 from tests.helpers.runs import metric_rows, train_anew
-from training import dry_run, state
+from training import rehearsal, state
 from training.build import build_model
 from training.optimizer import Optimizer
 
@@ -51,7 +51,7 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
             output.register_hook(spoilt)
         return None
 
-    real = dry_run.build_and_try
+    real = rehearsal.build_and_try
 
     def build_and_try(*arguments):
         view = real(*arguments)
@@ -60,7 +60,7 @@ def injected(monkeypatch, place: str, way: str, value: float, step: int) -> None
         return view
 
     monkeypatch.setattr(windows, "training_batch", drawn)
-    monkeypatch.setattr(dry_run, "build_and_try", build_and_try)
+    monkeypatch.setattr(rehearsal, "build_and_try", build_and_try)
     if place == "the loss":
         loss = torch.nn.functional.cross_entropy
         monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *a: spoilt(loss(*a)))

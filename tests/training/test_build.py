@@ -12,7 +12,7 @@ from tests.conftest import configured
 from tests.helpers.configs import component
 from training import device
 from training.build import OWN_PACKAGES, bind, build_model, resolved_auto
-from training.dry_run import build_and_try
+from training.rehearsal import build_and_try
 
 
 def test_a_component_is_bound_to_its_options():

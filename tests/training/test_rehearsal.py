@@ -10,8 +10,8 @@ from tests.conftest import NORMS, configured
 from training.build import build_model
 from training.compile import replaces_buffers
 from training.device import choose, set_switches
-from training.dry_run import build_and_try, rehearse
 from training.loss import cross_entropy
+from training.rehearsal import build_and_try, rehearse
 
 REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py explains why
 SIZES = ("model.n_layer=1", "model.n_head=2", "model.n_embd=8", "model.block_size=4")
@@ -45,7 +45,7 @@ def test_a_rehearsal_leaves_buffers_and_gradients_as_they_were(norm, fails):
     "sizes", [("model.n_embd=16384", "model.n_layer=200"), ("model.n_embd=1048576", "model.n_layer=1000")]
 )
 def test_a_model_that_cannot_fit_is_refused_by_arithmetic(sizes, monkeypatch):
-    monkeypatch.setattr("training.dry_run.initial_model", None)  # it would take memory
+    monkeypatch.setattr("training.rehearsal.initial_model", None)  # it would take memory
     with pytest.raises(ConfigError, match=r"which need [\d,.]+ GB at least, but this machine has"):
         build_and_try(configured(*sizes, "model.n_head=2"), 65, choose("cpu", "fp32"), lambda net: None)
 
