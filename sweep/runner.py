@@ -99,12 +99,13 @@ class Sweep:
         return jobs
 
     def announce(self, jobs: Sequence[Job], todo: list[Job]) -> None:
-        """Print how many runs there are, how many are to do, and how long these will take."""
+        """Print how many runs there are and how many are to do; then measure, in some seconds, how long they
+        will take, and print it."""
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
         counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
         runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
-        print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once{self.estimate(todo)}")
-        sys.stdout.flush()
+        print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once", flush=True)
+        self.print_estimate(todo)
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
         """Return one job for each different run; several tuples of overrides may describe the same run.
@@ -160,19 +161,20 @@ class Sweep:
             self.prepared[key] = tokens_of(config)
         return self.prepared[key]
 
-    def estimate(self, todo: list[Job], runs: int = 0) -> str:
-        """Return the estimated time of all jobs, or of so many runs like them, from the pace of the first
-        job."""
+    def print_estimate(self, todo: list[Job], runs: int = 0) -> None:
+        """Print how long all jobs will take, or so many runs like them, from the measured pace of the first
+        job; nothing if it cannot be measured."""
         configs = [job.config for job in todo if job.config]
         if not configs:
-            return ""
+            return
         try:
             pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
         except Exception:  # a norm may raise any exception; the job will report it
-            return ""
+            return
         left = sum(job.work * (1 - job.fraction_trained()) for job in todo)
         left *= runs / len(todo) if runs else 1
-        return f", about {duration(pace * left / min(self.at_once, runs or len(todo)))}"
+        seconds = pace * left / min(self.at_once, runs or len(todo))
+        print(f"expected to take about {duration(seconds)}", flush=True)
 
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""

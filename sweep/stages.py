@@ -97,7 +97,8 @@ def run_fairly(
     if not chosen:
         if sweep.dry_run:
             new = runs - len({job.name for job in jobs if job.done})
-            print(f"\nall stages: at most {new:,} runs{sweep.estimate([j for j in jobs if not j.done], new)}")
+            print(f"\nall stages: at most {new:,} runs", flush=True)
+            sweep.print_estimate([job for job in jobs if not job.done], new)
         else:
             print("\nsettings are chosen once all trials have finished; the same command resumes")
         return jobs
