@@ -1,6 +1,8 @@
-"""The processes that torchrun started together, read from the environment, without torch."""
+"""The processes that torchrun or joblib started, without torch."""
 
+import multiprocessing
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,12 @@ def world_size() -> int:
     """Return how many processes were started together."""
     by_torchrun = all(os.environ.get(name, "").strip() for name in VARIABLES)
     return int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
+
+
+def worker() -> int:
+    """Return the number of this process among the workers of a sweep on one machine, from 0; 0 elsewhere."""
+    name = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)  # joblib's name
+    return int(name[1]) - 1 if name else 0
 
 
 def silence_other_ranks() -> None:

@@ -14,6 +14,7 @@ from model.attention import Attend, PlainAttend
 from model.head import Head, PaddedHead
 from system import os_compat
 from system.errors import ConfigError
+from system.launch import worker, world_size
 
 THREADS_A_CORE = 8  # more threads than cores repeat a run of a larger machine
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
@@ -101,6 +102,8 @@ def choose(device: str, precision: str) -> Compute:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
     if kind == "cuda":
         torch.cuda.init()  # otherwise torch does this at the first tensor
+        if not index and world_size() == 1:  # the workers of a sweep take the GPUs in turn; ranks have theirs
+            torch.cuda.set_device(worker() % torch.cuda.device_count())
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
     if precision == "auto":
