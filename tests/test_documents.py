@@ -38,7 +38,7 @@ PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
-    "uv run": "needs uv",
+    "uv": "needs uv",
     "source": "is the shell's own",
     "eval": "is the shell's own: tests/cli/test_app.py asks what is completed",
     "torchrun --nnodes=2": "needs two machines",

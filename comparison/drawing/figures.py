@@ -30,7 +30,7 @@ def all_figures(report: Report) -> Iterator[Figure]:
     """Yield the figures of a report. A group has the same colour in each."""
     groups, names = {row.title: row.group for row in report.rows}, titles(report)
     if rows := glance.differences(report):
-        yield Figure("differences", report.metric, dots(rows, report.metric), rows)
+        yield Figure("differences", report.metric, dots(rows, glance.difference_in_words(report)), rows)
     if rows := glance.crossed(report):
         yield Figure("grid", report.metric, grid(rows, report.metric), rows)
     for metric in CURVES:

@@ -48,8 +48,7 @@ def sentence(report: Report) -> str:
     rows = compared(report)
     if not rows:
         return "There is nothing to compare: no arm has a baseline."
-    baselines = {title(row.baseline.keys) for row in rows if row.baseline}
-    against = baselines.pop() if len(baselines) == 1 else "its baseline"
+    against = baseline_of(rows)
     counts = Counter(row.outcome for row in rows)
     leading = [row for row in rows if row.outcome in ("better", "lower")]
     if leading:
@@ -68,6 +67,18 @@ def sentence(report: Report) -> str:
     sure = "The chance that any of these verdicts is false is at most 5 %." if judged else ""
     total = f"Of {len(rows)} arms, {and_(each)}." if len(rows) > 1 else ""
     return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
+
+
+def baseline_of(rows: Sequence[Row]) -> str:
+    """Return the title of the rows' baseline, or ``its baseline`` if they have several."""
+    baselines = {title(row.baseline.keys) for row in rows if row.baseline}
+    return baselines.pop() if len(baselines) == 1 else "its baseline"
+
+
+def difference_in_words(report: Report) -> str:
+    """Return what the picture of the differences has on its axis."""
+    unit = " (nats per token; lower is better)" if "loss" in report.metric else ""
+    return f"{report.metric}: difference from {baseline_of(compared(report))}{unit}"
 
 
 def next_step(report: Report) -> dict[str, str] | None:

@@ -84,17 +84,21 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
     )
 
 
-def dots(rows: Rows, metric: str) -> Spec:
+def dots(rows: Rows, x_title: str) -> Spec:
     """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
     comparison.drawing.glance.differences."""
     axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
     y = {"y": category("group", sort=None, title=None, axis=axis)}
-    scale = {"domain": [*glance.COLORS], "range": [*glance.COLORS.values()]}
-    color = {"field": "outcome", "title": None, "scale": scale, "legend": None}
+    outcomes = [outcome for outcome in glance.COLORS if any(row["outcome"] == outcome for row in rows)]
+    legend = {"orient": "bottom", "labelExpr": f"({glance.WORDS})[datum.label]", "labelFontSize": 12}
+    by_outcome = {"field": "outcome", "type": "nominal", "title": None, "legend": legend}
+    colors = [glance.COLORS[outcome] for outcome in outcomes]
+    fills = ["transparent" if outcome == "open" else glance.COLORS[outcome] for outcome in outcomes]
+    stroke = by_outcome | {"scale": {"domain": outcomes, "range": colors}}
+    fill = by_outcome | {"scale": {"domain": outcomes, "range": fills}}
     tip = tooltip("group", "outcome", mean="+.4f", low="+.4f", high="+.4f")
-    x = number("mean", f"{metric} − that of the baseline", scale={})
-    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "color": color}
-    filled = {"condition": {"test": "datum.outcome === 'open'", "value": 0}, "value": 1}
+    x = number("mean", x_title, scale={})
+    ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "stroke": stroke}
     mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
     text = {
         "type": "text",
@@ -108,6 +112,7 @@ def dots(rows: Rows, metric: str) -> Spec:
         width=640,
         height=24 * len(rows),
         autosize={"type": "fit-x", "contains": "padding"},
+        padding={"left": 24, "right": 5, "top": 5, "bottom": 5},  # other fonts are wider than this machine's
         layer=[
             {
                 "mark": {"type": "rule", "color": "currentColor", "opacity": 0.6},
@@ -115,8 +120,8 @@ def dots(rows: Rows, metric: str) -> Spec:
             },
             {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": y | ends},
             {
-                "mark": {"type": "point", "size": 75, "filled": True, "strokeWidth": 2, "opacity": 1},
-                "encoding": y | {"x": x, "color": color, "stroke": color, "fillOpacity": filled} | tip,
+                "mark": {"type": "point", "size": 75, "strokeWidth": 2, "opacity": 1},
+                "encoding": y | {"x": x, "stroke": stroke, "fill": fill} | tip,
             },
             {"mark": text, "encoding": y | mark},
         ],
