@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
-from tests.helpers.programs import Program
+from tests.helpers.programs import PATIENCE, Program
 from tests.helpers.run_folders import made
 
 
@@ -57,7 +57,7 @@ def test_it_imports_no_torch_and_nothing_of_training(swept):
         f"import compare; compare.main(); bad = {heavy} & set(sys.modules); assert not bad, bad"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=swept, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=swept, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 

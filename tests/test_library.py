@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.helpers.programs import PATIENCE
 
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -43,7 +44,13 @@ def run(cells: list[str], folder) -> subprocess.CompletedProcess:
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error::UserWarning", "-c", NOTEBOOK]
     return subprocess.run(
-        command, input=json.dumps(cells), cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+        command,
+        input=json.dumps(cells),
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
 
 

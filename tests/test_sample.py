@@ -17,7 +17,7 @@ from sample import draw
 from system import signals
 from tests.conftest import ROOT
 from tests.helpers.contract import check_one_line, check_refused
-from tests.helpers.programs import Program
+from tests.helpers.programs import PATIENCE, Program
 from tests.helpers.runs import train_anew
 from training import load_model
 from training.build import build_model
@@ -173,7 +173,7 @@ def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_pa
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)
-    _, errors = started.communicate(timeout=30)
+    _, errors = started.communicate(timeout=PATIENCE)
     assert started.returncode == 128 + number
     assert "Traceback" not in errors
 

@@ -23,7 +23,7 @@ from rundir.outcome import report
 from system.errors import ConfigError
 from tests.conftest import AROUND, daily
 from tests.helpers import programs
-from tests.helpers.programs import Program
+from tests.helpers.programs import PATIENCE, Program
 from tests.helpers.runs import (
     FAILING_NORM,
     QUICK,
@@ -339,7 +339,7 @@ def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):
     while "step 3" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert len(errors.splitlines()) == 1, errors
     [folder] = (tmp_path / "runs").iterdir()

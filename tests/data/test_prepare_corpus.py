@@ -26,7 +26,7 @@ from scripts import prepare_corpus
 from system.errors import DataError, UserError
 from system.validate import checked
 from tests.conftest import LETTERS
-from tests.helpers.programs import ROOT
+from tests.helpers.programs import PATIENCE, ROOT
 
 GPT2 = tokenizers.gpt2("", "", 0)
 
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_all_its_processes_with_one_line(tmp_path):
     process = started(tmp_path, *two_files(tmp_path), "--out", "out")
     wait_for_batches(process, tmp_path / "out.part", 1)
     os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=30)[1]  # ends once no process has its stderr
+    errors = process.communicate(timeout=PATIENCE)[1]  # ends once no process has its stderr
     assert "Traceback" not in errors
     assert errors.endswith("\ninterrupted; rerun the same command to resume\n")
     assert process.returncode == 130

@@ -48,7 +48,12 @@ def test_an_untrusted_file_is_refused_and_runs_nothing(good, tmp_path, name, rec
     (tmp_path / "modules/evil.py").write_text(EVIL)
     environ = {"PYTHONPATH": str(tmp_path / "modules"), "SMALL": "1e-5", "TEST_MEMORY": str(2**30)}
     done = programs.run(
-        AUDITED, *arguments, cwd=tmp_path, timeout=30, AUDIT=str(tmp_path / "audit.txt"), **environ
+        AUDITED,
+        *arguments,
+        cwd=tmp_path,
+        timeout=programs.PATIENCE,
+        AUDIT=str(tmp_path / "audit.txt"),
+        **environ,
     )
     record_property("S2 malicious artefacts: slowest refusal, seconds", round(time.monotonic() - began, 1))
     record_property("S2 malicious artefacts: most memory, GB", round(done.peak / 1e9, 2))

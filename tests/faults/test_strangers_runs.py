@@ -157,7 +157,7 @@ def test_a_foreign_folder_is_passed_over_and_named(tmp_path, name):
     file, content = BOMBS[name]
     before = (bad / file).read_text() if name == "aliases of aliases" else ""  # with all that it needs
     (bad / file).write_text(before + content)
-    done = programs.succeed("compare.py", cwd=tmp_path, timeout=30)
+    done = programs.succeed("compare.py", cwd=tmp_path, timeout=programs.PATIENCE)
     assert done.peak < 2**30
     assert "Traceback" not in done.stderr
     assert bad.name in done.stdout

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_one_line
-from tests.helpers.programs import Program
+from tests.helpers.programs import PATIENCE, Program
 
 PROGRAM = "findings/__main__.py"
 OUT = "runs/findings"
@@ -111,7 +111,7 @@ def test_a_signal_ends_the_program_with_runs_saved_and_the_same_command_resumes(
             lambda: any("running" in f.read_text() for f in tmp_path.glob(f"{OUT}/runs/*/*/status.json"))
         )
         program.send_signal(signal.SIGTERM)
-        _, errors = program.communicate(timeout=60)
+        _, errors = program.communicate(timeout=PATIENCE)
     assert program.returncode == 128 + signal.SIGTERM, errors
     states = {json.loads(f.read_text())["state"] for f in tmp_path.glob(f"{OUT}/runs/*/*/status.json")}
     assert states == {"interrupted"}

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 600  # seconds after which a program hangs; without a fault nothing takes so long on a busy machine
 started: list["Program"] = []  # by the current test
 
 
@@ -68,7 +69,7 @@ class Program:
         self.pid = int(self.reports.readline())
         started.append(self)
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Return the exit status, -n if signal n ended the program. Raise TimeoutExpired while it runs."""
         if self.returncode is None:
             if not select.select([self.reports], [], [], timeout)[0]:
@@ -91,7 +92,7 @@ class Program:
             time.sleep(0.01)
         return value
 
-    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
         """Return what the program prints until its end. It is killed after ``timeout`` seconds."""
         assert self.stdout
         killer = threading.Timer(timeout, self.kill)
@@ -137,7 +138,7 @@ def group_exists(pid: int) -> bool:
     return True
 
 
-def run(program: str, *arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Any:
+def run(program: str, *arguments: str, cwd: Path, timeout: float = PATIENCE, **environ: str) -> Any:
     """Run a program to its end. Return a subprocess.CompletedProcess with the ``peak`` of Program. The
     program is killed after ``timeout`` seconds."""
     with temporary_file() as out, temporary_file() as err:
@@ -169,7 +170,7 @@ def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> An
     """Run a program with a new interpreter. Return a subprocess.CompletedProcess."""
     command = [sys.executable, str(ROOT / program), *arguments]
     return subprocess.run(
-        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=120
+        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=PATIENCE
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.helpers.programs import Program
+from tests.helpers.programs import PATIENCE, Program
 
 
 def free_port() -> str:
@@ -56,7 +56,7 @@ def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
     ]
     for process in processes:
         process.start()
-    result_of = dict(results.get(timeout=60) for _ in processes)
+    result_of = dict(results.get(timeout=PATIENCE) for _ in processes)
     for process in processes:
         process.join()
     return [result_of[rank] for rank in range(count)]

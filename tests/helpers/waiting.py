@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.helpers.programs import PATIENCE
 
-def until(condition: Callable[[], Any], seconds: float = 60, pause: float = 0.02) -> Any:
+
+def until(condition: Callable[[], Any], seconds: float = PATIENCE, pause: float = 0.02) -> Any:
     """Return the condition's value as soon as it is true. Raises AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

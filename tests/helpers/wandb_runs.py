@@ -17,6 +17,7 @@ from typing import ClassVar
 import pytest
 
 from rundir.metrics import Metrics
+from tests.helpers.programs import PATIENCE
 from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_or_resume
 from tests.helpers.waiting import until
 
@@ -57,7 +58,9 @@ def records(kind: str, *files: Path) -> list[dict]:
     inspect = [WANDB, "leet", "inspect", "--json"]
     rows = []
     for file in files:
-        done = subprocess.run([*inspect, str(file)], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [*inspect, str(file)], capture_output=True, text=True, timeout=PATIENCE, check=True
+        )
         rows += [json.loads(line) for line in done.stdout.splitlines()]
     return [row[kind] for row in rows if row["type"] == kind]
 

@@ -15,6 +15,7 @@ import pytest
 from interop.hub import HUB
 from tests.conftest import ROOT
 from tests.helpers import gpt2_models
+from tests.helpers.programs import PATIENCE
 
 SCRIPT = """
 import sys
@@ -83,7 +84,7 @@ def load_gpt2(tmp_path: Path, url: str, **environ: str) -> subprocess.CompletedP
         env=os.environ | settings | {"PYTHONPATH": str(ROOT)} | environ,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

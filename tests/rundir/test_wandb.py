@@ -19,6 +19,7 @@ from rundir.folder import read_status
 from system import signals
 from system.errors import ConfigError
 from tests.conftest import configured
+from tests.helpers.programs import PATIENCE
 from tests.helpers.runs import FAILING_NORM, QUICK, metric_rows, train_or_resume
 from tests.helpers.waiting import until
 from tests.helpers.wandb_runs import (
@@ -123,7 +124,7 @@ def test_an_artifact_is_the_last_checkpoint_of_a_finished_run_and_wandb_sync_lea
     assert entry["digest"] == base64.b64encode(hashlib.md5(content).digest()).decode()
 
     with serving(monkeypatch):
-        subprocess.run([WANDB, "sync", str(second.parent)], capture_output=True, timeout=60, check=True)
+        subprocess.run([WANDB, "sync", str(second.parent)], capture_output=True, timeout=PATIENCE, check=True)
     assert content in Server.uploads
     assert file.read_bytes() == content
     same_size = [f for f in tmp_path.rglob("*") if f.is_file() and f.stat().st_size == len(content)]

@@ -12,6 +12,7 @@ from comparison.drawing.convert import svg
 from scripts.layers import METRICS, figure_spec, read_curves, titles
 from tests.conftest import ROOT
 from tests.helpers.contract import check_one_line
+from tests.helpers.programs import PATIENCE
 from tests.helpers.runs import train_anew
 
 
@@ -32,7 +33,7 @@ def test_runs_are_drawn_without_torch(tiny, tmp_path):
     folders = [train_anew(tiny(norm)) for norm in ("norm=layernorm", "norm=none")]
     out = tmp_path / "layers.svg"
     command = [sys.executable, "-X", "importtime", "-m", "scripts.layers", *folders, "--out", out]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{out}\n"
     assert " torch\n" not in done.stderr

@@ -20,7 +20,7 @@ from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
 from tests.helpers.contract import check_one_line, check_refused
 from tests.helpers.own_norm import write_norm
-from tests.helpers.programs import Program, saved
+from tests.helpers.programs import PATIENCE, Program, saved
 from tests.helpers.waiting import until
 
 PARALLEL = "hydra/launcher=joblib"
@@ -196,7 +196,7 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
     process.until(lambda: len(statuses(tmp_path)) == 2)
     processes = workers(tmp_path)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert [status["state"] for status in statuses(tmp_path).values()] == ["interrupted"] * 2
@@ -209,7 +209,7 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
 def test_a_killed_worker_does_not_end_the_others(sweep, tmp_path):
     process = started(tmp_path, *sweep, *SLOW, "seed=0,1,2")
     os.kill(workers(tmp_path).pop()[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert output.count(" finished ") == 3
 

@@ -16,7 +16,7 @@ from rundir.folder import read_status
 from tests.conftest import LETTERS, TINY
 from tests.helpers.contract import check_refused
 from tests.helpers.own_norm import write_norm
-from tests.helpers.programs import Program, from_scratch, succeed
+from tests.helpers.programs import PATIENCE, Program, from_scratch, succeed
 from tests.helpers.rank_program import free_port
 from tests.helpers.waiting import until
 
@@ -152,7 +152,7 @@ def test_failed_and_killed_jobs_are_named_and_the_others_finish(slurm, sweep, tm
     until(lambda: saved(tmp_path / "runs", "layernorm"))
     killed = job_of(tmp_path / "runs", 0)
     worker(killed).kill()
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert output.count(" finished ") == 1
     lines = sorted(errors.splitlines())

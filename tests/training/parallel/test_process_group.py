@@ -15,7 +15,7 @@ from rundir.folder import read_status
 from rundir.run_files import read_json
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
-from tests.helpers.programs import ROOT, Program, succeed
+from tests.helpers.programs import PATIENCE, ROOT, Program, succeed
 from tests.helpers.runs import rows_without_clocks
 from tests.helpers.waiting import until
 from training import device
@@ -137,7 +137,7 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(arguments, tmp_path, num
     waiting = Program("train.py", *arguments, cwd=tmp_path, **environment)
     assert waiting.stdout.readline().startswith("rank 0 of 2 waits for the others, for ")
     waiting.send_signal(number)
-    assert waiting.wait(timeout=30) in (-number, 128 + number)
+    assert waiting.wait(timeout=PATIENCE) in (-number, 128 + number)
 
 
 def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subprocess.Popen:
@@ -151,7 +151,7 @@ def torchrun(count: int, *arguments: str, cwd: Path, restarts: int = 0) -> subpr
 def ended(process: subprocess.Popen) -> tuple[str, str]:
     """Return what the process prints until it ends, within a minute."""
     try:
-        return process.communicate(timeout=60)
+        return process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         process.terminate()  # and its ranks with it
         raise
