@@ -15,18 +15,19 @@ def training_operations(config: RunConfig, vocab_size: int) -> int:
     return each * train.steps * train.batch_size * model.block_size
 
 
-# A run of at least this many operations is worth compiling. On a CPU, compiling takes 20 to 40 seconds and
-# then saves a quarter of each step: it breaks even after about 100 seconds (measured on two cores with bf16),
-# and later with more cores. The number for a GPU is a guess, about 2,000 steps of nanoGPT's recipe.
-WORTH_COMPILING = {"cpu": 2e13, "cuda": 2e15}
+# A run of at least this many operations is worth compiling: it saves twice the time that compiling takes. On
+# two cores with bf16, compiling takes 20 to 40 seconds and then saves a quarter of each step, which breaks
+# even at 2e13 operations. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
+WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cuda", "bf16"): 2e15, ("cuda", "fp32"): 2e15}
 
 
-def worth_compiling(config: RunConfig, vocab_size: int, device: str) -> bool:
-    """Return whether to compile a run on this type of device. ``auto`` depends on the length of training
-    alone, never on timing or on how often the run is evaluated, as compiled and uncompiled runs differ in
-    their last digits."""
+def worth_compiling(config: RunConfig, vocab_size: int, device: str, precision: str) -> bool:
+    """Return whether to compile a run on this type of device in this precision. ``auto`` depends on these and
+    on the length of training, never on timing or on how often the run is evaluated, as compiled and
+    uncompiled runs differ in their last digits."""
     if config.compile == "auto":
-        return training_operations(config, vocab_size) >= WORTH_COMPILING.get(device, math.inf)
+        enough = WORTH_COMPILING.get((device, precision), math.inf)
+        return training_operations(config, vocab_size) >= enough
     return config.compile
 
 

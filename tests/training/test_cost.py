@@ -8,19 +8,21 @@ from training.cost import WORTH_COMPILING, training_operations, worth_compiling
 
 def test_a_long_run_is_compiled_a_short_one_is_not_unless_the_user_chooses():
     short, long = configured("train.steps=100"), configured("train.steps=100000")
-    assert not worth_compiling(short, 65, "cpu")
-    assert worth_compiling(long, 65, "cpu")
-    assert not worth_compiling(long, 65, "mps")  # nobody has measured whether compiling pays there
-    assert worth_compiling(configured("train.steps=100", "compile=true"), 65, "mps")
-    assert not worth_compiling(configured("train.steps=100000", "compile=false"), 65, "cpu")
+    assert not worth_compiling(short, 65, "cpu", "bf16")
+    assert worth_compiling(long, 65, "cpu", "bf16")
+    assert not worth_compiling(long, 65, "cpu", "fp32")  # measured: compiled steps are no faster
+    assert not worth_compiling(long, 65, "mps", "fp32")  # nobody has measured whether compiling pays there
+    assert worth_compiling(configured("train.steps=100", "compile=true"), 65, "mps", "fp32")
+    assert not worth_compiling(configured("train.steps=100000", "compile=false"), 65, "cpu", "bf16")
 
 
 @pytest.mark.parametrize("often", ["train.eval_every=1", "train.eval_windows=100000", "stats.every=1"])
 def test_more_evaluations_never_decide_whether_a_run_is_compiled(often):
-    config = configured()
-    assert 0.3 < training_operations(config, 65) / WORTH_COMPILING["cpu"] < 1  # almost worth compiling
-    assert training_operations(configured(often), 65) == training_operations(config, 65)
-    assert not worth_compiling(configured(often), 65, "cpu")
+    config, more_often = configured("train.steps=4000"), configured("train.steps=4000", often)
+    almost = WORTH_COMPILING["cpu", "bf16"]
+    assert 0.3 < training_operations(config, 65) / almost < 1
+    assert training_operations(more_often, 65) == training_operations(config, 65)
+    assert not worth_compiling(more_often, 65, "cpu", "bf16")
 
 
 def test_the_operations_are_nanogpts_count_for_its_recipe():
