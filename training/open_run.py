@@ -9,6 +9,7 @@ from data.token_files import Prepared
 from rundir.find_run import ended_folder
 from rundir.folder import AlreadyEndedError, Run, has_ended, read_status
 from rundir.identity import run_folder
+from system.terminal import announced
 from training.parallel.ranks import Ranks
 
 
@@ -27,7 +28,8 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
         return
     counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
     print(f"{config.label()} seed={config.seed}: {counts}", flush=True)
-    from training import device  # imports torch
+    with announced("importing torch"):
+        from training import device
 
     compute = device.choose(config.device, config.precision)
     folder = run_folder(config, compute.precision, tokens.fingerprint)
