@@ -57,7 +57,7 @@ def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     for figure in ("curves", "rates", "profile"):
         assert lines(opened, figure) == 3, figure
-    assert len(opened.find_elements(By.CSS_SELECTOR, "#glance g.mark-symbol path")) == 2
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#glance g.mark-symbol.role-mark path")) == 2
     assert len(opened.find_elements(By.CSS_SELECTOR, "#map g.mark-rect.role-mark path")) == 3 * 4 * 4
     events = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
