@@ -17,14 +17,6 @@ from comparison.verdicts import CONFIDENCE
 POINTS = 200  # the most points in a curve
 COLUMNS = 64  # the most columns in a map
 CELLS = 400_000  # the most cells in all maps of a page: about a megabyte, compressed
-CURVES = (
-    "val/loss",
-    "train/loss",
-    "train/grad_norm",
-    "val/batch_stats_gap",
-    "train/lr",
-    "train/tokens_per_s",
-)
 Rows = list[dict[str, Any]]
 Groups = Mapping[str, Group]  # by title
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
-from comparison.verdicts import Losses
 from system.errors import UserError
 
 RATE = "optim.learning_rate"
@@ -45,7 +44,7 @@ class Group:
         return sorted({*self.values, *self.diverged})
 
     @property
-    def losses(self) -> Losses:
+    def losses(self) -> dict[int, float]:
         """The values by seed; empty if a run of the group diverged."""
         return {} if self.diverged else self.values
 

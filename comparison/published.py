@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from comparison.curves import CURVES
 from comparison.find import SHARED, find_runs
 from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
 from comparison.roles import by_role
@@ -28,6 +27,15 @@ from system.files import escape_strings, parse_json, small_text, write_atomicall
 
 TABLE, CURVES_FILE = "runs.csv", "curves.csv"
 LARGEST = 2**26  # the most bytes of a table
+# metrics of which a figure is drawn, by step
+CURVES = (
+    "val/loss",
+    "train/loss",
+    "train/grad_norm",
+    "val/batch_stats_gap",
+    "train/lr",
+    "train/tokens_per_s",
+)
 AXES = ("step", "tokens", "seconds")
 BY_STEP = (*CURVES, "val/batch_stats_loss")
 ENVIRONMENT = (

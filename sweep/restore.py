@@ -15,7 +15,6 @@ from cli.app import CONF
 from cli.schema import RunConfig
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError
-from comparison.published import read
 from sweep.job import Job
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
@@ -24,6 +23,8 @@ from system.files import jsonable, write_atomically
 def published_runs(folders: Iterable[str]) -> dict[str, Run]:
     """Return the runs of published tables by name; a relative path is of the project's folder. Raises
     ConfigError."""
+    from comparison.published import read  # imports scipy, for which a sweep without tables need not wait
+
     runs: dict[str, Run] = {}
     for folder in folders:
         if not (CONF.parent / folder / SHARED).exists():

@@ -41,7 +41,6 @@ from system.validate import checked
 from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
 
-MANY = 20  # from so many jobs on, the check takes more than two seconds, and is announced
 JOBS_A_CORE = 8  # more processes would wait for each other and fill the memory
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
 
@@ -123,10 +122,11 @@ class Sweep:
         jobs: dict[Any, Job] = {}
         varied = {override for overrides in all_overrides for override in overrides} - shared
         sweeps_presets = "experiment" in map(app.key_of, varied)
-        track_options: dict[str, Any] = {"disable": not sys.stdout.isatty(), "transient": True}
-        if track_options["disable"] and len(all_overrides) >= MANY:
+        on_terminal = sys.stdout.isatty()
+        if not on_terminal and len(all_overrides) > 1:  # Hydra takes a quarter of a second for each
             print(f"checking {len(all_overrides)} jobs", flush=True)
-        for number, overrides in enumerate(track(all_overrides, "checking the jobs", **track_options)):
+        jobs_shown = track(all_overrides, "checking the jobs", disable=not on_terminal, transient=True)
+        for number, overrides in enumerate(jobs_shown):
             composed = self.compose(list(overrides))
             if sweeps_presets and composed.hydra.sweeper.params:
                 raise ConfigError(

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comparison.curves import CURVES, Rows, curves, maps, rounded
+from comparison.curves import Rows, curves, maps, rounded
 from comparison.drawing import glance
 from comparison.drawing.specs import AXES, Spec, curve, dots, grid, heat_map, loss_by_rate
 from comparison.groups import title
+from comparison.published import CURVES
 from comparison.report import Report
 
 

@@ -58,7 +58,8 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, swee
 def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succeed, sweep, tmp_path):
     done = succeed("train.py", *sweep[1:], "norm=none,dyt", "train.steps=2", "runs_dir=runs", "--dry-run")
     assert re.match(
-        r"2 runs: 2 to do, 1 at once\nexpected to take about \d+ s\n  none-pre-s0-\w+  norm=none\n  dyt-pre",
+        r"checking 2 jobs\n2 runs: 2 to do, 1 at once\nexpected to take about \d+ s\n"
+        r"  none-pre-s0-\w+  norm=none\n  dyt-pre",
         done.stdout,
     )
     assert {file.name for file in tmp_path.iterdir()} == {
@@ -73,7 +74,7 @@ def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succ
 def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succeed, sweep, tmp_path):
     arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'
     done = succeed("train.py", *sweep, arms, "seed=0,1", "train.log_every=1,2")
-    assert done.stdout.startswith("8 jobs describe 4 different runs\n4 runs: 4 to do")
+    assert done.stdout.startswith("checking 8 jobs\n8 jobs describe 4 different runs\n4 runs: 4 to do")
     steps = {
         file.parent.name.rpartition("-")[0]: re.search(r"steps: (\d+)", file.read_text())[1]
         for file in tmp_path.glob("runs/*/config.yaml")
@@ -83,14 +84,16 @@ def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succ
 
 def test_the_plan_is_printed_and_only_what_is_missing_runs(command, sweep, tmp_path):
     first = command("train.py", *sweep, "seed=0,1")
-    assert re.match(r"2 runs: 2 to do, 1 at once\nexpected to take about \d+ s\n", first.stdout)
+    assert re.match(
+        r"checking 2 jobs\n2 runs: 2 to do, 1 at once\nexpected to take about \d+ s\n", first.stdout
+    )
     before = {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in tmp_path.glob("runs/layer*")}
     second = command("train.py", *sweep, "seed=0,1,2")
-    assert second.stdout.startswith("3 runs: 2 done before, 1 to do")
+    assert "\n3 runs: 2 done before, 1 to do" in second.stdout
     assert "3/3  layernorm-pre-s2-" in second.stdout
     assert {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in before} == before
     third = command("train.py", *sweep, "seed=0,1,2")
-    assert third.stdout.startswith("3 runs: 3 done before, 0 to do")
+    assert third.stdout.startswith("checking 3 jobs\n3 runs: 3 done before, 0 to do")
     assert third.returncode == 0
     assert third.stdout.count("finished") == 3
 
@@ -133,7 +136,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
 
     done = command("train.py", "-m", *shared, "experiment=glob(job_*)", PARALLEL, "hydra.launcher.n_jobs=2")
     assert done.returncode == 1
-    assert done.stdout.startswith("12 runs: 2 cannot run, 10 to do, 2 at once")
+    assert done.stdout.startswith("checking 12 jobs\n12 runs: 2 cannot run, 10 to do, 2 at once")
     table = done.stdout[done.stdout.index("val/full_loss") :]
     assert table.count("finished") == 8
     assert table.count("diverged") == 1
@@ -152,7 +155,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
     again = command("train.py", "-m", *shared, "experiment=glob(job_*)")
     record_property("R9 the same again, 9 done before, seconds", round(time.monotonic() - began, 1))
     assert again.returncode == 1
-    assert again.stdout.startswith("12 runs: 9 done before, 2 cannot run, 1 to do")
+    assert again.stdout.startswith("checking 12 jobs\n12 runs: 9 done before, 2 cannot run, 1 to do")
     final = "val/full_loss"
     assert sorted(again.stdout[again.stdout.index(final) :].split()) == sorted(table.split())
 
