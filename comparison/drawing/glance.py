@@ -75,10 +75,10 @@ def baseline_of(rows: Sequence[Row]) -> str:
     return baselines.pop() if len(baselines) == 1 else "its baseline"
 
 
-def difference_in_words(report: Report) -> str:
-    """Return what the picture of the differences has on its axis."""
-    unit = " (nats per token; lower is better)" if "loss" in report.metric else ""
-    return f"{report.metric}: difference from {baseline_of(compared(report))}{unit}"
+def difference_in_words(report: Report) -> list[str]:
+    """Return what the picture of the differences has on its axis, line by line."""
+    unit = ["(nats per token; lower is better)"] if "loss" in report.metric else []
+    return [f"{report.metric}: difference from {baseline_of(compared(report))}", *unit]
 
 
 def next_step(report: Report) -> dict[str, str] | None:

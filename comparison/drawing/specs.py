@@ -38,7 +38,7 @@ def color_of(index: int) -> str:
     return COLORS[index % len(COLORS)]
 
 
-def number(field: str, title: str, **options: Any) -> Spec:
+def number(field: str, title: str | Sequence[str], **options: Any) -> Spec:
     """Return a numeric channel whose axis need not include 0."""
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}} | options
 
@@ -84,20 +84,22 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
     )
 
 
-def dots(rows: Rows, x_title: str) -> Spec:
+def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
     """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
     comparison.drawing.glance.differences."""
     axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
     y = {"y": category("group", sort=None, title=None, axis=axis)}
-    outcomes = [outcome for outcome in glance.COLORS if any(row["outcome"] == outcome for row in rows)]
-    legend = {"orient": "bottom", "labelExpr": f"({glance.WORDS})[datum.label]", "labelFontSize": 12}
+    drawn = {row["outcome"] for row in rows if row["mean"] is not None}
+    outcomes = [outcome for outcome in glance.COLORS if outcome in drawn]
+    legend = {"orient": "bottom", "columns": 2, "labelExpr": f"({glance.WORDS})[datum.label]"}
+    legend |= {"labelFontSize": 12}
     by_outcome = {"field": "outcome", "type": "nominal", "title": None, "legend": legend}
     colors = [glance.COLORS[outcome] for outcome in outcomes]
     fills = ["transparent" if outcome == "open" else glance.COLORS[outcome] for outcome in outcomes]
     stroke = by_outcome | {"scale": {"domain": outcomes, "range": colors}}
     fill = by_outcome | {"scale": {"domain": outcomes, "range": fills}}
     tip = tooltip("group", "outcome", mean="+.4f", low="+.4f", high="+.4f")
-    x = number("mean", x_title, scale={})
+    x = number("mean", x_title, scale={}, axis={"titleAnchor": "end", "titleAlign": "right"})
     ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "stroke": stroke}
     mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
     text = {
