@@ -9,8 +9,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from comparison.drawing.page import page
+from comparison.published import read
 from comparison.report import build_report
 from comparison.write import write_report
+from tests.conftest import ROOT
 from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
 from tests.helpers.run_folders import several
 from tests.helpers.waiting import until
@@ -151,6 +153,12 @@ def test_what_a_run_says_is_text_on_the_page_and_no_markup(tmp_path):
     text = page(build_report(runs))
     assert "&lt;/script&gt;&lt;b&gt;" in text
     assert "</script><b>" not in text
+
+
+def test_the_page_of_a_fair_comparison_has_the_settings_of_each_arm():
+    text = page(build_report(read(ROOT / "results/reference")))
+    assert "at the baseline&#39;s settings" in text
+    assert '<td class="number">0.00531</td>' in text  # the learning rate of norm=none
 
 
 def test_every_file_of_a_report_is_there(report, tmp_path):
