@@ -72,10 +72,10 @@ def edges(family: Family, trials: Sequence[Family], roles: Roles) -> list[str]:
     chosen += [(each, rates.get(likeness(each.best_group.runs[0]))) for each in trials]
     lines = []
     for each, rate in chosen:
-        if rate is None or not each.is_at_edge(rate):
+        if rate is None:
             continue
         failed = each.failed_neighbours(rate)
-        if rate in (min(each.rates), max(each.rates)):
+        if len(each.rates) > 1 and rate in (min(each.rates), max(each.rates)):
             lines.append(
                 f"its best learning rate, {rate:g}, is the lowest or highest that "
                 "was tried: a better rate may lie beyond it"

@@ -26,19 +26,9 @@ from system.terminal import escaped
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 # Keys that say where a run was trained and how it was watched, not what was trained.
-NOT_COMPARED = {
-    "runs_dir",
-    "device",
-    "compile",
-    "deterministic",
-    "fresh",
-    "tuned",  # this key and the next: in runs of earlier versions
-    "settings_of",
-    "data.path",
-    "data.cache",
-    "data.verify",
-}
-NOT_COMPARED |= {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
+NOT_COMPARED = {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
+NOT_COMPARED |= {*"runs_dir device compile deterministic fresh data.path data.cache data.verify".split()}
+NOT_COMPARED |= {"tuned", "settings_of"}  # in runs of earlier versions
 ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
 LARGEST = 2**18  # the most bytes of a config
 Scalar = bool | int | float | str | None

@@ -28,14 +28,7 @@ from system.files import escape_strings, parse_json, small_text, write_atomicall
 TABLE, CURVES_FILE = "runs.csv", "curves.csv"
 LARGEST = 2**26  # the most bytes of a table
 # metrics of which a figure is drawn, by step
-CURVES = (
-    "val/loss",
-    "train/loss",
-    "train/grad_norm",
-    "val/batch_stats_gap",
-    "train/lr",
-    "train/tokens_per_s",
-)
+CURVES = "val/loss train/loss train/grad_norm val/batch_stats_gap train/lr train/tokens_per_s".split()
 AXES = ("step", "tokens", "seconds")
 BY_STEP = (*CURVES, "val/batch_stats_loss")
 ENVIRONMENT = (
@@ -218,7 +211,7 @@ def parsed(text: str) -> Any:
         return text
 
 
-def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()

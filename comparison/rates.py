@@ -8,7 +8,7 @@ import numpy as np
 
 from comparison.groups import RATE, Group, Keys, families_over
 from comparison.load import Run
-from comparison.verdicts import Interval, Losses, interval
+from comparison.verdicts import Interval, interval
 
 LOSS = "val/full_loss"
 
@@ -30,11 +30,6 @@ class Family:
         """The group at the best rate, or at the lowest rate if every rate has a seed that diverged."""
         return self.rates[min(self.rates) if self.best is None else self.best]
 
-    def is_at_edge(self, rate: float | None) -> bool:
-        """Return True if a better rate may lie beyond: no rate was tried there, or the next one failed."""
-        is_end = len(self.rates) > 1 and rate in (min(self.rates), max(self.rates))
-        return is_end or bool(self.failed_neighbours(rate))
-
     def failed_neighbours(self, rate: float | None) -> dict[float, int]:
         """Return the rates next to ``rate`` at which runs diverged or collapsed, and how many runs did."""
         if rate not in self.rates or self.best is None:
@@ -45,11 +40,6 @@ class Family:
         runs = {neighbour: self.rates[neighbour].runs for neighbour in neighbours}
         counts = {r: sum(run.diverged or has_collapsed(run, best_loss) for run in runs[r]) for r in runs}
         return {neighbour: count for neighbour, count in counts.items() if count}
-
-    @property
-    def losses(self) -> dict[float, Losses]:
-        """The losses by rate and seed, of the rates at which no seed diverged."""
-        return {rate: group.losses for rate, group in self.rates.items() if group.losses}
 
 
 def families(groups: Sequence[Group]) -> list[Family]:

@@ -1,11 +1,8 @@
 """Make the table, whose cells are the same in the terminal, in Markdown, in CSV and on the page."""
 
-import csv
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich import box
@@ -29,16 +26,9 @@ SETTINGS = (
 )
 LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256
-# Columns that are left out first where there is no room.
-SPARE = (
-    "memory",
-    "parameters",
-    "tokens/s",
-    "gap",
-    "perplexity",
-    "rate",
-    "best rate",
-)  # then the loss and the seeds
+# Columns that say what a run costs and how far it overfits; where there is no room, they are left out first.
+TO_BASELINE = ("steps to baseline", "seconds to baseline")
+COSTS = (*TO_BASELINE, "memory", "parameters", "tokens/s", "gap", "perplexity")
 VERDICT = 16  # characters that a verdict needs at least in a terminal
 Cells = dict[str, str]  # column -> text
 
@@ -158,9 +148,9 @@ def render(report: Report, width: int) -> RenderableType:
 
 
 def narrowed(report: Report, width: int) -> Table:
-    """Return the table of a terminal, without as many of the spare columns as do not fit."""
-    rows, dropped = cells(report), {"steps to baseline", "seconds to baseline"}
-    for column in (*SPARE, report.metric, "seeds", None):
+    """Return the table of a terminal, without as many columns as do not fit."""
+    rows, dropped = cells(report), {*TO_BASELINE}
+    for column in (*COSTS, "rate", "best rate", report.metric, "seeds", None):
         shown = [{name: text for name, text in row.items() if name not in dropped} for row in rows]
         if column is None or natural_width(shown) <= width:
             break
@@ -222,10 +212,3 @@ def markdown(rows: Sequence[Cells]) -> str:
     lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
     escaped_lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped_lines)
-
-
-def write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

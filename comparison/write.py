@@ -19,8 +19,9 @@ from comparison.drawing import convert, figures, specs
 from comparison.drawing.page import page
 from comparison.groups import ComparisonError
 from comparison.load import Run
+from comparison.published import write_table
 from comparison.report import Report
-from comparison.table import cells, markdown, write_csv
+from comparison.table import cells, markdown
 
 REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
@@ -49,9 +50,10 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     out.mkdir(parents=True, exist_ok=True)
     rows = cells(report)
     (out / "table.md").write_text(f"{MARK}\n\n{markdown(rows)}", encoding="utf-8")
-    write_csv(out / "table.csv", rows)
+    write_table(out / "table.csv", [*rows[0]], rows)
     used = {id(run) for row in report.rows for run in row.group.runs if run.seed in row.used}
-    write_csv(out / "runs.csv", [run_row(run, report) | {"used": id(run) in used} for run in report.runs])
+    runs = [run_row(run, report) | {"used": id(run) in used} for run in report.runs]
+    write_table(out / "runs.csv", [*runs[0]], runs)
     write_metrics(report, out / "metrics.csv")
     yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
     (out / "index.html").write_text(page(report), encoding="utf-8")

@@ -15,14 +15,13 @@ from rich.console import Console
 
 from cli import programs
 from comparison.drawing import glance
-from comparison.drawing.page import COSTS
 from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
 from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
-from comparison.table import Cells, cells, markdown, rich_table, settings
+from comparison.table import COSTS, Cells, cells, markdown, rich_table, settings
 
 
 def page(runs: Sequence[Run], command: str) -> str:

@@ -1,6 +1,7 @@
 """The top of a report's page: a sentence on who is better, the differences from the baseline as dots, and, of
 two crossed factors, the map of the losses."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -22,12 +23,7 @@ WORDS: dict[Outcome, str] = {
     "diverged": "diverged",
     "unfit": "not comparable",
 }
-BLUE, ORANGE, GREY, PALE = (
-    "#2f6fb5",
-    "#d9742b",
-    "#7a7f87",
-    "#b9bdc4",
-)  # most colour-blind people tell them apart
+BLUE, ORANGE, GREY, PALE = "#2f6fb5 #d9742b #7a7f87 #b9bdc4".split()  # most colour-blind people see four
 COLORS = {"better": BLUE, "lower": BLUE, "worse": ORANGE, "higher": ORANGE, "equivalent": GREY}
 COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
 
@@ -35,12 +31,11 @@ COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
 def compared(report: Report) -> list[Row]:
     """Return the rows that are compared with a baseline, the lowest difference first; those that have none
     are last."""
-    rows = [row for row in report.rows if row.baseline]
-    return sorted(rows, key=lambda row: (row.difference is None or row.difference.n == 0, low_first(row)))
 
+    def mean(row: Row) -> float:
+        return row.difference.mean if row.difference and row.difference.n else math.inf
 
-def low_first(row: Row) -> float:
-    return row.difference.mean if row.difference and row.difference.n else 0.0
+    return sorted((row for row in report.rows if row.baseline), key=mean)
 
 
 def sentence(report: Report) -> str:

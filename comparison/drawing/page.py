@@ -22,18 +22,9 @@ from comparison import commands, curves
 from comparison.drawing import convert, figures, glance, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
-from comparison.table import SETTINGS, Cells, cells, notes, number, sensitivity, settings
+from comparison.table import COSTS, SETTINGS, Cells, cells, notes, number, sensitivity, settings
 from rundir.run_files import answers
 
-COSTS = (
-    "perplexity",
-    "steps to baseline",
-    "seconds to baseline",
-    "gap",
-    "tokens/s",
-    "memory",
-    "parameters",
-)  # columns for which the first table has no room
 HERE = Path(__file__).parent
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),
