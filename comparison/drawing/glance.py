@@ -11,6 +11,7 @@ from comparison.curves import rounded
 from comparison.decisions import Outcome, Row
 from comparison.groups import as_text, title
 from comparison.report import Report
+from comparison.verdicts import paired
 
 MANY = 6  # arms that are named one by one
 WORDS: dict[Outcome, str] = {
@@ -112,28 +113,29 @@ def and_(words: Sequence[str]) -> str:
 
 
 def differences(report: Report) -> list[dict[str, Any]]:
-    """Return the rows of the picture: group, outcome, mean, low, high; mark, a text to the right of the dot,
-    and where it is. [] if no difference has an interval."""
+    """Return the rows of the picture: group, outcome, mean, low, high, the difference of each seed; mark, a
+    text to the right of the dot, and where it is. [] if no difference has an interval."""
     rows: list[dict[str, Any]] = []
     if not any(row.difference and row.difference.n > 1 for row in report.rows):
         return rows
     for row in compared(report):
-        leaks = any(run.leaks for run in row.group.runs)
-        mark = ["LEAKS"] if leaks else []
+        place = row.difference if row.difference and row.difference.n else None
+        pairs = paired(row.group.losses, row.baseline.best_group.losses) if place and row.baseline else []
+        ends = [place.low, place.high] if place and place.n > 1 else pairs
+        mark = ["LEAKS"] if any(run.leaks for run in row.group.runs) else []
         if row.group.diverged:
             mark.append(f"diverged {len(row.group.diverged)} of {len(row.group.seeds)}")
-        has_mean = row.difference is not None and row.difference.n > 0
-        if has_mean or mark:
-            place = row.difference if has_mean else None
+        if place or mark:
             rows.append(
                 {
                     "group": row.title,
                     "outcome": row.outcome,
                     "mean": place and place.mean,
-                    "low": place and (place.low if place.n > 1 else place.mean),
-                    "high": place and (place.high if place.n > 1 else place.mean),
+                    "low": min(ends, default=None),
+                    "high": max(ends, default=None),
+                    "seeds": pairs,
                     "mark": ", ".join(mark),
-                    "mark_at": place.high if place and place.n > 1 else place.mean if place else 0.0,
+                    "mark_at": max([*ends, *pairs], default=0.0),
                 }
             )
     return rows

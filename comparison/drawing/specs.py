@@ -85,8 +85,8 @@ def curve(titles: Sequence[str], metric: str) -> Spec:
 
 
 def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
-    """Return a figure of the differences from the baseline: a dot with its interval per group. Rows: see
-    comparison.drawing.glance.differences."""
+    """Return a figure of the differences from the baseline: per group a dot with its interval, and a tick for
+    each seed. Rows: see comparison.drawing.glance.differences."""
     axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
     y = {"y": category("group", sort=None, title=None, axis=axis)}
     drawn = {row["outcome"] for row in rows if row["mean"] is not None}
@@ -119,6 +119,11 @@ def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
             {
                 "mark": {"type": "rule", "color": "currentColor", "opacity": 0.6},
                 "encoding": {"x": {"datum": 0}},
+            },
+            {
+                "transform": [{"flatten": ["seeds"]}],
+                "mark": {"type": "tick", "thickness": 1, "color": "currentColor", "opacity": 0.7, "size": 9},
+                "encoding": y | {"x": x | {"field": "seeds"}},
             },
             {"mark": {"type": "rule", "strokeWidth": 2.5}, "encoding": y | ends},
             {

@@ -50,6 +50,9 @@ def test_the_picture_has_each_arm_sorted_by_difference_with_leaks_and_divergence
     assert {row["group"] for row in rows} == {norm.removeprefix("norm=") for norm in ARMS} - {"layernorm"}
     marks = {row["group"]: row["mark"] for row in rows if row["mark"]}
     assert marks == {"batchnorm": "LEAKS", "none": "diverged 2 of 5"}
+    for row in with_mean:
+        assert row["mean"] == pytest.approx(sum(row["seeds"]) / len(row["seeds"]))
+        assert row["mark_at"] >= max(row["seeds"])  # right of all ticks
     assert all(row["low"] <= row["mean"] <= row["high"] for row in with_mean)
 
 
