@@ -19,7 +19,8 @@ from sweep.job import Job
 from system.terminal import duration
 
 RESULTS = ("finished", "diverged")  # states that do not count as failures
-INTERVAL = 0.3  # seconds between two readings of the jobs' folders
+INTERVAL = 0.3  # seconds between two readings of the jobs' folders, if there are few
+SHARE = 0.01  # the most of a core that the readings may take from the runs
 
 
 class ProgressWatcher:
@@ -66,8 +67,11 @@ class ProgressWatcher:
             self.bar.stop()
 
     def poll(self) -> None:
-        while not self.stop.wait(INTERVAL):
+        pause = INTERVAL
+        while not self.stop.wait(pause):
+            began = time.thread_time()
             self.update()
+            pause = max(INTERVAL, (time.thread_time() - began) / SHARE)
 
     def update(self) -> None:
         """Print the jobs that have ended since the last call and, from time to time, the running jobs."""
