@@ -25,7 +25,7 @@ FAIR = """# @package _global_
 hydra:
   mode: MULTIRUN
   sweeper:
-    params: {norm: "layernorm,none", placement: "pre,post", seed: "0,1"}
+    params: {norm: "layernorm,none", placement: pre, seed: "0,1"}
     tune:
       keys: {optim.learning_rate: "tag(log, interval(1e-3, 1e-1))", model.init: "gpt2,xavier"}
       trials: 4
@@ -77,15 +77,15 @@ def settings_of(config: dict) -> tuple:
 @pytest.mark.slow
 def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succeed, fair, tmp_path):
     done = succeed("train.py", *fair)
-    assert "4 arms, 4 trials of each over optim.learning_rate, model.init" in done.stdout
+    assert "2 arms, 4 trials of each over optim.learning_rate, model.init" in done.stdout
     by_role = roles(tmp_path)
     trials, own = by_role["trial"], by_role["compared"]
     for norm in ("layernorm", "none"):
-        of_norm = [c for c in trials if c["norm"]["_name_"] == norm and c["placement"]["_name_"] == "pre"]
+        of_norm = [c for c in trials if c["norm"]["_name_"] == norm]
         short, long = ([c for c in of_norm if c["train"]["steps"] == n] for n in (2, 4))
         assert (len(short), len({*map(settings_of, short)}), {c["seed"] for c in short}) == (4, 4, {0})
         assert (len(long), len({*map(settings_of, long)}), {c["seed"] for c in long}) == (4, 2, {0, 1})
-    assert len(own) == 4 * 3
+    assert len(own) == 2 * 3
     assert {c["seed"] for c in own} == {c["seed"] for c in by_role["borrowed"]} == {10, 11, 12}
     report = build_report(runs_of(tmp_path))
     assert report.metric == "val/report_loss"
@@ -120,7 +120,7 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
 def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_named(
     command, succeed, fair, tmp_path
 ):
-    one = (*fair, "norm=layernorm", "placement=pre")
+    one = (*fair, "norm=layernorm")
     succeed("train.py", *one)
     kept = [run for run in runs_of(tmp_path) if run.seed != 12]
     publish(kept, tmp_path / "tables")
@@ -135,21 +135,19 @@ def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_na
 
 @pytest.mark.slow
 def test_without_borrowing_no_arm_is_trained_at_the_baselines_settings(succeed, fair, tmp_path):
-    two = (*fair, "norm=layernorm,none", "placement=pre")
-    planned = succeed("train.py", *two, "--dry-run")
+    planned = succeed("train.py", *fair, "--dry-run")
     assert (
         "at most 28 runs in all stages" in planned.stdout
     )  # of an arm: 4, 2 on two seeds, 3, and 3 borrowed
-    done = succeed("train.py", *two, "hydra.sweeper.tune.borrow=false")
+    done = succeed("train.py", *fair, "hydra.sweeper.tune.borrow=false")
     assert "at most 22 runs in all stages" in done.stdout
     assert {role["role"] for run in runs_of(tmp_path) for role in run.roles} == {"trial", "compared"}
 
 
 @pytest.mark.slow
 def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fair, tmp_path):
-    two = ("norm=layernorm,none", "placement=pre")
-    succeed("train.py", *fair, *two)
-    succeed("train.py", *fair, *two, "hydra.sweeper.tune.trials=8")
+    succeed("train.py", *fair)
+    succeed("train.py", *fair, "hydra.sweeper.tune.trials=8")
     runs = runs_of(tmp_path)
     first_round = [run.config["norm"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
     assert Counter(first_round) == {"layernorm": 8, "none": 8}
@@ -159,11 +157,11 @@ def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fa
 @pytest.mark.slow
 def test_trials_at_the_chosen_settings_do_not_count_as_compared_before_the_plan(succeed, fair, tmp_path):
     rounds = "hydra.sweeper.tune.rounds=[{trials: 1, steps: 1, seeds: 3}]"
-    succeed("train.py", *fair, "norm=layernorm", "placement=pre", "seed=0,1,2", rounds)
+    succeed("train.py", *fair, "norm=layernorm", "seed=0,1,2", rounds)
     environments = [json.loads(f.read_text()) for f in tmp_path.glob("runs/*/environment.json")]
     plans = [environment["plan"] for environment in environments if environment["plan"]]
     assert [(plan["seeds"], plan["ended_before"]) for plan in plans] == [([10, 11, 12], [])] * 3
-    succeed("train.py", *fair, "norm=layernorm", "placement=pre", "seed=0,1,2", rounds, FINAL)
+    succeed("train.py", *fair, "norm=layernorm", "seed=0,1,2", rounds, FINAL)
     plans = [json.loads(f.read_text())["plan"] for f in tmp_path.glob("runs/*-s13-*/environment.json")]
     assert [plan["ended_before"] for plan in plans] == [[10, 11, 12]]
 
@@ -179,7 +177,6 @@ def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path)
     assert "error: train.steps: a fair comparison has one length" in several.stderr
     fixed = (
         "norm=none",
-        "placement=pre",
         "train.steps=2",
         "optim.learning_rate=0.01",
         "hydra.sweeper.final.seed=5",
@@ -260,14 +257,13 @@ def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
 
 @pytest.mark.slow
 def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_path):
-    few = ("norm=none", "placement=pre")
-    succeed("train.py", *fair, *few)
+    succeed("train.py", *fair, "norm=none")
     first = next(f for f in tmp_path.glob("runs/*/metrics.jsonl") if "-s0-" in str(f))
     rows = [json.loads(line) for line in first.read_text().splitlines()]
     rows[-1].pop("val/select_loss")
     first.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_status(first.parent)["state"] == "finished"
-    done = command("train.py", *fair, *few)
+    done = command("train.py", *fair, "norm=none")
     assert done.returncode == 1
     line = f"error: {first.parent.name}: it has no val/select_loss, by which settings are chosen; fresh=true"
     assert line in done.stderr
