@@ -1,4 +1,4 @@
-"""Simulate the verdicts of comparison/verdicts.py, and print the tables of results/verdicts.md:
+"""Simulate the verdicts of comparison/verdicts.py, and print the tables of "The rule" in results/verdicts.md:
 python -m scripts.simulate_verdicts"""
 
 import argparse
@@ -12,13 +12,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from comparison.verdicts import decide, looks
-from scripts.verdict_candidates import (
-    rates_of_findings,
-    rates_of_the_compared_runs,
-    rules_for_more_seeds,
-    stepping_down,
-    tests_of_a_look,
-)
 from scripts.verdict_simulator import (
     ARMS,
     NOISES,
@@ -183,24 +176,40 @@ def seeds_to_a_verdict(s: Simulator) -> None:
     )
 
 
-SECTIONS = {
-    "Candidates": [
-        tests_of_a_look,
-        rules_for_more_seeds,
-        stepping_down,
-        rates_of_the_compared_runs,
-        rates_of_findings,
-    ],
-    "The rule": [
-        coverage,
-        false_verdicts,
-        looked_at_again,
-        unequal_noise,
-        equivalence,
-        power,
-        seeds_to_a_verdict,
-    ],
-}
+def coverage_of_findings(s: Simulator) -> None:
+    """How often a finding's interval of the difference of two arms, each at the rate that 2 more seeds chose,
+    has the true difference at these rates."""
+    landscapes = {
+        "5 equal rates": np.zeros(5),
+        "one of 5 better by 1 sd": np.array([0, 1, 1, 1, 1]),
+        "a valley": np.array([4, 1, 0, 1, 4]),
+        "a valley beside a cliff": np.array([4, 1, 0, 9, 9]),
+    }
+    rows = []
+    for name, means in landscapes.items():
+        cells = []
+        for n in (3, 5):
+            noise = s.rng.standard_normal((s.tables, 2, 5, n + 2)) / np.sqrt(2)
+            losses = noise + means[:, None]  # (tables, arms, rates, seeds)
+            best = losses[..., n:].mean(3).argmin(2)
+            at_best = np.take_along_axis(losses[..., :n], best[..., None, None], 2)[:, :, 0]
+            errors = at_best - means[best][..., None]
+            cells.append(s.share([errors[:, :1] - errors[:, 1:]], covers))
+        rows.append([name, *cells])
+    title = "Coverage of a finding's 95 % interval, each arm at the rate that 2 more seeds chose, %"
+    print_table(title, ["losses at the rates", "3 seeds", "5 seeds"], rows)
+
+
+TABLES = [
+    coverage,
+    coverage_of_findings,
+    false_verdicts,
+    looked_at_again,
+    unequal_noise,
+    equivalence,
+    power,
+    seeds_to_a_verdict,
+]
 
 
 def printed(function: Callable[[Simulator], None], tables: int) -> str:
@@ -215,10 +224,8 @@ def main() -> None:
     options = parser.parse_args()
     start = time.monotonic()
     with ProcessPoolExecutor(2) as pool:
-        for name, functions in [*SECTIONS.items()]:
-            print(f"\n## {name}")
-            for text in pool.map(printed, functions, [options.tables] * len(functions)):
-                print(text, end="", flush=True)
+        for text in pool.map(printed, TABLES, [options.tables] * len(TABLES)):
+            print(text, end="", flush=True)
     error = 100 * np.sqrt(0.05 * 0.95 / options.tables)
     print(f"\n{options.tables:,} tables a cell: 5 % ± {2 * error:.1f} (2 standard errors). ", end="")
     print(f"It took {(time.monotonic() - start) / 60:.0f} minutes.")

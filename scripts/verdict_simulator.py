@@ -18,7 +18,6 @@ Bools = NDArray[np.bool_]
 Event = Callable[[Array], Bools]  # differences (tables, arms, seeds) -> (tables,)
 Sample = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
-ALPHA = 0.05
 ARMS, PLANS = (1, 7, 20), (3, 5, 10)
 BATCH = 2500  # tables in memory
 NOISES: dict[str, Sample] = {  # of variance 1
