@@ -46,24 +46,22 @@ def until_it_ends(
     folder: Path,
     arguments: Sequence[str],
     seconds: float,
+    killed: Killed,
     start: Start = forked,
-    killed: Killed | None = None,
-    at_most: int = 1000,
-) -> Killed:
+) -> None:
     """Start a program in ``folder`` and kill it after a random time of about ``seconds``, a bit longer each
-    time, until it ends by itself or ``killed`` counts ``at_most`` kills. Return ``killed``, updated."""
-    killed = killed or Killed()
+    time, until it ends by itself. The kills are added to ``killed``."""
     folder.mkdir()
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    while killed.kills < at_most:
+    while True:
         process = start(*arguments, cwd=folder)
         try:
             process.wait(timeout=seconds * (0.2 + DRAW.random()))
         except subprocess.TimeoutExpired:
             process.kill()
         code = process.wait()
-        if code == 0 or (code == 1 and killed.unreadable):  # 1: no readable checkpoint is left
-            return killed
+        if code == 0:
+            return
         assert code == -signal.SIGKILL, (folder / "output.txt").read_text(encoding="utf-8")
         killed.kills += 1
         seconds *= 1.02
@@ -75,7 +73,6 @@ def until_it_ends(
                 checkpoint_file.load(path)
             except errors.CheckpointError:
                 killed.unreadable.append(path)
-    return killed
 
 
 def steps_done(folder: Path) -> int:
