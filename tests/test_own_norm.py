@@ -56,13 +56,6 @@ def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
 
 
 @pytest.mark.slow
-def test_it_is_a_row_of_the_ablation(home):
-    done = started(home, "compare.py", "runs")
-    [row] = [line for line in done.stdout.splitlines() if line.strip().startswith(NAME)]
-    assert "no verdict: 2 common seeds" in row
-
-
-@pytest.mark.slow
 def test_its_text_needs_trust(home):
     [folder, *_] = sorted((home / "runs").glob(f"{NAME}-pre-s*"))
     refused = programs.run("sample.py", f"run={folder}", "max_new_tokens=2", cwd=home, PYTHONPATH="mine")
@@ -89,52 +82,12 @@ def test_the_check_of_a_norm_prints_what_the_page_shows(home):
     assert f"```\n{done.stdout}```" in SECTION
 
 
-@pytest.mark.slow
-def test_the_check_of_a_norm_that_breaks_the_contract_ends_with_status_1(home):
-    (home / "mine" / "broken.py").write_text(blocks("python")[0].replace("return (x", "return x.mul_(2), (x"))
-    (home / "mine" / "norm" / "broken.yaml").write_text("_target_: broken.L1Norm\n")
-    arguments = ("--config-dir", "mine", "norm=broken", "model.n_layer=1")
-    done = programs.run("scripts/check_norm.py", *arguments, cwd=home, PYTHONPATH="mine")
-    slow = re.compile(r"\w+: checking, for \d+ s")  # what is said on a busy machine
-    assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if not slow.fullmatch(line)] == []
-    shape = "shape          NO   blocks.0.attn.pre (broken.L1Norm) returns a tuple; return one tensor\n"
-    assert shape in done.stdout
-    assert done.stdout.count("\n") == 9
-
-
-@pytest.mark.slow
-def test_an_edited_norm_is_a_new_run(home):
-    file = home / "mine" / "mynorms.py"
-    before = file.read_text()
-    again = started(home, "train.py", f"norm={NAME}", "stats=all", *usual(home))
-    assert "nothing left to do" in again.stdout
-    file.write_text(before.replace("self.eps) *", "self.eps) * 1.0 *"))
-    try:
-        assert before != file.read_text()
-        edited = started(home, "train.py", f"norm={NAME}", "stats=all", *usual(home))
-        assert "nothing left to do" not in edited.stdout
-    finally:
-        file.write_text(before)
-
-
 def check_marked(home, output: str, folder) -> None:
     """Check that a run printed, at its start and its end, that it LEAKS, and that compare.py marks it."""
     assert output.count(" LEAKS: a logit moves in training by up to ") == 2
     assert "finished, val/full_loss" in output
     compared = started(home, "compare.py", str(folder), "--out", f"report-{folder.name}")
     assert [line.rstrip().endswith("LEAKS") for line in compared.stdout.splitlines()].count(True) == 1
-
-
-@pytest.mark.slow
-def test_patches_that_share_part_of_their_mean_are_found_by_the_run_and_marked_by_the_comparison(home):
-    """A norm that an earlier form of the certificate passed at this block_size: tests/helpers/leaks."""
-    target = "tests.helpers.leaks.published.PatchesShareMean"
-    (home / "mine" / "norm" / "patches.yaml").write_text(f"_target_: {target}\n")
-    sizes = ("model.block_size=128", "train.steps=20", "model.n_embd=32", "train.batch_size=8")
-    done = started(home, "train.py", "norm=patches", *usual(home), *sizes)
-    [folder] = home.glob("runs/patches-pre-s0-*")
-    check_marked(home, done.stdout, folder)
 
 
 @pytest.mark.slow
