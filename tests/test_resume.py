@@ -36,6 +36,7 @@ from training.timing import Clock
 
 HARD = ("model.dropout=0.2", "train.grad_accum=2", "train.eval_every=4", "train.checkpoint_every=3")
 CASES = [(norm, optim) for norm in ("layernorm", "batchnorm") for optim in OPTIMIZERS]
+OTHER_NORMS = ("torch_batchnorm", "batchnorm_running", "batchnorm_position", "powernorm", "none")
 
 
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------
@@ -65,6 +66,7 @@ EVERY_STOP = [(signal.SIGINT, {step}) for step in range(8)] + [(signal.SIGTERM, 
         ("batchnorm", "muon", SOME_STOPS, ()),
         pytest.param("batchnorm", "muon", EVERY_STOP, (), marks=pytest.mark.slow),
         *(pytest.param(*case, EVERY_STOP, (), marks=pytest.mark.faults) for case in CASES[:-1]),
+        *(pytest.param(norm, "adamw", EVERY_STOP, (), marks=pytest.mark.faults) for norm in OTHER_NORMS),
         *(pytest.param(*case, SOME_STOPS, ("compile=true",), marks=pytest.mark.long) for case in CASES[::3]),
     ],
 )
