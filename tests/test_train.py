@@ -54,20 +54,6 @@ def test_the_same_command_gives_the_same_tensors_to_the_bit_and_another_seed_oth
     assert any(name.startswith("optimizer/") for name in first)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", daily(["batchnorm", "layernorm"], others="slow"))
-def test_observing_changes_neither_training_nor_identity(tiny, norm):
-    base = [f"norm={norm}", "model.dropout=0.2"]
-    first_folder = train_anew(tiny(*base, "train.eval_every=0", "train.log_every=1"))
-    first, expected = final_tensors(first_folder), train_losses(first_folder)
-    watched = ("train.eval_every=1", "train.eval_windows=3", "train.checkpoint_every=2", "train.log_every=5")
-    for watching in watched:
-        folder = train_anew(tiny(*base, watching))
-        assert folder == first_folder
-        assert same_tensors(final_tensors(folder), first), watching
-        assert train_losses(folder) == expected[:: 5 if "log" in watching else 1]
-
-
 def test_runs_of_one_seed_see_the_same_batches_and_start_alike_whatever_the_norm(tiny):
     """At a rate of almost 0, two LayerNorms give the same losses; so do two placements without norms."""
     options = ("optim.learning_rate=1e-30", "norm.elementwise_affine=true")
@@ -354,14 +340,3 @@ def test_a_failing_compiler_is_one_line_and_the_run_goes_on(text_file, tmp_path)
     assert done.stdout.count("compile: failed (") == 1
     assert "No working C++ compiler found" in done.stdout
     assert done.stderr == ""
-
-
-@pytest.mark.long
-def test_a_compiled_run_is_as_good_as_an_eager_one(succeed, text_file, tmp_path):
-    for compiled in ("false", "true"):
-        done = succeed("train.py", *QUICK, f"compile={compiled}", f"runs_dir={compiled}", "precision=fp32")
-        assert "compile: failed" not in done.stdout
-    [eager], [fast] = ((tmp_path / name).iterdir() for name in ("false", "true"))
-    assert eager.name == fast.name
-    assert train_losses(eager) == pytest.approx(train_losses(fast), rel=1e-4)
-    assert not any("_orig_mod" in name for name in final_tensors(fast))
