@@ -1,9 +1,9 @@
 """Benchmarks, side by side with nanoGPT, each started with one command: ``python -m bench.train --help``.
 
     bench.train        training tokens/s               bench.norms        the cost of each norm
-    bench.sample       sampling tokens/s               bench.start        seconds to the first step
-    bench.quality      wall time to a loss; curves     bench.memory       memory: long run, large corpus
-    bench.ablation     eight runs of a norm ablation   bench.page         results/performance.md
+    bench.sample       sampling tokens/s               bench.memory       memory: long run, large corpus
+    bench.quality      wall time to a loss; curves     bench.page         results/performance.md
+    bench.ablation     eight runs of a norm ablation
 
 Each prints tables and writes a JSON file with every raw value. Our programs and nanoGPT's run in
 turn, as child processes. ``--peer`` names a checkout of nanoGPT.

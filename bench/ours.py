@@ -40,9 +40,9 @@ class Run:
     start: float  # time.time() at which the process started
     folders: list[Path] = field(repr=False)  # one for each run
 
-    def rows(self, number: int = 0) -> list[dict[str, Any]]:
-        """Return the rows of a run's metrics.jsonl."""
-        lines = (self.folders[number] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the first run's metrics.jsonl."""
+        lines = (self.folders[0] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     def first_step(self) -> float:
@@ -61,15 +61,14 @@ def train(
     overrides: Sequence[str],
     *,
     data: Sequence[str] = (),
-    runs_dir: Path | None = None,
     compiled: Path | None = None,
 ) -> Run:
     """Run ``python train.py`` and record its command line as the settings of the variant being measured.
 
-    By default the data is tinyshakespeare, ``runs_dir`` is new, and all runs of a benchmark share a folder of
-    compiled code. train.py skips a run that has finished in ``runs_dir``. Raises BenchError if it fails.
+    By default the data is tinyshakespeare, and all runs of a benchmark share a folder of compiled code.
+    Raises BenchError if it fails.
     """
-    runs_dir = runs_dir or bench.folder()
+    runs_dir = bench.folder()
     data = data or ["data=tinyshakespeare", f"data.path={bench.text()}"]
     locations = [f"runs_dir={runs_dir}", f"data.cache={bench.work / 'cache'}", "wandb.mode=disabled"]
     command = [sys.executable, str(ROOT / "train.py"), *data, *locations, *overrides]
