@@ -47,12 +47,13 @@ def check_shape(s: Subject) -> str:
 
 
 def check_dtype(s: Subject) -> str:
-    """The output has the dtype of the input, in fp32, fp64 and bf16."""
+    """The output has the dtype of the input, in fp32, fp64 and bf16, in training and in evaluation."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         model = s.new_model().to(dtype)
         for name, norm in s.norms(model).items():
             norm.register_forward_hook(partial(require_dtype, contract.title(name, norm)))
         model(s.tokens[0])
+        model.eval()(s.tokens[0])
     return ""
 
 

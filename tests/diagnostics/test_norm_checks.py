@@ -12,7 +12,7 @@ from diagnostics.causality import random_tokens
 from diagnostics.norm_checks import CHECKS, outcome
 from diagnostics.norm_subject import Subject
 from model import GPT
-from tests.conftest import NORMS, configured, daily
+from tests.conftest import AROUND, NORMS, configured, daily
 from tests.helpers import leaks
 from tests.helpers.norm_leaks import SEES
 from training.build import build_model, norms_of
@@ -74,6 +74,11 @@ class OneTokenFails(Own):
 class AlwaysFP32(Own):
     def forward(self, x):
         return x.float() * self.weight.float()
+
+
+class FP32InEvaluation(Own):
+    def forward(self, x):
+        return x * self.weight if self.training else x.float()
 
 
 class UnusedWeight(Own):
@@ -198,7 +203,7 @@ class LeakThenNaN(Own):
 KEPT = [Noise, ZeroAtFirst, Frozen, PassingBuffer]
 BROKEN = {
     "shape": [(Tuple, "a tuple"), (InPlace, "changes its input in place"), (OneTokenFails, "IndexError")],
-    "dtype": [(AlwaysFP32, "returns torch.float32 for torch.float64")],
+    "dtype": [(kind, "returns torch.float32 for torch.float64") for kind in (AlwaysFP32, FP32InEvaluation)],
     "gradient": [
         (UnusedWeight, "parameter weight: there is no gradient"),
         (NaNGradient, "the gradient is not finite"),
@@ -248,6 +253,7 @@ def test_every_norm_of_the_project_passes_and_those_that_leak_leak(name):
         if check != "compile":
             kept, remark = outcome(keeps, s)
             assert kept == (check != "causality" or name not in SEES), f"{check}: {remark}"
+            assert check != "gradient" or not remark
 
 
 def test_a_gradient_that_is_not_the_derivative_is_remarked():
@@ -258,6 +264,7 @@ def test_a_gradient_that_is_not_the_derivative_is_remarked():
         assert bool(remark) == bool(line)
 
 
-@pytest.mark.parametrize("name", daily(NORMS, others="slow"))
-def test_every_norm_of_the_project_can_be_compiled(name):
-    assert outcome(CHECKS["compile"], configured_subject(f"norm={name}")) == (True, "")
+@pytest.mark.parametrize(("norm", "placement"), daily(AROUND, others="slow"))
+def test_every_norm_and_placement_of_the_project_can_be_compiled(norm, placement):
+    s = configured_subject(f"norm={norm}", f"placement={placement}")
+    assert outcome(CHECKS["compile"], s) == (True, "")
