@@ -66,18 +66,6 @@ def test_a_refusal_does_not_wait_for_torch(tmp_path, argument, record_property):
     assert " torch\n" not in done.stderr
 
 
-def test_an_error_of_a_norm_is_printed_with_its_line_and_the_status_is_not_0(command, tmp_path):
-    (tmp_path / "broken.py").write_text(
-        "from torch import nn\n\n\nclass Broken(nn.Module):\n"
-        "    def __init__(self, n: int) -> None:\n        super().__init__()\n\n"
-        "    def forward(self, x):\n        return x + undefined\n"
-    )
-    done = command("train.py", "norm=none", "norm._target_=broken.Broken", PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "at broken.py:9" in done.stderr
-    assert "NameError" in done.stderr
-
-
 @pytest.mark.parametrize("name", ["norm/layernorm", "placement/pre", "experiment/fair_ablation"])
 def test_a_yaml_with_the_name_of_one_of_the_project_is_refused_as_it_would_not_be_used(
     command, text_file, tmp_path, name

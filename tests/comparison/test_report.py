@@ -69,6 +69,7 @@ def test_seeds_that_only_one_has_do_not_count_and_it_is_reported(tmp_path):
     assert "none: only 2 of its 4 seeds are shared with the baseline" in report.warnings
     assert [line["seeds"] for line in cells(report)] == ["2", "2 of 4"]
     assert verdicts(report)["none"] == "no verdict: 2 common seeds"
+    assert report.rows[1].command == "python train.py -m norm=layernorm seed=2,3"
 
 
 def test_any_diverged_seed_and_there_is_no_mean_and_no_command(tmp_path):

@@ -30,16 +30,6 @@ def bpe():
     return tokenizers.train_bpe(ENGLISH, "", 300)
 
 
-@pytest.mark.slow
-@given(TEXTS)
-@MANY
-def test_char_decode_undoes_encode_after_a_trip_through_json(text):
-    trained = tokenizers.train_char(text, "", 0)
-    stored = from_spec(json.loads(json.dumps(trained.spec)))
-    assert stored.decode(trained.encode(text)) == text.encode()
-    assert stored.encode(text).max() < stored.vocab_size == len(set(text))
-
-
 @given(text=st.text(st.characters(exclude_categories=["Cs"])) | st.text("the catsonmr\n .,'é漢🙂\t 0"))
 @MANY
 def test_bpe_decode_undoes_encode_after_a_trip_through_json(bpe, text):

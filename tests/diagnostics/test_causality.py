@@ -112,15 +112,23 @@ def test_a_leak_hidden_from_the_sum_of_the_logits_is_found_by_gradients():
     assert certificate(model, 12)["train"]["future_gradient"] > 0.01
 
 
+def barely_over_time(x):  # so little that it is asked again in fp64
+    return x + 1e-6 * x.mean(1, keepdim=True)
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_and_the_random_state_are_left_as_they_were(training):
-    model = made("norm=batchnorm", "model.dropout=0.2").train(training)
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_model_and_the_random_state_are_left_as_they_were(training, precision):
+    batchnorm = made("norm=batchnorm", "model.dropout=0.2")
+    model = batchnorm if precision == "fp32" else with_norm(norm_of(barely_over_time))
+    model.train(training)
     before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     certificate(model, 11)
     assert torch.equal(torch.rand(3), expected)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert same_tensors(before, model_tensors(model))
     assert model.training is training
     assert all(p.grad is None and p.requires_grad for p in model.parameters())

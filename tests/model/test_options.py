@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from model import GPT
 from model.attention import CausalSelfAttention
-from model.embeddings import Embedding, LearnedPositions, Rotary
+from model.embeddings import Embedding, Rotary
 from model.init import XAVIER
 from model.mlp import MLP, swiglu
 from model.norms import RMSNorm
@@ -40,19 +40,6 @@ def test_rotary_positions_are_those_of_hugging_faces_gpt_neox():
     angles = torch.outer(torch.arange(9.0), frequencies).repeat(1, 2)[None]
     expected = apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
     torch.testing.assert_close((Rotary(8)(q), Rotary(8)(k)), expected)
-
-
-def test_rotary_positions_replace_the_learned_ones():
-    assert isinstance(small().embed.positions, LearnedPositions)
-    rotary = built("model.positions=rotary")
-    assert not [name for name, _ in rotary.named_parameters() if "positions" in name]
-    x, swapped = torch.tensor([[3, 4, 5, 5]]), torch.tensor([[4, 3, 5, 5]])
-
-    def last(options: dict, idx: Tensor) -> Tensor:  # with 2 layers the causal mask would reveal the order
-        return small(**options, n_layer=1)(idx)[0, 3]
-
-    assert (last(ROTARY, x) - last(ROTARY, swapped)).abs().max() > 1e-6
-    torch.testing.assert_close(last(NO_POSITIONS, x), last(NO_POSITIONS, swapped))
 
 
 @settings(deadline=None)
@@ -126,13 +113,6 @@ def test_a_gated_mlp_has_as_many_weights_as_a_plain_one(n_embd):
     x = drawn((2, 3, n_embd), 0, torch.float32)
     gate, value = gated.fc(x).chunk(2, -1)
     torch.testing.assert_close(gated(x), gated.proj(F.silu(gate) * value))
-
-
-def test_the_plain_counterpart_of_swiglu_is_silu_without_a_gate():
-    mlp = built("model.activation=silu").blocks[0].mlp.branch
-    assert (mlp.fc.weight.shape, mlp.proj.weight.shape) == ((64, 16), (16, 64))
-    x = drawn((2, 3, 16), 0, torch.float32)
-    torch.testing.assert_close(mlp(x), F.linear(F.silu(F.linear(x, mlp.fc.weight)), mlp.proj.weight))
 
 
 # initialization, head ---------------------------------------------------------------------------------

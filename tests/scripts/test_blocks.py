@@ -8,7 +8,6 @@ import torch
 
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
-from scripts.blocks import measure_model
 from tests.conftest import LETTERS
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
@@ -42,17 +41,6 @@ def test_it_prints_a_line_a_block_and_draws_a_map_a_norm(tiny, started, tmp_path
     of_file = started(newest, "--windows", 5, "--out", "other.png")
     assert of_file.stdout.splitlines()[:6] == done.stdout.splitlines()[:6]
     assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_its_numbers_are_those_of_the_diagnostics(tiny, text_file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = measure_model(str(train_anew(tiny())), windows=6, data_path=str(text_file))
-    assert [*result.columns["variance after it"]] == ["embed", "00", "01"]
-    assert [*result.columns["loss without it − with it"]] == ["00", "01"]
-    assert set(result.maps) == {"00.attn.pre", "00.mlp.pre", "01.attn.pre", "01.mlp.pre", "final"}
-    assert all(0 <= distance <= 1 for distance in result.columns["angular distance"].values())
-    assert float(re.search(r"loss (\S+)", result.headline)[1]) > 0
-    assert result.certificate.startswith("causality: in norm=layernorm placement=pre no logit depends")
 
 
 @pytest.mark.slow

@@ -346,15 +346,6 @@ def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, 
     assert len(json.loads(file.read_text())["plan"]["arms"]) == 1
 
 
-def test_far_more_processes_than_cores_are_refused(command, text_file):
-    done = command(
-        "train.py",
-        "-m",
-        "data=text",
-        f"data.path={text_file}",
-        *TINY,
-        "seed=0,1",
-        PARALLEL,
-        "hydra.launcher.n_jobs=1000",
-    )
+def test_far_more_processes_than_cores_are_refused(command, sweep):
+    done = command("train.py", *sweep, "seed=0,1", PARALLEL, "hydra.launcher.n_jobs=1000")
     check_one_line(done, "hydra.launcher.n_jobs: 1000 at once on this machine; give at most ")

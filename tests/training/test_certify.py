@@ -3,10 +3,7 @@
 import json
 
 import pytest
-import torch
 
-from model import GPT
-from model.placements import Pre
 from tests.helpers import leaks
 from tests.helpers.runs import train_anew
 from training import build
@@ -49,19 +46,3 @@ def test_a_leak_of_the_compiled_form_is_found(certificate_of):
     for answer in certificate.values():
         assert answer["causal"] is False
         assert answer["train"]["future"] == 0 < answer["train"]["future_compiled"]
-
-
-@pytest.mark.parametrize("name", ["plain", "padded_fft"])  # the second is also asked in fp64
-def test_no_weight_and_no_random_number_is_moved(name):
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    norm = leaks.CAUSAL[name]["norm"]
-    model = GPT(vocab_size=5, block_size=8, n_layer=1, n_head=1, n_embd=8, norm=norm, placement=Pre)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    torch.manual_seed(3)
-    from diagnostics.causality import certificate
-
-    certificate(model, 5)
-    assert torch.equal(torch.rand(2), expected)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
