@@ -27,8 +27,9 @@ SETTINGS = (
 LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256
 # Columns that say what a run costs and how far it overfits; where there is no room, they are left out first.
-TO_BASELINE = ("steps to baseline", "seconds to baseline")
-COSTS = (*TO_BASELINE, "memory", "parameters", "tokens/s", "gap", "perplexity")
+TO_BASELINE = ("steps to baseline", "seconds to baseline")  # never in a terminal
+SPARE = ("memory", "parameters", "tokens/s", "gap", "perplexity")
+COSTS = (*TO_BASELINE, *SPARE)
 VERDICT = 16  # characters that a verdict needs at least in a terminal
 Cells = dict[str, str]  # column -> text
 
@@ -148,9 +149,9 @@ def render(report: Report, width: int) -> RenderableType:
 
 
 def narrowed(report: Report, width: int) -> Table:
-    """Return the table of a terminal, without as many columns as do not fit."""
+    """Return the table of a terminal, without the columns for which there is no room."""
     rows, dropped = cells(report), {*TO_BASELINE}
-    for column in (*COSTS, "rate", "best rate", report.metric, "seeds", None):
+    for column in (*SPARE, "rate", "best rate", report.metric, "seeds", None):
         shown = [{name: text for name, text in row.items() if name not in dropped} for row in rows]
         if column is None or natural_width(shown) <= width:
             break

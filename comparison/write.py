@@ -29,7 +29,8 @@ MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
 
 def check_folder(out: Path) -> None:
     """Raise ComparisonError if the folder has files that are not of a report."""
-    names = sorted(file.name for file in out.iterdir()) if out.is_dir() else []
+    files = out.iterdir() if out.is_dir() else []
+    names = sorted(file.name for file in files if not file.name.startswith("."))  # not .DS_Store
     if others := [name for name in names if name not in REPORT_FILES]:
         raise ComparisonError(f"--out: {out} has other files, such as {others[0]}; name a new folder")
     if names and not is_ours(out / "table.md"):  # it is the first file of a report

@@ -144,7 +144,7 @@ def check_state(s: Subject) -> str:
 
 
 def check_compile(s: Subject) -> str:
-    """torch.compile gives the same loss and gradients, without dropout."""
+    """torch.compile gives the same loss, gradients and buffers, without dropout."""
     torch.compiler.reset()
     results = []
     for loss_of in (s.loss, torch.compile(s.loss, dynamic=False)):
@@ -153,7 +153,8 @@ def check_compile(s: Subject) -> str:
         loss = loss_of(model)
         loss.backward()
         grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        results.append(torch.cat([loss.detach()[None], *grads]))
+        buffers = [buffer.flatten() for norm in s.norms(model).values() for buffer in norm.buffers()]
+        results.append(torch.cat([loss.detach()[None], *grads, *buffers]))
     losses = []
     for seed in (0, 1):
         model = s.new_model()
@@ -165,8 +166,9 @@ def check_compile(s: Subject) -> str:
     if not (fast - eager).norm() <= SAME * eager.norm():
         difference = ((eager - fast).norm() / eager.norm()).item()
         raise BrokenContractError(
-            f"the compiled loss and gradients differ by {difference:.2g} of their size; replace a buffer "
-            "that forward changes and uses (self.n = self.n + 1), as a change in place may compile wrongly"
+            f"the compiled loss, gradients and buffers differ by {difference:.2g} of their size; replace a "
+            "buffer that forward changes and uses (self.n = self.n + 1), as a change in place may compile "
+            "wrongly"
         )
     return ""
 

@@ -130,7 +130,7 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         temporary.replace(file)
-    except OSError:
+    except BaseException:  # also Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
 

@@ -74,5 +74,7 @@ def test_a_cell_that_needs_more_than_torch_would_fail(module, tmp_path):
     assert "ModuleNotFoundError: import of" in done.stderr
 
 
-def test_the_readme_names_the_page():
-    assert "](docs/library.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_a_difference_larger_than_rounding_is_noticed():
+    assert agrees("a 1.38 b 9", "a 1.37 b 9")
+    for other in ("a 1.40 b 9", "a 1.37 b 8", "a 1.37 c 9", "a 1.37 b 9 1.0", "a 1 b 9"):
+        assert not agrees(other, "a 1.37 b 9")

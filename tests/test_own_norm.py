@@ -114,3 +114,15 @@ def test_the_decoder_of_that_library_is_causal_without_the_option(capsys):
     name, page = re.search(r"(mv_split_residual=True): (\S+)\n", SECTION).groups()
     assert on.split(": ")[0] == name
     assert float(on.split(": ")[1]) == pytest.approx(float(page), rel=0.2)  # other versions of torch
+
+
+@pytest.mark.slow
+def test_the_check_of_a_norm_that_breaks_the_contract_ends_with_status_1(home):
+    (home / "mine" / "broken.py").write_text(blocks("python")[0].replace("return (x", "return x.mul_(2), (x"))
+    (home / "mine" / "norm" / "broken.yaml").write_text("_target_: broken.L1Norm\n")
+    arguments = ("--config-dir", "mine", "norm=broken", "model.n_layer=1")
+    done = programs.run("scripts/check_norm.py", *arguments, cwd=home, PYTHONPATH="mine")
+    assert done.returncode == 1
+    shape = "shape          NO   blocks.0.attn.pre (broken.L1Norm) returns a tuple; return one tensor\n"
+    assert shape in done.stdout
+    assert done.stdout.count("\n") == 9

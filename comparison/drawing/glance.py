@@ -24,7 +24,7 @@ WORDS: dict[Outcome, str] = {
     "diverged": "diverged",
     "unfit": "not comparable",
 }
-BLUE, ORANGE, GREY, PALE = "#2f6fb5 #d9742b #7a7f87 #b9bdc4".split()  # most colour-blind people see four
+BLUE, ORANGE, GREY, PALE = "#2f6fb5 #d9742b #7a7f87 #b9bdc4".split()  # told apart by most colour-blind
 COLORS = {"better": BLUE, "lower": BLUE, "worse": ORANGE, "higher": ORANGE, "equivalent": GREY}
 COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
 
@@ -114,7 +114,7 @@ def and_(words: Sequence[str]) -> str:
 
 def differences(report: Report) -> list[dict[str, Any]]:
     """Return the rows of the picture: group, outcome, mean, low, high, the difference of each seed; mark, a
-    text to the right of the dot, and where it is. [] if no difference has an interval."""
+    text to the right of all these, and where it is. [] if no difference has an interval."""
     rows: list[dict[str, Any]] = []
     if not any(row.difference and row.difference.n > 1 for row in report.rows):
         return rows

@@ -1,6 +1,7 @@
 """Every norm of the project passes each check; the collections of leaking and odd modules, and norms that
 break one promise each, are the negative control."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from diagnostics.causality import random_tokens
+from diagnostics.causality import perturbed, random_tokens
 from diagnostics.norm_checks import CHECKS, outcome
 from diagnostics.norm_subject import Subject
 from model import GPT
-from tests.conftest import AROUND, NORMS, configured, daily
+from tests.conftest import AROUND, NORMS, PLACEMENTS, configured, daily
 from tests.helpers import leaks
 from tests.helpers.norm_leaks import SEES
 from training.build import build_model, norms_of
@@ -264,8 +265,32 @@ def test_a_gradient_that_is_not_the_derivative_is_remarked():
         assert bool(remark) == bool(line)
 
 
+COMPILED = [
+    ("batchnorm", "pre"),
+    ("batchnorm_running", "pre"),
+    ("powernorm", "pre"),
+    ("layernorm", "deepnorm"),
+]
+OTHERS = [pair for pair in AROUND if pair not in COMPILED]
+
+
+@pytest.mark.parametrize("placement", daily(PLACEMENTS, lambda number: number % 3 == 0, others="slow"))
+def test_the_gradient_of_every_placement_is_the_derivative(placement):
+    s = configured_subject("norm=layernorm", f"placement={placement}")
+
+    @torch.no_grad()
+    def moved() -> GPT:  # as a scale that is initialised to 0 hides its branch
+        model = s.new_model()
+        torch.manual_seed(0)
+        for name, values in perturbed(model).items():
+            model.get_parameter(name).copy_(values)
+        return model
+
+    assert outcome(CHECKS["gradient"], replace(s, new_model=moved)) == (True, "")
+
+
 @pytest.mark.parametrize(
-    ("norm", "placement"), daily(AROUND, others=lambda n: "slow" if n % 6 == 0 else "long")
+    ("norm", "placement"), [*daily(COMPILED, others="slow"), *daily(OTHERS, lambda _: False, others="long")]
 )
 def test_every_norm_and_placement_of_the_project_can_be_compiled(norm, placement):
     s = configured_subject(f"norm={norm}", f"placement={placement}")

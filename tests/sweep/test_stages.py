@@ -146,11 +146,12 @@ def test_without_borrowing_no_arm_is_trained_at_the_baselines_settings(succeed, 
 
 @pytest.mark.slow
 def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fair, tmp_path):
-    succeed("train.py", *fair)
-    succeed("train.py", *fair, "hydra.sweeper.tune.trials=8")
+    two = ("norm=layernorm", "placement=pre,post")
+    succeed("train.py", *fair, *two)
+    succeed("train.py", *fair, *two, "hydra.sweeper.tune.trials=8")
     runs = runs_of(tmp_path)
-    first_round = [run.config["norm"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
-    assert Counter(first_round) == {"layernorm": 8, "none": 8}
+    first_round = [run.config["placement"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
+    assert Counter(first_round) == {"pre": 8, "post": 8}
     assert build_report(runs).summary[1].startswith("Each group is at its own best settings")
 
 
