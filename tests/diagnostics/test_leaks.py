@@ -25,14 +25,6 @@ NOT_SEEN = {
     "autocast_only": "asked where a run computes in bf16: test_a_leak_of_one_precision_is_found_in_it",
     "compiled_only": "asked where a run is compiled: tests/training/test_certify.py",
     "late_schedule": "asked again at the end of the run: tests/training/test_certify.py",
-    "bf16_only": "no run has parameters in bf16",
-    "overflow_guard": "no token of the batch has so large an embedding",
-    "early_exit": "the batch does not cross its threshold",
-    "max_before_mask": "at the start it is rounding, as fp64 shows",
-    "max_norm": "needs a token that is nowhere else in the batch",
-    "gradient_scale": "not asked: state in the gradient of the micro-batch before",
-    "distributed_only": "asked where there are several ranks",
-    "decoder_only": "sampling is not asked",
 }
 CANNOT_TELL = {"clock", "nan"}
 DEBATABLE = {"rejection_noise"}  # under one seed its logits do depend on all tokens

@@ -1,8 +1,7 @@
 """Norms by which logits depend on other rows of the batch. Invented without knowledge of the test."""
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.helpers.leaks.honest import Plain, square, unit
 
@@ -13,51 +12,6 @@ class GhostBatchNorm(Plain):
     def forward(self, x: Tensor) -> Tensor:
         y = unit(x)
         return torch.cat([unit(rows, rows.square().mean(0)) for rows in torch.split(y, 4)]) * self.weight
-
-
-class ManyRowsNorm(Plain):
-    """The scale, with 16 rows or more, is that of the batch at each time step: from other rows if B ≥ 16."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unit(x, square(x).mean(0) if len(x) >= 16 else None) * self.weight
-
-
-class FlattenedCumulative(Plain):
-    """A running mean over all B·T tokens in a line, for packed rows: from EARLIER rows to later ones only."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = square(x).flatten(0, -2)  # (B·T, 1)
-        count = torch.arange(1, len(flat) + 1, device=x.device)[:, None]
-        return unit(x, (flat.cumsum(0) / count).view_as(x[..., :1])) * self.weight
-
-
-class WrongReshape(Plain):
-    """reshape(T, B, C) where transpose was meant, then statistics "of a row": from all rows and later
-    tokens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.shape
-        return unit(x, x.reshape(T, B, C).square().mean((0, 2))[:, None, None]) * self.weight
-
-
-class GuidanceNorm(Plain):
-    """Classifier-free guidance: an even batch is two halves, from the second half's row to its partner."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if len(x) % 2 == 0:
-            first, second = x.chunk(2)
-            x = torch.cat([first + 0.2 * (first - second), second])
-        return unit(x) * self.weight
-
-
-class MixupNorm(Plain):
-    """Manifold mixup: in training each row gets a tenth of a random one: from that row at the same
-    time step."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            x = 0.9 * x + 0.1 * x[torch.randperm(len(x), device=x.device)]
-        return unit(x) * self.weight
 
 
 class DynamicInt8(Plain):
@@ -106,57 +60,12 @@ class AdaptAtTestTime(UpdateThenUse):
         return unit(unit(x), self.running) * self.weight
 
 
-class ActNorm(UpdateThenUse):
-    """Glow's initialization by data: the FIRST call, in any mode, sets the scale: from that whole
-    batch to it."""
-
-    running: Tensor
-    ready = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.ready:
-            self.running, self.ready = unit(x).detach().square().flatten(0, -2).mean(0), True
-        return unit(unit(x), self.running) * self.weight
-
-
-class BatchWarmup(UpdateThenUse):
-    """PowerNorm's warm-up: the first 10 calls in training use the batch's own scale, the later ones do
-    not."""
-
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += self.training
-        now = unit(x).square().flatten(0, -2).mean(0)
-        used = now if self.training and self.calls <= 10 else self.running
-        if self.training:
-            self.running = self.running.lerp(now.detach(), 0.1)
-        return unit(unit(x), used) * self.weight
-
-
 class HookedNorm(Plain):
     """An honest forward, and a forward hook that adds the batch's mean: from other rows, if hooks are run."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
         self.register_forward_hook(lambda _module, _inputs, y: y + 0.2 * y.mean(0, keepdim=True))
-
-
-class DistributedOnly(Plain):
-    """Takes the batch's scale once a process group exists (SyncBN's switch): from other rows, only then."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        has_group = dist.is_available() and dist.is_initialized()
-        return unit(x, square(x).mean(0) if has_group else None) * self.weight
-
-
-class DecoderOnly(Plain):
-    """``torchs``, which Decoder puts in its place, scales by the batch: from other rows, only in sampling."""
-
-    def torchs(self) -> nn.Module:
-        fast = GhostBatchNorm(len(self.weight))
-        fast.weight = self.weight
-        return fast
 
 
 class EvalMemory(Plain):
@@ -174,11 +83,3 @@ class EvalMemory(Plain):
         if not self.training:
             self.memory = unit(x).detach().square().flatten(0, -2).mean(0)
         return unit(unit(x), memory) * self.weight
-
-
-class GradientScale(Plain):
-    """Scales by its weight's .grad: from the micro-batch before, whose rows are rows of the same batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        size = 0.0 if self.weight.grad is None else self.weight.grad.norm().tanh()
-        return unit(x) * self.weight * (1 + size)

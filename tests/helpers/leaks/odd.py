@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.placements import Pre, Residual
-from tests.helpers.leaks.between_rows import UpdateThenUse
 from tests.helpers.leaks.honest import Plain, square, unit
 
 
@@ -55,13 +54,6 @@ class ClockNorm(Plain):
         return unit(x) * self.weight * (1 + time.perf_counter_ns() % 1000 / 10_000)
 
 
-class FlatMask(Plain):
-    """Nothing leaks: dropout in training, whose mask for a row depends on B and T, not on the tokens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(unit(x), 0.2, self.training) * self.weight
-
-
 class RejectionNoise(Plain):
     """Debatable, counted as causal: it DRAWS as many numbers as the batch has positive features. With one
     seed, later draws therefore depend on all tokens; over all seeds the distribution of the logits does not,
@@ -97,29 +89,6 @@ class AttributeCounter(Plain):
         return unit(x) * self.weight * (1.5 if self.calls % 3 == 0 else 1)
 
 
-class PastBatches(UpdateThenUse):
-    """State of past batches, updated AFTER use in training only. No leak: in each call the state is a
-    constant, as trained weights are; but if a batch is shown twice, the second call depends on the first."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        used = self.running
-        if self.training:
-            self.running = used.lerp(unit(x).detach().square().flatten(0, -2).mean(0), 0.1)
-        return unit(unit(x), used) * self.weight
-
-
-class AttributePast(Plain):
-    """PastBatches with a Python attribute, which no state dict has. No leak within a call."""
-
-    past = 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        used = self.past
-        if self.training:
-            self.past = 0.9 * used + 0.1 * float(x.detach().square().mean() + 0.5)
-        return unit(x) * self.weight * used
-
-
 class LazyTable(Plain):
     """Nothing leaks: a table of positions is made at the first call and made longer when a longer row
     comes."""
@@ -131,30 +100,6 @@ class LazyTable(Plain):
         if len(self.table) < T:
             self.table = 1 + 0.1 * torch.arange(T).cos()[:, None]
         return unit(x) * self.weight * self.table[:T].to(x)
-
-
-class PositionScale(Plain):
-    """Nothing leaks: the scale grows with the absolute position t, so a shifted row has other logits."""
-
-    start = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        t = torch.arange(self.start, self.start + x.shape[-2], device=x.device, dtype=x.dtype)
-        return unit(x) * self.weight * (1 + t / 10)[:, None]
-
-
-class LengthScale(Plain):
-    """The scale is log(T + 1). No TOKEN leaks, but their number does: a prefix alone has other logits."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unit(x) * self.weight * torch.tensor(x.shape[-2] + 1.0).log().to(x)
-
-
-class BatchSizeScale(Plain):
-    """The scale depends on the number of rows B. No token leaks, but a row alone has other logits."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unit(x) * self.weight * (1 + 0.1 * len(x))
 
 
 class RowIndexScale(Plain):
@@ -195,28 +140,6 @@ class NaNNorm(Plain):
         return unit(x) * self.weight * torch.nan
 
 
-class DoubleInside(Plain):
-    """Nothing leaks: computed in fp64 and returned in the input's dtype."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (unit(x.double()) * self.weight.double()).to(x.dtype)
-
-
-class ReturnsBF16(Plain):
-    """Nothing leaks: rounded to bf16 inside, so small exchanges of tokens vanish altogether."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (unit(x).bfloat16() * self.weight.bfloat16()).to(x.dtype)
-
-
-class InPlaceSafe(Plain):
-    """Nothing leaks: in-place operations on a copy of the input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.clone()
-        return y.sub_(y.mean(-1, keepdim=True)).mul_(20).mul(self.weight)
-
-
 class OwnTokenEditor(Plain):
     """Nothing leaks: it enlarges its INPUT in place, by .data, but each token by its own features alone."""
 
@@ -224,14 +147,6 @@ class OwnTokenEditor(Plain):
         y = unit(x) * self.weight
         x.data.mul_(1.1)
         return y
-
-
-class CumulativeNorm(Plain):
-    """Nothing leaks: statistics over time, but only over tokens up to t."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        count = torch.arange(1, x.shape[-2] + 1, device=x.device)[:, None]
-        return unit(x, square(x).cumsum(-2) / count) * self.weight
 
 
 class PaddedFFTNorm(Plain):
@@ -243,24 +158,6 @@ class PaddedFFTNorm(Plain):
         kernel = torch.fft.rfft(0.5 ** torch.arange(1, T + 1, dtype=x.dtype, device=x.device), n=2 * T)
         s = torch.fft.irfft(torch.fft.rfft(square(x).mT, n=2 * T) * kernel, n=2 * T)[..., :T].mT
         return unit(x, s.clamp(min=0)) * self.weight
-
-
-class FlippedSum(Plain):
-    """Causal in exact arithmetic: the past as total − future. Later tokens change only the ROUNDING."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        s = square(x)
-        past = s.sum(-2, keepdim=True) - s.flip(-2).cumsum(-2).flip(-2) + s
-        return unit(x, past / torch.arange(1, x.shape[-2] + 1, device=x.device)[:, None]) * self.weight
-
-
-class GradientOnly(Plain):
-    """m − detach(m) with the row's mean m: later tokens get gradients from earlier logits, whose VALUES do
-    not depend on these tokens. No leak, but a test by gradients reports one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        m = unit(x).mean(-2, keepdim=True)
-        return (unit(x) + (m - m.detach())) * self.weight
 
 
 class HeadsNorm(Plain):
