@@ -24,7 +24,8 @@ WORDS: dict[Outcome, str] = {
     "diverged": "diverged",
     "unfit": "not comparable",
 }
-BLUE, ORANGE, GREY, PALE = "#2f6fb5 #d9742b #7a7f87 #b9bdc4".split()  # told apart by most colour-blind
+# most colour-blind people can tell these apart
+BLUE, ORANGE, GREY, PALE = "#2f6fb5", "#d9742b", "#7a7f87", "#b9bdc4"
 COLORS = {"better": BLUE, "lower": BLUE, "worse": ORANGE, "higher": ORANGE, "equivalent": GREY}
 COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
 

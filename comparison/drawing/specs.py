@@ -91,8 +91,8 @@ def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
     y = {"y": category("group", sort=None, title=None, axis=axis)}
     drawn = {row["outcome"] for row in rows if row["mean"] is not None}
     outcomes = [outcome for outcome in glance.COLORS if outcome in drawn]
-    legend = {"orient": "bottom", "columns": 2, "labelExpr": f"({glance.WORDS})[datum.label]"}
-    legend |= {"labelFontSize": 12}
+    words = f"({glance.WORDS})[datum.label]"
+    legend = {"orient": "bottom", "columns": 2, "labelExpr": words, "labelFontSize": 12}
     by_outcome = {"field": "outcome", "type": "nominal", "title": None, "legend": legend}
     colors = [glance.COLORS[outcome] for outcome in outcomes]
     fills = ["transparent" if outcome == "open" else glance.COLORS[outcome] for outcome in outcomes]

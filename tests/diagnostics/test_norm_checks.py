@@ -136,6 +136,16 @@ class OtherWhenCompiled(Own):
         return x * self.weight * (2 if torch.compiler.is_compiling() else 1)
 
 
+class OtherCountWhenCompiled(Own):
+    def __init__(self, n):
+        super().__init__(n)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count = self.count + (2 if torch.compiler.is_compiling() else 1)
+        return x * self.weight
+
+
 class StatisticsInBF16(Own):
     def forward(self, x):
         centred = x - x.mean(-1, keepdim=True)
@@ -217,7 +227,11 @@ BROKEN = {
         (NumPyNoise, "depends on the calls before it"),
     ],
     "state": [(HiddenState, "after a resume"), (NewBuffer, "late")],
-    "compile": [(OtherWhenCompiled, "of their size"), (CountsInPlace, "replace a buffer")],
+    "compile": [
+        (OtherWhenCompiled, "the compiled loss and gradients differ"),
+        (OtherCountWhenCompiled, "the compiled buffers differ"),
+        (CountsInPlace, "replace a buffer"),
+    ],
     "bf16": [(StatisticsInBF16, "compute statistics of x.float()")],
 }
 
