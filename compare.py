@@ -25,7 +25,7 @@ from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
-from system.terminal import escaped
+from system.terminal import announced, escaped
 
 
 def key_values(text: str) -> dict[str, str]:
@@ -53,8 +53,9 @@ def compare(args: argparse.Namespace, console: Console) -> None:
     console.print(table.render(report, console.width), crop=False)
     from comparison.write import write_report  # slow to import, so not before the table is printed
 
-    for line in write_report(report, args.out):
-        print(line, flush=True)
+    with announced("drawing the report", sys.stderr):
+        for line in write_report(report, args.out):
+            print(line, flush=True)
 
 
 def print_json(args: argparse.Namespace, console: Console) -> None:

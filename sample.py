@@ -150,13 +150,14 @@ def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) ->
 @app.command("sample", SampleConfig)
 def main(config: SampleConfig) -> None:
     """Load the model that the config names, and print its samples."""
-    checkpoint = load_model.load(config)
-    tokenizer = tokenizers.from_spec(checkpoint.meta.tokenizer)
-    prompt, ids = read_prompt(config, tokenizer)
+    with terminal.announced("loading the model", sys.stderr):
+        checkpoint = load_model.load(config)
+        tokenizer = tokenizers.from_spec(checkpoint.meta.tokenizer)
+        prompt, ids = read_prompt(config, tokenizer)
 
-    import torch
+        import torch
 
-    last_logits, compute = load(config, checkpoint, tokenizer.vocab_size)
+        last_logits, compute = load(config, checkpoint, tokenizer.vocab_size)
     headline = f"{terminal.escaped(str(checkpoint.path))}, step {checkpoint.meta.step:,}"
     print(f"{headline}, {compute.device.type}, {compute.precision}", file=sys.stderr)
 

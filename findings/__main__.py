@@ -23,11 +23,11 @@ from cli import app, messages, programs
 from cli.schema import RunConfig
 from comparison.find import FINDINGS
 from comparison.verdicts import CONFIDENCE, LOOKS
-from findings import render, running
 from findings.finding import Finding, load_findings
 from findings.judging import LOOK, judge
 from rundir.environment import ROOT
 from system.errors import ConfigError
+from system.terminal import announced
 
 RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
 
@@ -56,6 +56,8 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
     """Measure findings one after another and print their verdicts. If a finding cannot be measured, print the
     reason and continue. Return True if all were measured."""
+    from findings import render, running  # import torch, for which --help need not wait
+
     all_measured = True
     overrides = " ".join(word for word in args.words if "=" in word)
     for number, (name, original) in enumerate(findings.items(), start=1):
@@ -79,6 +81,9 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
 
 def run_command(args: argparse.Namespace, console: Console) -> bool:
     """Measure, list or write findings, as ``args`` say. Return True if all findings were measured."""
+    with announced("importing torch"):
+        from findings import render
+
     findings, results = load_findings(args.config_dir), args.out / "results"
     all_measured = True
     if args.words or args.under is not None or args.control or args.seeds is not None:

@@ -85,8 +85,8 @@ class ProgressWatcher:
         now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=self.work_done(), description=self.running())
-        elif now - self.last_print > max(30, 0.05 * (now - self.start)) and self.unprinted:
-            self.print(f"{' ' * (2 * digits + 3)}{self.running()}; {self.time_left()}")
+        elif now - self.last_print > silence_after(now - self.start) and self.unprinted:
+            self.print(" " * (2 * digits + 3) + "; ".join(filter(None, (self.running(), self.time_left()))))
 
     def print(self, line: str) -> None:
         self.last_print = time.monotonic()
@@ -108,6 +108,12 @@ class ProgressWatcher:
         done = self.work_done()
         pace = (time.monotonic() - self.start) / max(done - self.work_at_start, 1e-9)
         return f"about {duration(pace * (self.work - done))} left" if done > self.work_at_start else ""
+
+
+def silence_after(seconds: float) -> float:
+    """Return for how long a sweep that has run for so many seconds may print nothing where a bar cannot be
+    drawn: at first 2 seconds, after two minutes 30, after ten minutes a twentieth of its time."""
+    return max(2, min(30, seconds / 4), seconds / 20)
 
 
 def outcome_line(job: Job) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ from sweep.progress import RESULTS, ProgressWatcher
 from sweep.restore import restore_published
 from system import os_compat, signals
 from system.errors import ConfigError, UserError
-from system.terminal import duration
+from system.terminal import announced, duration
 from system.validate import checked
 from training.cost import seconds_per_operation, training_operations
 from training.load_data import tokens_of
@@ -75,7 +75,8 @@ class Sweep:
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
         """Run the jobs whose runs have not ended yet; in a dry run, only print them. Return all jobs.
         ``part``: what the runs are for in a fair comparison."""
-        jobs = self.jobs_of(all_overrides, part.ignored if part else ())
+        with nullcontext() if sys.stdout.isatty() else announced("checking the jobs"):
+            jobs = self.jobs_of(all_overrides, part.ignored if part else ())
         todo = [job for job in jobs if not job.done and not job.error]
         self.announce(jobs, todo)
         if self.dry_run:
@@ -168,7 +169,8 @@ class Sweep:
         if not configs:
             return
         try:
-            pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
+            with announced("measuring how fast this machine is"):
+                pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
         except Exception:  # a norm may raise any exception; the job will report it
             return
         left = sum(job.work * (1 - job.fraction_trained()) for job in todo)

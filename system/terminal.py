@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-PATIENCE = 1.5  # seconds without output
+PATIENCE = 1.25  # seconds without output
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 
@@ -78,14 +78,34 @@ def survive_closed_output() -> None:
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
     """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken,
-    less and less often. It is printed to ``file``, by default stdout."""
+    less and less often. It is printed to ``file``, by default stdout. Blocks may be nested: the outer one
+    counts the time, so that several short blocks are no long silence, and the inner one's text is printed."""
+    doing.append((text, time.monotonic()))
+    try:
+        if len(doing) > 1:
+            yield
+        else:
+            with announcing(file):
+                yield
+    finally:
+        doing.pop()
+
+
+doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered, and when each was entered
+
+
+@contextmanager
+def announcing(file: TextIO | None) -> Iterator[None]:
     ended, began = threading.Event(), time.monotonic()
 
     def announce() -> None:
         taken = 0.0
         while not ended.wait(max(PATIENCE, taken / 4)):
-            taken = time.monotonic() - began
-            print(f"{text}, for {duration(taken)}", file=file, flush=True)
+            now = time.monotonic()
+            taken = now - began
+            text, entered = doing[-1]
+            how_long = f", for {duration(now - entered)}" if now - entered > 0.5 else ""
+            print(f"{text}{how_long}", file=file, flush=True)
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()

@@ -77,18 +77,19 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     # build the model (training/build.py: norm, placement) and put one batch through it
     batches = Batches(config, tokens, compute, ranks)
     eager_loss = Loss(compute)  # not compiled
-    with memory.explained(config), announced("trying the model on one batch"):  # explains a lack of memory
-        batch = batches.first_micro_batch(0)
-        strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
-        running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
-    compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision)
-    loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
-    optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
-    schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
+    with announced("trying the model on one batch"):
+        with memory.explained(config):
+            batch = batches.first_micro_batch(0)
+            strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
+            running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
+        compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision)
+        loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
+        optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
+        schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
 
-    start = lock_and_resume(run, strategy, optimizer, ranks)  # from here on only this process writes
-    certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
-    certificate = certifier.start(resumed=start > 0)  # tests the untrained model for causality
+        start = lock_and_resume(run, strategy, optimizer, ranks)  # from here on only this process writes
+        certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
+        certificate = certifier.start(resumed=start > 0)  # tests the untrained model for causality
     log = RunLog(run, compute, ranks, start)
     locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
