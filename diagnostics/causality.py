@@ -140,12 +140,14 @@ def describe(certificate: dict[str, Any], model_name: str) -> str:
 
 
 def extent(certificate: dict[str, Any]) -> str:
-    """Return what was asked: ``cuts 63 of 63, rows 32 of 32, cut × row 40%``; the lesser of two modes."""
+    """Return what was tested: ``tested: all 63 positions, all 32 rows, 40% of their pairs``; the lesser of
+    two modes."""
     if "asked" not in certificate:  # of an earlier version
-        return "asked at 4 cuts"
+        return "tested: 4 positions"
     asked = min(certificate["asked"].values(), key=lambda of_mode: of_mode["cuts"])
-    cuts, rows = f"cuts {asked['cuts']} of {asked['all_cuts']}", f"rows {asked['rows']} of {asked['rows']}"
-    return f"{cuts}, {rows}, cut × row {asked['cut_rows']:.0%}"
+    count = "all" if asked["cuts"] == asked["all_cuts"] else f"{asked['cuts']} of"
+    positions, rows = f"{count} {asked['all_cuts']} positions", f"all {asked['rows']} rows"
+    return f"tested: {positions}, {rows}, {asked['cut_rows']:.0%} of their pairs"
 
 
 CAUSES = {

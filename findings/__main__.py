@@ -81,7 +81,7 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
 
 def run_command(args: argparse.Namespace, console: Console) -> bool:
     """Measure, list or write findings, as ``args`` say. Return True if all findings were measured."""
-    with announced("importing torch"):
+    with announced("importing torch", sys.stderr):
         from findings import render
 
     findings, results = load_findings(args.config_dir), args.out / "results"

@@ -208,5 +208,5 @@ def causality(certificate: Mapping[str, Any]) -> str:
     ):
         return "not known"
     if "asked" not in certificate["start"]:
-        return "asked at 4 cuts"
-    return "causal" if certificate["end"] else "asked at the start"
+        return "tested at 4 positions"
+    return "causal" if certificate["end"] else "tested at the start only"

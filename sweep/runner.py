@@ -75,7 +75,7 @@ class Sweep:
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
         """Run the jobs whose runs have not ended yet; in a dry run, only print them. Return all jobs.
         ``part``: what the runs are for in a fair comparison."""
-        with nullcontext() if sys.stdout.isatty() else announced("checking the jobs"):
+        with nullcontext() if sys.stdout.isatty() else announced("checking the jobs", sys.stderr):
             jobs = self.jobs_of(all_overrides, part.ignored if part else ())
         todo = [job for job in jobs if not job.done and not job.error]
         self.announce(jobs, todo)
@@ -169,7 +169,7 @@ class Sweep:
         if not configs:
             return
         try:
-            with announced("measuring how fast this machine is"):
+            with announced("measuring how fast this machine is", sys.stderr):
                 pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
         except Exception:  # a norm may raise any exception; the job will report it
             return

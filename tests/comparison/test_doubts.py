@@ -126,8 +126,8 @@ CERTIFICATES = {
         {"start": CLEAN | {"causal": None, "reason": "it fails"}, "end": None},
         "not known",
     ),
-    "earlier": ({key: CLEAN[key] for key in CLEAN if key != "asked"} | NO_LEAK, "asked at 4 cuts"),
-    "of the start": ({"start": CLEAN, "end": None}, "asked at the start"),
+    "earlier": ({key: CLEAN[key] for key in CLEAN if key != "asked"} | NO_LEAK, "tested at 4 positions"),
+    "of the start": ({"start": CLEAN, "end": None}, "tested at the start only"),
 }
 
 
