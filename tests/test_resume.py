@@ -346,5 +346,5 @@ def test_a_signal_ends_a_sweep_and_the_same_command_resumes_it(succeed, text_fil
     assert "Traceback" not in err
     assert len([*tmp_path.glob("runs/*-s2-*")]) == 0
     done = succeed("train.py", *sweep)
-    assert done.stdout.startswith("3 runs: 1 done before, 2 to do")
+    assert "\n3 runs: 1 done before, 2 to do" in done.stdout
     assert all(read_status(folder)["state"] == "finished" for folder in tmp_path.glob("runs/layernorm-*"))

@@ -18,7 +18,7 @@ from rundir.folder import read_status
 from system import os_compat
 from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
-from tests.helpers.contract import check_one_line, check_refused
+from tests.helpers.contract import check_one_line, check_refused, error_lines
 from tests.helpers.own_norm import write_norm
 from tests.helpers.programs import PATIENCE, Program, saved
 from tests.helpers.waiting import until
@@ -142,7 +142,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
     assert table.count("diverged") == 1
     assert "is not finite" in " ".join(table.split())
     assert table.count("failed") == 3
-    errors = done.stderr.splitlines()
+    errors = error_lines(done.stderr)
     assert len(errors) == 3
     assert any(
         "train.batch_size: invalid value 0; it should be greater than or equal to 1" in line
@@ -225,7 +225,7 @@ def test_a_job_that_kills_every_process_has_failed(command, sweep, tmp_path):
     assert done.returncode == 1
     assert done.stdout.count(" finished ") == 2
     assert "its process was killed" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(error_lines(done.stderr)) == 1
 
 
 @pytest.mark.faults

@@ -14,7 +14,7 @@ import pytest
 
 from rundir.folder import read_status
 from tests.conftest import LETTERS, TINY
-from tests.helpers.contract import check_refused
+from tests.helpers.contract import check_refused, error_lines
 from tests.helpers.own_norm import write_norm
 from tests.helpers.programs import PATIENCE, Program, from_scratch, succeed
 from tests.helpers.rank_program import free_port
@@ -155,7 +155,7 @@ def test_failed_and_killed_jobs_are_named_and_the_others_finish(slurm, sweep, tm
     output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert output.count(" finished ") == 1
-    lines = sorted(errors.splitlines())
+    lines = sorted(error_lines(errors))
     assert len(lines) == 2
     assert f"its Slurm job {killed} has ended: FAILED; see " in lines[0]
     assert "Killed" in Path(lines[0].split("; see ")[1].split(";")[0]).read_text()
