@@ -39,7 +39,7 @@ def check_one_line(done: "subprocess.CompletedProcess[str]", *words: str) -> str
 
 
 def error_lines(text: str) -> list[str]:
-    """Return the errors in what a program printed; on a busy machine it may also have said what takes long."""
+    """Return the errors in what a program printed; a busy machine also says what takes long."""
     return [line for line in text.splitlines() if line.startswith("error: ")]
 
 
