@@ -37,7 +37,8 @@ def key_values(text: str) -> dict[str, str]:
 
 
 def load_report(args: argparse.Namespace) -> Report:
-    runs, passed_over = load_all(args.runs)
+    with announced("reading the runs", sys.stderr):
+        runs, passed_over = load_all(args.runs)
     if not runs:
         why = f"; {passed_over[0]}" if passed_over else ""
         more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
@@ -51,9 +52,9 @@ def load_report(args: argparse.Namespace) -> Report:
 def compare(args: argparse.Namespace, console: Console) -> None:
     report = load_report(args)
     console.print(table.render(report, console.width), crop=False)
-    from comparison.write import write_report  # slow to import, so not before the table is printed
-
     with announced("drawing the report", sys.stderr):
+        from comparison.write import write_report  # slow to import, so not before the table is printed
+
         for line in write_report(report, args.out):
             print(line, flush=True)
 

@@ -56,7 +56,7 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
     """Measure findings one after another and print their verdicts. If a finding cannot be measured, print the
     reason and continue. Return True if all were measured."""
-    from findings import render, running  # import torch, for which --help need not wait
+    from findings import render, running  # these import torch, for which --help need not wait
 
     all_measured = True
     overrides = " ".join(word for word in args.words if "=" in word)

@@ -99,7 +99,7 @@ class ProgressWatcher:
         """Return the names of the running jobs, each with its fraction done."""
         jobs = [job for job in self.unprinted if job_record.read(job.folder).get("state") == "running"]
         shown = ", ".join(f"{job.name} {job.fraction_done():.0%}" for job in jobs)
-        return f"running: {shown}" if jobs else "starting"
+        return f"running: {shown}" if jobs else "none is running"
 
     def work_done(self) -> float:
         return sum(job.work * job.fraction_done() for job in self.todo)

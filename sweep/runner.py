@@ -75,8 +75,7 @@ class Sweep:
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
         """Run the jobs whose runs have not ended yet; in a dry run, only print them. Return all jobs.
         ``part``: what the runs are for in a fair comparison."""
-        with nullcontext() if sys.stdout.isatty() else announced("checking the jobs", sys.stderr):
-            jobs = self.jobs_of(all_overrides, part.ignored if part else ())
+        jobs = self.jobs_of(all_overrides, part.ignored if part else ())
         todo = [job for job in jobs if not job.done and not job.error]
         self.announce(jobs, todo)
         if self.dry_run:
@@ -127,16 +126,16 @@ class Sweep:
         if not on_terminal and len(all_overrides) > 1:  # Hydra takes a quarter of a second for each
             print(f"checking {len(all_overrides)} jobs", flush=True)
         jobs_shown = track(all_overrides, "checking the jobs", disable=not on_terminal, transient=True)
-        for number, overrides in enumerate(jobs_shown):
-            composed = self.compose(list(overrides))
-            if sweeps_presets and composed.hydra.sweeper.params:
-                raise ConfigError(
-                    "experiment: a preset that is a sweep cannot be swept over; start each preset by itself"
-                )
-            label = " ".join(override for override in overrides if override not in shared)
-            job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
-            self.check(job, composed, ignored)
-            jobs.setdefault(job.run or overrides, job)
+        with nullcontext() if on_terminal else announced("checking the jobs", sys.stderr):
+            for number, overrides in enumerate(jobs_shown):
+                composed = self.compose(list(overrides))
+                if sweeps_presets and composed.hydra.sweeper.params:
+                    problem = "a preset that is a sweep cannot be swept over"
+                    raise ConfigError(f"experiment: {problem}; start each preset by itself")
+                label = " ".join(override for override in overrides if override not in shared)
+                job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
+                self.check(job, composed, ignored)
+                jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")
         return list(jobs.values())

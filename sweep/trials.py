@@ -31,7 +31,7 @@ class Round(Checked):
 class Tuning(Checked):
     """How the settings are chosen: ``hydra.sweeper.tune``, by rounds of fewer and fewer trials."""
 
-    keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax; null: the key is not tuned
+    keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax; null: not tuned
     trials: Annotated[int, Field(ge=1)]  # settings that are drawn
     rounds: Annotated[list[Round], Field(min_length=1)]
     borrow: bool  # also train each arm at the settings of the baseline
@@ -59,9 +59,8 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
     """Return the values to choose from for each key; typed values replace those of the preset, and a key
     with one typed value is not tuned."""
     parser = OverridesParser.create()
-    tuned = {key: values for key, values in keys.items() if values is not None}
-    overrides = {key: parser.parse_override(f"{key}={values}") for key, values in tuned.items()}
-    overrides |= {key: override for override in typed if (key := override.get_key_element()) in tuned}
+    overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
+    overrides |= {key: override for override in typed if (key := override.get_key_element()) in keys}
     return [override for override in overrides.values() if override.is_sweep_override()]
 
 

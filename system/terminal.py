@@ -79,7 +79,8 @@ def survive_closed_output() -> None:
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
     """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken,
     less and less often. It is printed to ``file``, by default stdout. Blocks may be nested: the outer one
-    counts the time, so that several short blocks are no long silence, and the inner one's text is printed."""
+    counts the silence, so that several short blocks are no long one, and says to which ``file``; the inner
+    one's text is printed. All blocks are of one thread."""
     doing.append((text, time.monotonic()))
     try:
         if len(doing) > 1:
@@ -96,16 +97,17 @@ doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered,
 
 @contextmanager
 def announcing(file: TextIO | None) -> Iterator[None]:
-    ended, began = threading.Event(), time.monotonic()
+    ended, last_print = threading.Event(), time.monotonic()
 
     def announce() -> None:
-        taken = 0.0
-        while not ended.wait(max(PATIENCE, taken / 4)):
+        nonlocal last_print
+        while not ended.wait(PATIENCE):
             now = time.monotonic()
-            taken = now - began
             text, entered = doing[-1]
-            how_long = f", for {duration(now - entered)}" if now - entered > 0.5 else ""
-            print(f"{text}{how_long}", file=file, flush=True)
+            if now - last_print >= (now - entered) / 4:
+                how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
+                print(f"{text}{how_long}", file=file, flush=True)
+                last_print = now
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()

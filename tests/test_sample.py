@@ -109,7 +109,7 @@ def test_a_norm_that_looks_at_other_tokens_is_sampled_without_a_kv_cache(command
     greedy = ("prompt=Now is", "max_new_tokens=12", "num_samples=2", "temperature=0")
     done = command("sample.py", f"run={folder}", "which=last", "trust=tests", *greedy, PYTHONPATH=str(ROOT))
     assert done.stdout.split("---------------\n") == [likeliest(folder, "Now is", 12)] * 2, done.stderr
-    assert done.stderr.startswith("this norm cannot use the KV cache: ")
+    assert "this norm cannot use the KV cache: " in done.stderr
 
 
 def test_greedy_text_is_the_argmax_of_the_restored_model_in_evaluation_mode(command, trained):

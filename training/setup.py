@@ -77,11 +77,10 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     # build the model (training/build.py: norm, placement) and put one batch through it
     batches = Batches(config, tokens, compute, ranks)
     eager_loss = Loss(compute)  # not compiled
-    with announced("trying the model on one batch"):
-        with memory.explained(config):
-            batch = batches.first_micro_batch(0)
-            strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
-            running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
+    with memory.explained(config), announced("preparing the run"):  # explains a lack of memory
+        batch = batches.first_micro_batch(0)
+        strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
+        running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
         compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision)
         loss = compile_loss(strategy, batches, eager_loss, ranks) if compiles else eager_loss
         optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
@@ -133,7 +132,8 @@ def build_strategy(
     loss_of_step = partial(loss, x=batch.x, y=batch.y)
     one_round = [[next(batches.fixed_windows())]]  # of one batch, as if this rank were alone
     evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=one_round, ranks=Ranks())
-    return rehearsal.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
+    with announced("trying the model on one batch"):
+        return rehearsal.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
 
 
 def find_running_norms(
@@ -155,7 +155,7 @@ def lock_and_resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: R
         return 0
     if ranks.broadcast(has_ended(run.folder)):
         raise AlreadyEndedError  # another process was faster; open_run suppresses this, main reports the run
-    with strategy.full_model():
+    with announced("loading the checkpoint"), strategy.full_model():
         return checkpoints.resume(run, strategy, optimizer, ranks)
 
 

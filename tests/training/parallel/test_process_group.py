@@ -15,6 +15,7 @@ from rundir.folder import read_status
 from rundir.run_files import read_json
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
+from tests.helpers.contract import error_lines
 from tests.helpers.programs import PATIENCE, ROOT, Program, succeed
 from tests.helpers.runs import rows_without_clocks
 from tests.helpers.waiting import until
@@ -164,10 +165,6 @@ def ranks_of(process: int) -> list[int]:
     return [child.pid for child in children if any(part.endswith("train.py") for part in child.cmdline())]
 
 
-def errors_of(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("error: ")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", daily(("ddp", "fsdp")))
 def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_resumes(longer, kind):
@@ -181,7 +178,7 @@ def test_when_a_rank_is_killed_all_end_with_one_message_and_the_run_resumes(long
         _, err = ended(process)
         assert time.monotonic() - began < 30
     assert process.returncode == 1
-    assert errors_of(err) == [
+    assert error_lines(err) == [
         "error: another rank has ended; the same command resumes from the newest checkpoint"
     ]
     [run_folder] = (folder / "runs").glob("*-*")
@@ -218,7 +215,7 @@ def test_a_mistake_is_reported_once(arguments, tmp_path, mistake, message):
     mistake = (mistake,) if isinstance(mistake, str) else mistake
     ended = rank_program.trained(2, *arguments, *mistake, cwd=tmp_path)
     assert all(status != 0 for status, _, _ in ended)
-    [error] = errors_of("".join(errors for _, _, errors in ended))
+    [error] = error_lines("".join(errors for _, _, errors in ended))
     assert message in error
     assert not (tmp_path / "runs").exists()
 
