@@ -134,22 +134,18 @@ def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_na
 
 
 @pytest.mark.slow
-def test_without_borrowing_no_arm_is_trained_at_the_baselines_settings(succeed, fair, tmp_path):
-    planned = succeed("train.py", *fair, "--dry-run")
-    assert (
-        "at most 28 runs in all stages" in planned.stdout
-    )  # of an arm: 4, 2 on two seeds, 3, and 3 borrowed
-    done = succeed("train.py", *fair, "hydra.sweeper.tune.borrow=false")
-    assert "at most 22 runs in all stages" in done.stdout
-    assert {role["role"] for run in runs_of(tmp_path) for role in run.roles} == {"trial", "compared"}
-
-
-@pytest.mark.slow
-def test_a_second_tuning_of_more_trials_takes_the_place_of_the_first(succeed, fair, tmp_path):
+def test_without_borrowing_a_second_tuning_of_more_trials_takes_the_place_of_the_first(
+    succeed, fair, tmp_path
+):
     two = ("norm=layernorm", "placement=pre,post")
-    succeed("train.py", *fair, *two)
-    succeed("train.py", *fair, *two, "hydra.sweeper.tune.trials=8")
+    planned = succeed("train.py", *fair, *two, "--dry-run")
+    assert "at most 28 runs in all stages" in planned.stdout  # 4, 2 on two seeds, 3, and 3 borrowed an arm
+    not_borrowed = (*fair, *two, "hydra.sweeper.tune.borrow=false")
+    done = succeed("train.py", *not_borrowed)
+    assert "at most 22 runs in all stages" in done.stdout
+    succeed("train.py", *not_borrowed, "hydra.sweeper.tune.trials=8")
     runs = runs_of(tmp_path)
+    assert {role["role"] for run in runs for role in run.roles} == {"trial", "compared"}
     first_round = [run.config["placement"] for run in by_role(runs).trials if run.config["train.steps"] == 2]
     assert Counter(first_round) == {"pre": 8, "post": 8}
     assert build_report(runs).summary[1].startswith("Each group is at its own best settings")
