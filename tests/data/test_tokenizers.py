@@ -41,6 +41,18 @@ def test_bpe_decode_undoes_encode_after_a_trip_through_json(bpe, text):
     assert b"".join(stored.decode([token]) for token in ids) == text.encode()  # as sampling streams them
 
 
+@given(train=TEXTS, val=TEXTS, data=st.data())
+@MANY
+def test_char_decode_undoes_encode_after_a_trip_through_json(train, val, data):
+    trained = tokenizers.train_char(train, val, 0)
+    stored = from_spec(json.loads(json.dumps(trained.spec)))
+    text = data.draw(st.text(sorted({*train, *val})))
+    ids = trained.encode(text)
+    assert stored.encode(text).tolist() == ids.tolist()
+    assert stored.decode(ids) == text.encode()
+    assert stored.vocab_size == trained.vocab_size == len({*train, *val})
+
+
 def test_ids_follow_code_points():
     assert tokenizers.train_char("bca", "  b", 0).encode("abc ").tolist() == [1, 2, 3, 0]
 

@@ -1,0 +1,33 @@
+"""A sweep says how far it is: soon at first, then less often, and at a small price."""
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweep.progress import INTERVAL, SHARE, ProgressWatcher, silence_after
+
+SECONDS = st.floats(0, 1e6)
+
+
+@given(SECONDS, SECONDS)
+def test_a_sweep_prints_after_two_seconds_and_never_more_often_later(one, other):
+    assert silence_after(min(one, other)) <= silence_after(max(one, other))
+    assert silence_after(0) == 2
+    assert (silence_after(120), silence_after(3600)) == (30, 180)
+
+
+def test_reading_many_jobs_takes_at_most_its_share_of_a_core(monkeypatch):
+    watcher = ProgressWatcher([], [])
+    pauses = []
+
+    def busy() -> None:
+        until = time.thread_time() + 0.02  # as if there were hundreds of folders to read
+        while time.thread_time() < until:
+            pass
+
+    monkeypatch.setattr(watcher, "update", busy)
+    monkeypatch.setattr(watcher.stop, "wait", lambda pause: pauses.append(pause) or len(pauses) > 1)
+    watcher.poll()
+    assert pauses[0] == INTERVAL
+    assert pauses[1] >= 0.02 / SHARE
