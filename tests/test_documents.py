@@ -115,7 +115,7 @@ def home(tmp_path_factory) -> Path:
     for form, out in (("hf", "exported"), ("safetensors", "weights")):
         succeeded(home, "scripts/export.py", named("run=runs/NAME", home), f"format={form}", f"out={out}")
     snapshot = home / "hub/hub/models--openai-community--gpt2/snapshots" / HUB["gpt2"]
-    gpt2_models.theirs(vocab_size=50257, n_embd=4, n_positions=256).save_pretrained(snapshot)
+    gpt2_models.theirs(vocab_size=50257, n_embd=4, n_positions=64).save_pretrained(snapshot)
     (home / "web").mkdir()
     rows = [json.dumps({"text": f"{number} {LETTERS[:300]}"}) for number in range(60)]
     (home / "web/1.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))

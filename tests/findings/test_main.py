@@ -104,7 +104,7 @@ def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(meas
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_program_with_runs_saved_and_the_same_command_resumes(mine, measured, tmp_path):
+def test_a_signal_ends_the_program_with_its_runs_saved(mine, tmp_path):
     mine.write_text(mine.read_text().replace("train.steps: 6", "train.steps: 4000"))
     with Program(PROGRAM, "tiny", "--config-dir", str(tmp_path / "mine"), cwd=tmp_path) as program:
         program.until(
@@ -117,8 +117,6 @@ def test_a_signal_ends_the_program_with_runs_saved_and_the_same_command_resumes(
     assert states == {"interrupted"}
     assert not [*tmp_path.glob(f"{OUT}/results/*")]
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["findings"]
-    mine.write_text(mine.read_text().replace("train.steps: 4000", "train.steps: 6"))
-    assert "PASS  tiny" in measured("tiny")
 
 
 @pytest.mark.slow
