@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 from cli import job_record, messages
 from cli.compose import check_aliases, composed_job, plain
 from cli.flags import take_debug_flag, without_dry_run
-from system import launch, signals, terminal
+from system import launch, os_compat, signals, terminal
 from system.errors import ConfigError
 from system.validate import Checked, checked, keys
 
@@ -38,6 +38,8 @@ TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
 MOST = 100_000  # combinations of values on a command line
 Config = TypeVar("Config", bound=Checked)
+
+os_compat.let_waiting_threads_sleep()  # programs import torch after this
 
 
 def command(

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from system import os_compat
 from tests.conftest import ROOT
 from tests.helpers.tree import project_files
@@ -68,3 +70,35 @@ def test_a_process_is_told_apart_from_a_later_one_with_its_id():
     assert since is not None
     assert not os_compat.is_running(process.pid, since)
     assert os_compat.start_time(process.pid) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+@pytest.mark.parametrize("program", ["train", "sample", "findings.__main__"])
+def test_torchs_threads_do_not_wait_in_a_busy_loop_for_long(program):
+    assert spin_count(program) == 5000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+def test_how_threads_wait_is_the_users_choice():
+    assert spin_count("train", OMP_WAIT_POLICY="passive") == 0
+    assert spin_count("train", GOMP_SPINCOUNT="7") == 7
+
+
+def test_the_benchmarks_do_not_choose_how_the_threads_of_others_wait():
+    modules = ", ".join(f"bench.{name}" for name in ("ablation", "quality", "sample", "train"))
+    run_python(f"import os, {modules}; assert 'GOMP_SPINCOUNT' not in os.environ", {})
+
+
+def spin_count(program: str, **variables: str) -> int:
+    """Return how often waiting threads look again before they sleep, in a process that imports a program."""
+    done = run_python(f"import {program}, torch", {"OMP_DISPLAY_ENV": "verbose", **variables})
+    [count] = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    return int(count)
+
+
+def run_python(code: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd=ROOT, env=unset | variables, capture_output=True, text=True, check=True
+    )
