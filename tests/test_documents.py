@@ -53,7 +53,12 @@ ELSEWHERE = {
     "--baseline norm=rmsnorm": "needs the runs of its page: tests/sweep/test_cs336.py trains them",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
-LONG = ("-m findings ", "torchrun", "experiment=fair_ablation")
+LONG = (
+    "-m findings ",
+    "torchrun",
+    "experiment=fair_ablation",
+    "experiment=cs336_",
+)  # cs336_: sweep/test_cs336.py
 # In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 # Runs of a preset with one seed.

@@ -54,7 +54,7 @@ def test_pictures_are_drawn_and_a_cell_that_fails_is_an_error(capfd):
     assert "by intent" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_cells_run_and_print_the_words_of_the_notebook():
     again = code(cells(SOURCE.read_text(encoding="utf-8")))
     run(again)

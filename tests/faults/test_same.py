@@ -39,7 +39,7 @@ def ended(folder, *more: str):
     return checkpoint_file.load(end_of(folder)).tensors
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_observing_changes_no_bit(tmp_path, record_property):
     expected = ended(tmp_path / "plain")
     others = [

@@ -6,6 +6,7 @@ from findings import render, running
 from findings.__main__ import RESULTS
 from findings.finding import Finding, load_findings
 from findings.judging import MIN_SEEDS, Verdict, judge
+from tests.conftest import daily
 
 FINDINGS = load_findings()
 UNTRAINED = [name for name, finding in FINDINGS.items() if not finding.trains]
@@ -48,7 +49,7 @@ def test_the_document_and_its_pictures_are_made_of_the_results():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", UNTRAINED)
+@pytest.mark.parametrize("name", daily(UNTRAINED, lambda number: number % 2 == 0, others="long"))
 def test_measured_again_without_training_it_and_its_control_have_the_same_numbers(name, tmp_path):
     """The first seed is measured; tolerances allow for the rounding of other processors."""
     for title, finding in {name: FINDINGS[name], f"{name}-control": FINDINGS[name].as_control()}.items():

@@ -41,7 +41,7 @@ def agree(ours: list[float], reference: list[float], within: float) -> None:
     assert abs(np.mean(ours) - np.mean(reference)) < 4 * error + 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("arm", "length"), [("pre", 64), ("post", 64), ("post, one token", 1)])
 def test_the_slope_of_the_last_blocks_gradient_agrees(cases, arm, length):
     ours, reference = [], []
