@@ -30,7 +30,7 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
         **computed,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": processor_generation(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "git": git_state(),
         "code": code(),
@@ -92,6 +92,12 @@ def asked_for(config: RunConfig) -> dict[str, str]:
 def processor() -> str:
     """Return the processor's model, from /proc/cpuinfo on Linux, else from Python."""
     return cpuinfo("model name") or platform.processor()
+
+
+def processor_generation() -> str:
+    """Return the processor's name with its family and model numbers, such as "AMD EPYC 25 17": on virtual
+    machines several generations have one name, but other last bits. The numbers exist on x86 only."""
+    return " ".join(filter(None, [processor(), cpuinfo("cpu family"), cpuinfo("model")]))
 
 
 def cpuinfo(key: str) -> str | None:

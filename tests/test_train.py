@@ -18,6 +18,7 @@ from data.windows import training_batch
 from model.attention import PlainAttend
 from model.seeds import seed_for
 from rundir import checkpoint_file
+from rundir.environment import processor_generation
 from rundir.folder import read_status
 from rundir.outcome import report
 from system.errors import ConfigError
@@ -205,6 +206,7 @@ def test_the_folder_records_the_config_and_the_outcome(tiny):
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["torch"] == importlib.metadata.version("torch")
     assert (environment["precision"], environment["threads"]) == ("fp32", 1)
+    assert environment["processor"] == processor_generation()
 
 
 def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
