@@ -1,4 +1,4 @@
-"""What a run records about its machine."""
+"""The record of a run's machine tells processors apart."""
 
 import pytest
 

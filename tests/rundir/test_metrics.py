@@ -2,10 +2,12 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from rundir import progress_line
 from rundir.metrics import Metrics, cut
 from rundir.progress_line import ProgressLine
 
@@ -45,6 +47,21 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
         "step 0/100  val 4.000",
         "step 50/100  loss 3.000  val 2.000",
     ]
+
+
+def test_without_a_terminal_two_minutes_have_no_silence_of_two_seconds_and_an_hour_has_few_lines(
+    capsys, monkeypatch
+):
+    seconds = 0.0
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: seconds)
+    progress, printed = ProgressLine(0, 36_000), [0.0]
+    for step in range(1, 36_000):
+        seconds = step / 10
+        progress.update(step, {})
+        if capsys.readouterr().out:
+            printed.append(seconds)
+    assert max(later - earlier for earlier, later in pairwise(printed) if earlier < 120) < 2
+    assert len(printed) < 200
 
 
 def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path, capsys):
