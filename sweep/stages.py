@@ -22,7 +22,7 @@ from sweep.job import Job
 from sweep.part import Part
 from sweep.progress import RESULTS, summary
 from sweep.runner import Sweep
-from sweep.trials import Round, Settings, Tuning, draw, space, tuning
+from sweep.trials import Round, Settings, Tuning, space, trial_settings, tuning
 from system import launch
 from system.errors import ConfigError
 from system.validate import invalid_value
@@ -81,7 +81,7 @@ def run_fairly(
         raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
     steps = sweep.compose([*all_arms[0], *lengths]).train.steps
     numbers = [number(seed) for seed in seeds]
-    settings = draw(keys, how.trials, seed=numbers[0])
+    settings = trial_settings(how, keys, seed=numbers[0])
     print(f"{len(all_arms)} arms, {len(settings)} trials of each over {', '.join(tuned)}")
     runs = total_runs(len(all_arms), len(settings), how, math.prod(map(len, final.values())))
     print(f"at most {runs:,} runs in all stages", flush=True)

@@ -33,6 +33,7 @@ class Tuning(Checked):
 
     keys: dict[str, Any]  # key -> values, or an interval, in Hydra's syntax; null: not tuned
     trials: Annotated[int, Field(ge=1)]  # settings that are drawn
+    only: list[int] | None = None  # numbers, from 1, of the settings that are tried; absent: all
     rounds: Annotated[list[Round], Field(min_length=1)]
     borrow: bool  # also train each arm at the settings of the baseline
 
@@ -44,6 +45,12 @@ class Tuning(Checked):
                     "rounds: a round has more trials than the one before it, or is shorter, or has fewer "
                     "seeds; sort them from many trials to few"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def only_names_drawn_settings(self) -> Self:
+        if self.only is not None and (not self.only or not {*self.only} <= {*range(1, self.trials + 1)}):
+            raise ValueError(f"only: give one or more numbers from 1 to {self.trials}, the number of trials")
         return self
 
 
@@ -62,6 +69,12 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
     overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
     overrides |= {key: override for override in typed if (key := override.get_key_element()) in keys}
     return [override for override in overrides.values() if override.is_sweep_override()]
+
+
+def trial_settings(how: Tuning, keys: Sequence[Override], seed: int) -> list[Settings]:
+    """Return the settings to try: all that are drawn, or only those that ``how`` names."""
+    drawn = draw(keys, how.trials, seed)
+    return drawn if how.only is None else [s for number, s in enumerate(drawn, 1) if number in how.only]
 
 
 def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:

@@ -5,7 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweep.trials import draw, space, tuning
+from sweep.trials import draw, space, trial_settings, tuning
 from system.errors import ConfigError
 
 KEYS = {
@@ -60,6 +60,14 @@ def test_a_typed_interval_replaces_that_of_the_preset_and_a_typed_value_is_not_t
     assert draw(space({"c": "x,y"}, []), 16, 0) in ([("c=x",), ("c=y",)], [("c=y",), ("c=x",)])
 
 
+def test_only_the_named_ones_of_the_drawn_settings_are_tried():
+    plain = {"keys": {}, "trials": 8, "rounds": [{"trials": 1, "steps": 1, "seeds": 1}], "borrow": False}
+    keys = space(KEYS, [])
+    drawn = draw(keys, 8, 3)
+    assert trial_settings(tuning(plain), keys, 3) == drawn
+    assert trial_settings(tuning(plain | {"only": [7, 2]}), keys, 3) == [drawn[1], drawn[6]]
+
+
 @pytest.mark.parametrize("interval", ["interval(2,1)", "tag(log,interval(0,1))", "interval(1,1)"])
 def test_an_empty_interval_is_refused(interval):
     with pytest.raises(ConfigError, match="^b: no interval from"):
@@ -74,6 +82,8 @@ def test_an_empty_interval_is_refused(interval):
             "hydra.sweeper.tune.trials: invalid value 0; it should be greater",
         ),
         ({"rounds": []}, "hydra.sweeper.tune.rounds: invalid value"),
+        ({"only": [4, 5]}, "hydra.sweeper.tune.only: give one or more numbers from 1 to 4"),
+        ({"only": []}, "hydra.sweeper.tune.only: give one or more numbers from 1 to 4"),
         (
             {"rounds": [{"trials": 1, "steps": 2, "seeds": 1}]},
             "hydra.sweeper.tune.rounds.0.steps: invalid value 2",
