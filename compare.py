@@ -67,14 +67,16 @@ def print_json(args: argparse.Namespace, console: Console) -> None:
 
 
 def judge(args: argparse.Namespace, console: Console) -> None:
-    """Print the verdict on one arm, and exit with the status that stands for it."""
+    """Print the verdict on one arm, and what makes it unfair if something does; exit with its status."""
     from comparison import machine
 
     try:
-        status, line = machine.status_of(load_report(args), args.candidate)
+        report = load_report(args)
+        status, line = machine.status_of(report, args.candidate)
+        doubt = [] if report.is_fair else report.how_chosen[:1]
     except IncomparableError as error:
-        status, line = machine.Status.UNFIT, str(error)
-    print(escaped(line))
+        status, line, doubt = machine.Status.UNFIT, str(error), []
+    print(*map(escaped, [line, *doubt]), sep="\n")
     sys.exit(status)
 
 

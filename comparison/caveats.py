@@ -61,8 +61,9 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
     return gaps
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
-    """Return warnings about other things that may explain a difference: other code, versions or machines."""
+def differences(runs: Sequence[Run], who: str) -> list[str]:
+    """Return warnings about other things that may explain a difference: other code, versions or machines.
+    ``who``: the runs, in words."""
     environments = [run.environment for run in runs]
     conditions = {
         "torch": [e["packages"]["torch"] for e in environments],
@@ -73,9 +74,9 @@ def differences(runs: Sequence[Run]) -> list[str]:
     warnings = []
     for name, values in conditions.items():
         if len(distinct := sorted({*map(repr, values)})) > 1:
-            warnings.append(f"the runs differ in {name}: {grouping.join(distinct)}")
+            warnings.append(f"{who} differ in {name}: {grouping.join(distinct)}")
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})
     if changed := [file for file in files if len({code.get(file) for code in codes}) > 1]:
-        warnings.append(f"the runs differ in the project's code: {grouping.join(changed)}")
+        warnings.append(f"{who} differ in the project's code: {grouping.join(changed)}")
     return warnings

@@ -10,8 +10,10 @@ MAX_SEEDS = 20  # the most seeds that a command proposes
 
 
 def rerun(run: Run) -> str:
-    """Return the command that trains this run and no other."""
-    arguments = run.environment.get("overrides") or []
+    """Return the command that trains this run and no other; "" if it was published without."""
+    if "overrides" not in run.environment:
+        return ""
+    arguments = run.environment["overrides"]
     mode = ["hydra.mode=RUN"] if has_preset(arguments) else []
     return shlex.join(["python", "train.py", *arguments, *mode])
 
@@ -31,7 +33,7 @@ def more_seeds(groups: Sequence[Group], least: int) -> str:
         if not overrides or len({run.group for run in group.runs}) > 1:
             return ""
         arguments = [word for word in overrides if word.partition("=")[0] not in ("seed", "fresh")]
-        arguments += ["hydra.sweeper.tune=null"] if has_preset(arguments) else []
+        arguments += ["hydra.sweeper.tune=null", "hydra.sweeper.arms=[]"] if has_preset(arguments) else []
         if missing:
             commands.append(shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"]))
     return " && ".join(commands)

@@ -38,7 +38,8 @@ ENVIRONMENT = (
 STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")
 # How settings begin that are left out, and how arguments do.
 PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."
-PRIVATE_ARGUMENTS = *PRIVATE, "init_from", "hydra.", "--config-dir"
+NEEDED = "data.path", "init_from", "--config-dir"  # arguments without which a command trains something else
+PRIVATE_ARGUMENTS = *PRIVATE, *NEEDED, "hydra."
 FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:roles", "status:state")
 
 
@@ -73,7 +74,8 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
     if others := sorted(present - ours):
         raise UserError(f"{folder}: it has other files, such as {others[0]}; name a folder of its own")
     runs = sorted(runs, key=lambda run: run.name)
-    compared = {id(run) for run in by_role(runs).compared}
+    kept = {id(run) for run in by_role(runs).compared}
+    kept |= {id(run) for run in runs if any(role["role"] == "compared" for role in run.roles)}
     leaves = [flat(content(run)) | {"name": run.name} for run in runs]
     columns = dict.fromkeys(column for row in leaves for column in row)
     first = leaves[0]
@@ -83,7 +85,7 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
     rows = [{column: cell(row[column]) for column in differing if column in row} for row in leaves]
     write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
     write_table(folder / TABLE, differing, rows)
-    curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in compared)]
+    curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in kept)]
     names = list(dict.fromkeys(name for row in curves for name in row))
     write_table(folder / CURVES_FILE, names, curves)
 
@@ -107,8 +109,10 @@ def content(run: Run) -> dict[str, Any]:
     environment = {key: run.environment[key] for key in ENVIRONMENT if key in run.environment}
     once = {name: run.last(name) for name in run.metrics if is_measured_once(run, name)}
     config = {key: value for key, value in run.config.items() if not key.startswith(PRIVATE)}
-    words = environment.get("overrides", [])
-    environment["overrides"] = [word for word in words if not word.lstrip("+~").startswith(PRIVATE_ARGUMENTS)]
+    words = environment.pop("overrides", [])
+    if not any(word.lstrip("+~").startswith(NEEDED) for word in words):
+        public = [word for word in words if not word.lstrip("+~").startswith(PRIVATE_ARGUMENTS)]
+        environment["overrides"] = public
     return {
         "config": config,
         "status": {key: run.status[key] for key in STATUS if key in run.status},

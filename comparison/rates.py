@@ -1,6 +1,7 @@
 """Learning rates: each group's best rate, and the cost of another rate."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -72,11 +73,13 @@ def best_rate(rates: Mapping[float, Group]) -> float | None:
 def mean_losses(rates: Mapping[float, Group]) -> dict[float, float]:
     """Return the mean val/full_loss at each rate at which no seed diverged. The mean is over the seeds that
     all these rates have, or over each rate's own seeds if no seed has all rates."""
-    losses = {
-        rate: {run.seed: run.last(LOSS) for run in group.runs}
-        for rate, group in rates.items()
-        if not group.diverged
-    }
+    losses: dict[float, dict[int, float]] = {}
+    for rate, group in rates.items():
+        by_seed = defaultdict(list)  # several runs of a seed if the group averages over a key
+        for run in group.runs:
+            by_seed[run.seed].append(run.last(LOSS))
+        if not group.diverged:
+            losses[rate] = {seed: float(np.mean(values)) for seed, values in by_seed.items()}
     common = set.intersection(*map(set, losses.values())) if losses else set()
     return {
         rate: float(np.mean([loss for seed, loss in by_seed.items() if not common or seed in common]))

@@ -1,5 +1,6 @@
 """Report on runs: the table with its verdicts, and what a reader must know to interpret the table."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ class Report:
     rows: list[Row]  # sorted by their keys, the baseline first
     runs: list[Run]
     summary: list[str]  # the sentences above the table
-    how_chosen: list[str]  # those of them on how the settings were chosen
+    is_fair: bool  # each arm is at its own best settings, as far as the runs show
+    how_chosen: list[str]  # those of the sentences on how the settings were chosen
     warnings: list[str]  # what a reader must know before believing the table
     sensitivities: list[Sensitivity]
     comparisons: int  # for which the verdicts hold together
@@ -86,21 +88,35 @@ def build_report(
     by_rate = [row.family for row in rows]
     arms = find_arms(by_rate, roles)
     tried = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
-    how_chosen = tuning.sentences(by_rate, arms, roles, metric)
+    is_fair, how_chosen = tuning.sentences(by_rate, arms, roles, metric)
     summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
-    warnings = caveats.differences(compared)
-    for row in rows:
-        lines = doubts.of_row(row.family, row.difference, tried, metric, roles)
-        warnings += [f"{row.title}: {line}" for line in lines]
-    warnings += [f"{arm.title}: {line}" for arm in arms for line in tuning.edges(arm)]
+    lines = [(row.title, doubts.of_row(row.family, row.difference, tried, metric, roles)) for row in rows]
+    warnings = [
+        *caveats.differences(compared, "the runs"),
+        *caveats.differences(roles.trials, "the trials"),
+        *merged([*lines, *((arm.title, tuning.edges(arm)) for arm in arms)]),
+    ]
     rate_costs = sensitivities(tried or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
-    if roles.others:
-        others = "runs of earlier tunings, or at settings that no trials chose, are not compared"
-        copies.append(f"{len(roles.others)} {others}")
-    return Report(
-        metric, rows, compared, summary, how_chosen, warnings, rate_costs, comparisons, chosen, copies
-    )
+    passed_over = [*copies, *left_out(len(roles.others), len(all_roles.pending))]
+    about = (summary, is_fair, how_chosen, warnings)
+    return Report(metric, rows, compared, *about, rate_costs, comparisons, chosen, passed_over)
+
+
+def left_out(others: int, pending: int) -> list[str]:
+    """Return lines on runs that are neither compared nor trials of a compared run."""
+    of_others = "runs of another tuning, or at settings that no trials chose, are not compared"
+    counts = {of_others: others, "trials of arms that have no compared run yet": pending}
+    return [f"{count} {words}" for words, count in counts.items() if count]
+
+
+def merged(warnings: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """Return the warnings of rows, each with the title of its row; the same warning of several rows once."""
+    titles: dict[str, list[str]] = defaultdict(list)
+    for title, lines in warnings:
+        for line in lines:
+            titles[line].append(title)
+    return [f"{grouping.join(dict.fromkeys(rows))}: {line}" for line, rows in titles.items()]
 
 
 def checked_metric(metric: str | None, roles: Roles) -> str:

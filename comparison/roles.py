@@ -39,8 +39,9 @@ class Roles:
         compared: also runs outside of fair comparisons.
         trials: runs by which the settings of the compared runs were chosen.
         borrowed: runs of an arm at another arm's settings.
-        others: runs of an earlier tuning of an arm, and runs of a tuned arm at settings that nobody chose.
-        tunings: the hashes of the arms' newest tunings.
+        others: runs of another tuning of an arm, and runs of a tuned arm at settings that nobody chose.
+        pending: trials of arms that have no compared run yet.
+        tunings: the hashes of the arms' tunings that count.
     """
 
     keys: list[str]
@@ -49,6 +50,7 @@ class Roles:
     trials: list[Run] = field(default_factory=list)
     borrowed: list[Run] = field(default_factory=list)
     others: list[Run] = field(default_factory=list)
+    pending: list[Run] = field(default_factory=list)
 
     @property
     def are_tuned(self) -> bool:
@@ -60,7 +62,9 @@ class Roles:
     def likeness(self, run: Run) -> str:
         """Return a text that is the same for runs that differ only in settings, length and seed."""
         ignored = (*self.keys, "train.steps", "seed")
-        return repr([(k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k)])
+        return repr(
+            sorted((k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k))
+        )
 
     def tunings_of(self, runs: Iterable[Run]) -> set[str]:
         return {role["tuning"] for run in runs for role in run.roles} & self.tunings
@@ -79,27 +83,40 @@ class Roles:
 
 
 def by_role(runs: Sequence[Run]) -> Roles:
-    """Sort runs by what they are for. If an arm was tuned more than once, the newest tuning counts."""
+    """Sort runs by what they are for. If an arm was tuned more than once, the tuning that tried the most
+    settings counts; of several, the newest."""
     tuned = dict.fromkeys(key for run in runs for role in run.roles for key in role["keys"])
     result = Roles([RATE, *(key for key in tuned if key != RATE)])
-    newest: dict[tuple[str, int], Role] = {}  # arm and length -> the newest role of its compared runs
+    tried: dict[str, set[Settings]] = defaultdict(set)
+    for run in runs:
+        for role in run.roles:
+            if role["role"] == "trial":
+                tried[role["tuning"]].add(result.settings(run))
+    by_arm: dict[tuple[str, int], list[Role]] = defaultdict(list)  # arm and length -> roles of compared runs
     for run in runs:
         arm = result.likeness(run), run.config["train.steps"]
-        for role in run.roles:
-            if role["role"] == "compared" and (arm not in newest or newest[arm]["written"] < role["written"]):
-                newest[arm] = role
-    result.tunings = {role["tuning"] for role in newest.values()}
+        by_arm[arm] += [role for role in run.roles if role["role"] == "compared"]
+    best = {
+        arm: max(roles, key=lambda role: (len(tried[role["tuning"]]), role["written"]))
+        for arm, roles in by_arm.items()
+        if roles
+    }
+    result.tunings = {role["tuning"] for role in best.values()}
+    ended = {role["tuning"] for roles in by_arm.values() for role in roles}
     names = [{role["role"] for role in run.roles if role["tuning"] in result.tunings} for run in runs]
     chosen = {run.group for run, mine in zip(runs, names, strict=True) if "compared" in mine}
     for run, mine in zip(runs, names, strict=True):
-        is_more_seeds = not run.roles and run.group in chosen
-        is_apart = not run.roles and (result.likeness(run), run.config["train.steps"]) not in newest
+        is_trial = any(role["role"] == "trial" for role in run.roles)
+        is_more_seeds = run.group in chosen and not is_trial
+        is_apart = not run.roles and (result.likeness(run), run.config["train.steps"]) not in best
         if "compared" in mine or is_more_seeds or is_apart:
             result.compared.append(run)
         elif "trial" in mine:
             result.trials.append(run)
         elif "borrowed" in mine:
             result.borrowed.append(run)
+        elif is_trial and not any(role["tuning"] in ended for role in run.roles):
+            result.pending.append(run)
         else:
             result.others.append(run)
     return result

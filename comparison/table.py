@@ -16,13 +16,14 @@ from comparison.decisions import Row
 from comparison.groups import RATE, as_text, title
 from comparison.load import Run
 from comparison.moderation import POOLED_ARMS
+from comparison.plans import MIN_PAIRS
 from comparison.reach import in_words, reach
 from comparison.report import Report
 from comparison.verdicts import LOOKS, Interval, looks
 
-SETTINGS = (
-    "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed. The "
-    "verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
+BORROWED = "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed."
+CHOSEN = (
+    "The verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
 LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256
@@ -106,16 +107,16 @@ def notes(report: Report) -> list[str]:
         "± is half of a 95 % t-interval over seeds. A difference is from the baseline and paired by seed; "
         "seeds counts the pairs."
     ]
-    if any(row.difference for row in report.rows):
+    if any(row.difference and row.difference.n >= MIN_PAIRS for row in report.rows):
         lines.append(
-            "The verdicts hold together: the chance that any is false is at most 5 %, over "
+            "The verdicts hold together: the chance that any is false is about 5 %, over "
             f"{report.comparisons} comparison{'s' * (report.comparisons != 1)} and however often you add "
             "seeds and look again. So a row may have no verdict although its own interval excludes 0."
         )
         if report.comparisons >= POOLED_ARMS:
             lines.append("Where the noise of groups differs fivefold, it is up to 9 % at 3 seeds, 7 % at 5.")
         planned = sorted({row.planned for row in report.rows if row.difference})
-        plan = " or ".join(f"{number or 'no number of'} seeds" for number in planned)
+        plan = " or ".join(f"{number} seeds" if number else "nothing" for number in planned)
         sizes = sorted({size for number in planned for size, _ in looks(number)})
         lines.append(
             f"Planned before the first run: {plan}. A verdict is possible at "
@@ -135,7 +136,7 @@ def render(report: Report, width: int) -> RenderableType:
     parts += [Text(note, "dim") for note in notes(report)]
     if report.choices:
         parts += [Text("\nThe settings of each arm:"), rich_table(settings(report), {""})]
-        parts.append(Text(SETTINGS, "dim"))
+        parts.append(Text(settings_note(report), "dim"))
     if report.sensitivities:
         parts += [Text("\nMean loss by learning rate:"), rich_table(sensitivity(report), {""})]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
@@ -182,21 +183,29 @@ def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
     return table
 
 
+def has_borrowed(report: Report) -> bool:
+    """Return whether arms were also trained at the settings of the baseline."""
+    return any(choice.arm.borrowed for choice in report.choices)
+
+
+def settings_note(report: Report) -> str:
+    return f"{BORROWED} {CHOSEN}" if has_borrowed(report) else CHOSEN
+
+
 def settings(report: Report) -> list[Cells]:
     """Return the settings that were chosen for each arm, and what they gain over those of the baseline."""
-    return [
-        {"": choice.arm.title}
-        | {
-            key.rpartition(".")[2]: as_text(value)
-            for key, value in zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
-        }
-        | {
-            report.metric: with_interval(choice.own),
-            "at the baseline's settings": with_interval(choice.borrowed) if choice.borrowed else choice.note,
-            "own − baseline's": with_interval(choice.difference, "+.4f"),
-        }
-        for choice in report.choices
-    ]
+    rows: list[Cells] = []
+    for choice in report.choices:
+        values = zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
+        rows.append({"": choice.arm.title} | {key.rpartition(".")[2]: as_text(v) for key, v in values})
+        rows[-1][report.metric] = with_interval(choice.own)
+        if has_borrowed(report):
+            borrowed = with_interval(choice.borrowed) if choice.borrowed else choice.note
+            rows[-1] |= {
+                "at the baseline's settings": borrowed,
+                "own − baseline's": with_interval(choice.difference, "+.4f"),
+            }
+    return rows
 
 
 def sensitivity(report: Report) -> list[Cells]:

@@ -13,10 +13,13 @@ from comparison.rates import LOSS, Family, has_collapsed
 from comparison.roles import REPORT, SELECT, Arm, Roles, Round, Settings
 
 
-def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, metric: str) -> list[str]:
-    """Return a sentence on how the settings of the compared runs were chosen, and one on the trials."""
+def sentences(
+    families: Sequence[Family], arms: Sequence[Arm], roles: Roles, metric: str
+) -> tuple[bool, list[str]]:
+    """Return whether each arm is at its own best settings, as far as the runs show; and a sentence on how the
+    settings of the compared runs were chosen, and one on the trials."""
     if not roles.are_tuned:
-        return [chosen_here(families)]
+        return False, [chosen_here(families)]
     what = "Each group is at its own best " + ("settings" if len(roles.keys) > 1 else "learning rate")
     phrases = doubts(arms, metric)
     if phrases:
@@ -29,10 +32,10 @@ def sentences(families: Sequence[Family], arms: Sequence[Arm], roles: Roles, met
         shortest = min(run.config["train.steps"] for run in roles.compared)
         are_shorter = all(run.config["train.steps"] < shortest for run in roles.trials)
         chose = all({*arm.settings} <= {*arm.best()} for arm in arms if arm.trials)
-        which = "which chose the settings," if chose else "which differ in settings, length or seed,"
+        which = "which chose the settings," if chose else "other runs of these arms,"
         count = f"{len(roles.trials)} {'shorter ' if are_shorter else ''}runs"
         lines.append(f"{count}, {which} are not compared.")
-    return lines
+    return not phrases, lines
 
 
 def doubts(arms: Sequence[Arm], metric: str) -> list[str]:

@@ -14,8 +14,10 @@ from system.files import write_atomically
 
 
 def with_role(roles: Sequence[Role], role: Role) -> list[Role]:
-    """Return roles with one more at the end; the same role of an earlier launch of the sweep is replaced."""
-    return [each for each in roles if {**each, "written": role["written"]} != role] + [role]
+    """Return roles with one more at the end; of the same role of several launches the first is kept."""
+    same = [each for each in roles if {**each, "written": role["written"]} == role]
+    first = min([*same, role], key=lambda each: each["written"])
+    return [each for each in roles if each not in same] + [first]
 
 
 def add_role(folder: Path, role: Role) -> None:

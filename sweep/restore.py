@@ -15,6 +15,7 @@ from cli.app import CONF
 from cli.schema import RunConfig
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError
+from rundir.run_files import NOT_IN_IDENTITY
 from sweep.job import Job
 from system.errors import ConfigError
 from system.files import jsonable, write_atomically
@@ -55,6 +56,7 @@ def restore(folder: Path, config: RunConfig, run: Run) -> None:
     rows = "".join(json.dumps(jsonable(row), allow_nan=False) + "\n" for row in rows_of(run))
     write_atomically(folder / "metrics.jsonl", rows)
     settings = config.model_dump(by_alias=True)
+    settings["train"] |= {key: run.config[f"train.{key}"] for key in NOT_IN_IDENTITY}  # as it was watched
     write_atomically(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     environment = run.environment | {"restored_from": str(run.folder.parent)}
     parts = {"environment": environment, "certificate": run.certificate, "status": run.status}

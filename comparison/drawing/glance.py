@@ -54,14 +54,15 @@ def sentence(report: Report) -> str:
         verb = "is" if len(leading) == 1 else "are"
         first = f"{said}{more} {verb} {leading[0].outcome} than {against}."
     else:
-        first = f"No arm is better than {against}."
+        shown = "shown to be " if counts["open"] or counts["unfit"] else ""
+        first = f"No arm is {shown}better than {against}."
     each = [
         f"{counts[outcome]} {'is' if counts[outcome] == 1 else 'are'} {word}"
         for outcome, word in WORDS.items()
         if counts[outcome]
     ]
     judged = len(rows) - counts["open"] - counts["diverged"] - counts["unfit"]
-    sure = "The chance that any of these verdicts is false is at most 5 %." if judged else ""
+    sure = "The chance that any of these verdicts is false is about 5 %." if judged else ""
     total = f"Of {len(rows)} arms, {and_(each)}." if len(rows) > 1 else ""
     return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
 
@@ -99,13 +100,14 @@ def doubt(report: Report, rows: Sequence[Row]) -> str:
     """Return what to doubt in one sentence; "" if nothing is known."""
     leaking = [row.title for row in report.rows if any(run.leaks for run in row.group.runs)]
     doubts = [f"{and_(leaking)} LEAK{'S' * (len(leaking) == 1)}"] if leaking else []
+    doubts += [] if report.is_fair else ["the arms may not be at their own best settings"]
     if count := len(report.warnings):
         doubts.append(
             "there is a warning below the table"
             if count == 1
             else f"there are {count} warnings below the table"
         )
-    return f"But {', and '.join(doubts)}." if doubts else ""
+    return f"But {and_(doubts)}." if doubts else ""
 
 
 def and_(words: Sequence[str]) -> str:

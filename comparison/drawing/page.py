@@ -22,7 +22,7 @@ from comparison import commands, curves
 from comparison.drawing import convert, figures, glance, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
-from comparison.table import COSTS, SETTINGS, Cells, cells, notes, number, sensitivity, settings
+from comparison.table import COSTS, Cells, cells, notes, number, sensitivity, settings, settings_note
 from rundir.run_files import answers
 
 HERE = Path(__file__).parent
@@ -52,11 +52,11 @@ def page(report: Report) -> str:
         narrow=[*keys, "difference", "verdict"],
         notes=notes(report),
         settings=settings(report),
-        settings_note=SETTINGS,
+        settings_note=settings_note(report),
         sensitivity=sensitivity(report),
         certificates=certificates(report),
         more_seeds=[f"# {row.title}\n{row.command}" for row in report.open_rows],
-        reruns=[commands.rerun(run) for run in report.runs],
+        reruns=[command for run in report.runs if (command := commands.rerun(run))],
         machines=machines(report),
         shared=shared_settings(report),
         payload=compress(json.dumps(payload(report), allow_nan=False, separators=(",", ":"))),

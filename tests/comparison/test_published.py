@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comparison import table
+from comparison.commands import more_seeds, rerun
 from comparison.find import find_runs
+from comparison.groups import group_runs
 from comparison.load import UnreadableError, load
 from comparison.published import cell, flat, load_any, nested, parsed, publish, read
 from comparison.report import build_report
@@ -78,8 +80,8 @@ def test_nothing_that_tells_of_the_owner_is_published(runs, tmp_path):
     folder = runs[0].folder
     environment = json.loads((folder / "environment.json").read_text())
     environment |= {"machine": {"host": "secret"}, "command": ["/home/secret/train.py"]}
-    words = ["--config-dir=/secret", "data.path=/secret", "wandb.entity=secret", "hydra.sweep.dir=/secret"]
-    environment["overrides"] = ["norm=none", *words, "init_from=/secret", "+runs_dir=/secret"]
+    words = ["wandb.entity=secret", "hydra.sweep.dir=/secret", "+runs_dir=/secret"]
+    environment["overrides"] = ["norm=none", *words]
     (folder / "environment.json").write_text(json.dumps(environment))
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("entity: null", "entity: secret"))
@@ -88,6 +90,15 @@ def test_nothing_that_tells_of_the_owner_is_published(runs, tmp_path):
     assert [
         run.environment["overrides"] for run in read(tmp_path / "published") if run.name == folder.name
     ] == [["norm=none"]]
+    assert "secret" not in "".join(file.read_text() for file in (tmp_path / "published").iterdir())
+
+
+@pytest.mark.parametrize("word", ["data.path=/secret", "init_from=/secret", "--config-dir=/secret"])
+def test_a_run_whose_command_cannot_be_published_has_none(runs, tmp_path, word):
+    runs[0].environment["overrides"] = ["norm=none", word]
+    publish(runs, tmp_path / "published")
+    [run] = [run for run in read(tmp_path / "published") if run.name == runs[0].name]
+    assert rerun(run) == more_seeds(group_runs([run], "val/full_loss"), 3) == ""
     assert "secret" not in "".join(file.read_text() for file in (tmp_path / "published").iterdir())
 
 

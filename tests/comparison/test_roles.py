@@ -1,8 +1,11 @@
 """The role of a run in a fair comparison is the one that its sweep recorded, whatever lies beside it."""
 
 import pytest
+import yaml
 
 from comparison.groups import ComparisonError
+from comparison.load import load
+from comparison.published import publish, read
 from comparison.report import build_report
 from comparison.roles import by_role
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
@@ -12,7 +15,7 @@ FAIR = (
     "Each group is at its own best settings of 2 tried, chosen by other runs on other seeds and on the other "
     "half of the validation split."
 )
-OTHERS = "runs of earlier tunings, or at settings that no trials chose, are not compared"
+OTHERS = "runs of another tuning, or at settings that no trials chose, are not compared"
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_runs_of_other_arms_are_compared_and_named_as_untuned(fair, tmp_path):
     assert "were not tuned" in report.summary[1]
 
 
-def test_the_newest_tuning_of_an_arm_counts(fair, tmp_path):
+def test_of_two_tunings_with_as_many_settings_the_newer_counts(fair, tmp_path):
     again = [role(name, "none again", written="2026-02-02") for name in ("trial", "compared")]
     trials = {f"norm=none train.steps=10 {each} seed=0": [2.1 - 0.1 * (each == NEAR)] for each in (FAR, NEAR)}
     newer = several(tmp_path / "c", trials, first=2, roles=again[:1])
@@ -60,6 +63,50 @@ def test_the_newest_tuning_of_an_arm_counts(fair, tmp_path):
     assert len(roles.trials) == 4 + 2
 
 
+@pytest.mark.parametrize("written", ["2025-02-02", "2026-02-02"])
+def test_the_tuning_that_tried_more_settings_counts_whichever_is_newer(fair, tmp_path, written):
+    again = [role(name, "none again", written=written) for name in ("trial", "compared")]
+    trials = {f"norm=none train.steps=10 {NEAR} seed=0": [2.1]}
+    fewer = several(tmp_path / "c", trials, first=2, roles=again[:1])
+    fewer += several(
+        tmp_path / "d", {f"norm=none train.steps=20 {NEAR}": [1.0, 1.1, 1.2]}, 20, roles=again[1:]
+    )
+    report = build_report(fair + fewer)
+    assert report.summary[1] == FAIR
+    assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.6033333])
+    assert report.passed_over == [f"4 {OTHERS}"]
+
+
+def test_compared_runs_of_another_tuning_at_the_same_settings_are_more_seeds_and_its_trials_are_not(
+    fair, tmp_path
+):
+    other = [role(name, "none, one setting") for name in ("trial", "compared")]
+    settings = f"norm=none train.steps=20 {FAR}"
+    more = several(tmp_path / "c", {settings: [1.6, 1.7]}, first=13, roles=other[1:])
+    more += several(tmp_path / "d", {settings: [1.0]}, first=2, roles=other[:1])
+    report = build_report(fair + more)
+    assert [row.loss.n for row in report.rows] == [3, 5]
+    assert report.passed_over == [f"1 {OTHERS}"]
+
+
+def test_published_runs_and_folders_of_an_arm_are_one_arm(fair, tmp_path):
+    publish(fair, tmp_path / "published")
+    more = []
+    for run in several(tmp_path / "more", {f"norm=none train.steps=20 {FAR}": [1.6, 1.7]}, first=13):
+        file = run.folder / "config.yaml"  # a run's own file has its keys in the order of the schema
+        reverse = dict(reversed(yaml.safe_load(file.read_text()).items()))
+        file.write_text(yaml.safe_dump(reverse, sort_keys=False))
+        more.append(load(run.folder)[0])
+    report = build_report(read(tmp_path / "published") + more)
+    assert report.summary[1] == FAIR
+    assert [row.loss.n for row in report.rows] == [3, 5]
+
+
+def test_trials_of_arms_without_a_compared_run_are_counted_apart(fair, tmp_path):
+    trials = fair_runs(tmp_path / "c", "rmsnorm", FAR, [])
+    assert build_report(fair + trials).passed_over == ["4 trials of arms that have no compared run yet"]
+
+
 def test_borrowed_settings_may_later_be_the_arms_own(tmp_path):
     base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
     first = fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71], borrowed=[1.4, 1.5, 1.6])
@@ -67,7 +114,8 @@ def test_borrowed_settings_may_later_be_the_arms_own(tmp_path):
     for run in first:
         if run.roles[0]["role"] == "borrowed":
             run.environment["roles"].append(again["compared"])
-    trials = several(tmp_path / "c", {f"norm=none train.steps=10 {NEAR}": [1.0]}, 5, roles=[again["trial"]])
+    tried = {f"norm=none train.steps=10 {NEAR}": [1.0], f"norm=none train.steps=10 {FAR}": [1.1]}
+    trials = several(tmp_path / "c", tried, 5, roles=[again["trial"]])
     report = build_report(base + first + trials)
     assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.5])
 

@@ -83,7 +83,7 @@ def test_a_baseline_at_a_rate_that_nobody_chose_is_named(tmp_path):
     [
         ({}, "12 shorter runs, which chose the settings, are not compared."),
         ({"steps": 20}, "12 runs, which chose the settings, are not compared."),
-        ({"rate": "1e-2"}, "12 shorter runs, which differ in settings, length or seed, are not compared."),
+        ({"rate": "1e-2"}, "12 shorter runs, other runs of these arms, are not compared."),
     ],
 )
 def test_tuning_runs_are_called_shorter_if_they_are_and_chose_if_they_did(tmp_path, arm, sentence):
@@ -163,8 +163,10 @@ def test_a_value_beyond_which_every_trial_diverged_or_collapsed_is_at_the_edge(t
 
 def test_an_arm_at_the_baselines_settings_needs_no_other_runs(tmp_path):
     base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
-    report = build_report(base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71]))
-    assert settings(report)[1]["at the baseline's settings"] == "the same"
+    runs = base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71])
+    assert "at the baseline's settings" not in settings(build_report(runs))[1]  # nothing was borrowed
+    runs += fair_runs(tmp_path / "c", "rmsnorm", FAR, [1.5, 1.6, 1.71], borrowed=[1.5, 1.6, 1.7])
+    assert settings(build_report(runs))[1]["at the baseline's settings"] == "the same"
 
 
 def test_a_run_that_diverged_at_the_baselines_settings_is_counted(tmp_path):

@@ -11,14 +11,14 @@ from tests.helpers.fair_runs import NEAR, fair_runs
 ROLE = {"role": "trial", "tuning": "x", "keys": [], "seeds": [0], "written": "2026-01-01"}
 
 
-def test_a_role_is_added_once_and_the_rest_is_kept(tmp_path):
+def test_a_role_is_added_once_as_first_written_and_the_rest_is_kept(tmp_path):
     [run, *_] = fair_runs(tmp_path, "layernorm", NEAR, [2.0])
     file = run.folder / "environment.json"
     before = json.loads(file.read_text())
-    for written in ("2026-01-01", "2026-01-02"):
+    for written in ("2026-01-02", "2026-01-01", "2026-01-03"):
         add_role(run.folder, ROLE | {"written": written})
     after = json.loads(file.read_text())
-    assert after.pop("roles") == [*before.pop("roles", []), ROLE | {"written": "2026-01-02"}]
+    assert after.pop("roles") == [*before.pop("roles", []), ROLE]
     assert after == before
 
 

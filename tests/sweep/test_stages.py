@@ -110,7 +110,9 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
         line for line in again.stdout.splitlines() if "to do" in line
     ]
     assert not (tmp_path / "runs").exists()
-    restored = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    tables = f"hydra.sweeper.published=[{tmp_path / 'tables'}]"
+    restored = succeed("train.py", *fair, tables, "train.eval_windows=7")
+    assert 7 not in {config["train"]["eval_windows"] for config in configs(tmp_path)}  # they had others
     assert all(" 0 to do" in line for line in restored.stdout.splitlines() if "to do" in line)
     assert roles(tmp_path) == by_role
     assert cells(build_report(runs_of(tmp_path))) == cells(report)
