@@ -99,7 +99,7 @@ def watch(args: argparse.Namespace, console: Console) -> None:
         with console.capture() as printed:
             try:
                 console.print(table.render(load_report(args), console.width), crop=False)
-            except ComparisonError as error:  # for example, no run has ended yet
+            except (ComparisonError, UnreadableError) as error:  # for example, no run has ended yet
                 console.print(Text(escaped(str(error))))
         if printed.get() != shown:
             shown = printed.get()
@@ -129,7 +129,9 @@ def main() -> None:
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    are_two = len(args.runs) == 2 and all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
+    is_table = args.metric or args.baseline or args.over or args.where
+    are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
+    are_two = len(args.runs) == 2 and are_runs and not is_table
     with programs.running():
         one_report = compare_two if are_two else compare
         action = print_json if args.json else judge if args.candidate else watch if args.watch else one_report

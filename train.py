@@ -53,7 +53,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # raises Diverged if one was skipped
+                s.divergence.check_updates(step, optimizer.skipped)  # Diverged if an update was skipped
             with s.checkpoints.ending_on_signal(step):  # Ctrl-C, before or in this block: saves, then ends
                 if due.evaluation:
                     row |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too

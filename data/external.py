@@ -62,7 +62,7 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
     if spec is not None:
         return Meta(), tokenizers.from_spec(spec)
     if name == "gpt2":
-        return Meta(), tokenizers.gpt2("", "", 0)
+        return Meta(), tokenizers.gpt2()
     raise DataError(
         f"data.path: {source}: its tokenizer is unknown; add a meta.json that describes it, or give "
         "data.tokenizer=gpt2 if it is GPT-2's"
@@ -113,7 +113,7 @@ def token_files(source: Path, split: str) -> list[Path]:
 
 def describe(files: list[TokenFile]) -> Split:
     """Return the entry in meta.json of a split that consists of ``files``."""
-    if len(files) == 1 and files[0].name in {f"{split}.bin" for split in SPLITS}:
+    if len(files) == 1 and not files[0].offset and files[0].name in {f"{split}.bin" for split in SPLITS}:
         return Split(tokens=files[0].tokens, sha256=files[0].sha256)
     sha256 = digest({"files": [[file.tokens, file.sha256] for file in files]})
     return Split(tokens=sum(file.tokens for file in files), sha256=sha256, files=files)

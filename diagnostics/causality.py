@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diagnostics.contract import described, line_of
 from diagnostics.questions import Questions
 from diagnostics.repeatable import Repeated, UntestableError, random_states_kept, seed_all
 
@@ -90,7 +91,8 @@ def certificate(
         except UntestableError as error:
             result["reason"] = str(error)
         except Exception as error:  # whatever a norm raises that the user wrote
-            result["reason"] = f"on a batch of {len(idx)} x {idx.shape[1]} it raises {type(error).__name__}"
+            why = f"{described(error)}{line_of(error)}"
+            result["reason"] = f"on a batch of {len(idx)} x {idx.shape[1]} it raises {why}"
     return {"causal": is_free_of(FUTURE, result), "independent_rows": is_free_of(OTHERS, result)} | result
 
 
@@ -196,5 +198,8 @@ def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Gene
 
 def perturbed(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters, moved at random by the std of GPT-2's initialization: otherwise a leak behind a
-    gate or a kernel that is initialised to 0 would stay hidden."""
-    return {name: p.detach() + 0.02 * torch.randn_like(p) for name, p in model.named_parameters()}
+    gate or a kernel that is initialised to 0 would stay hidden. What is not trained stays as it is."""
+    return {
+        name: p.detach() + 0.02 * torch.randn_like(p) if p.requires_grad else p.detach()
+        for name, p in model.named_parameters()
+    }

@@ -8,6 +8,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,36 +36,30 @@ def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
         MemoryError, RuntimeError, ValueError: from a norm, with a note that names it and its line.
     """
     inside: list[str] = []  # the norms whose forward has begun and not ended
+    copies: dict[str, Tensor] = {}  # their inputs
+    parameters = {name: parameters_of(norm) for name, norm in norms.items()}
+    buffers = {name: forms_of_buffers(norm) for name, norm in norms.items()}
 
-    def begin(name: str) -> Callable[..., None]:
-        def hook(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
-            inside.append(name)
-            copies[name] = args[0].detach().clone()
+    def begin(name: str, norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+        inside.append(name)
+        copies[name] = args[0].detach().clone()
 
-        return hook
-
-    def end(name: str) -> Callable[..., None]:
-        def hook(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-            now = forms_of_buffers(norm)  # here, as ``buffers_kept`` restores them later
-            problem = wrong_output(output, args[0], copies.pop(name)) or changed_buffers(buffers[name], now)
-            if problem:
-                raise BrokenContractError(f"{title(name, norm)} {problem}")
-            inside.pop()
-
-        return hook
+    def end(name: str, norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        now = forms_of_buffers(norm)  # here, as ``buffers_kept`` restores them later
+        problem = wrong_output(output, args[0], copies.pop(name)) or changed_buffers(buffers[name], now)
+        if problem:
+            raise BrokenContractError(f"{title(name, norm)} {problem}")
+        inside.pop()
 
     def check_tensors() -> None:
         for name, norm in norms.items():
             if problem := changed_parameters(parameters[name], parameters_of(norm)):
                 raise BrokenContractError(f"{title(name, norm)} {problem}")
 
-    copies: dict[str, Tensor] = {}
-    parameters = {name: parameters_of(norm) for name, norm in norms.items()}
-    buffers = {name: forms_of_buffers(norm) for name, norm in norms.items()}
     with ExitStack() as stack:
         for name, norm in norms.items():
-            stack.callback(norm.register_forward_pre_hook(begin(name)).remove)
-            stack.callback(norm.register_forward_hook(end(name)).remove)
+            stack.callback(norm.register_forward_pre_hook(partial(begin, name)).remove)
+            stack.callback(norm.register_forward_hook(partial(end, name)).remove)
         try:
             yield
         except (Exception, SystemExit) as error:

@@ -19,7 +19,7 @@ def norms(model: Any) -> dict[str, nn.Module]:
     """Return the norms on the stream and around the branches of a model.GPT, by site: ``03.mlp.pre``,
     ``final``."""
     slots = {
-        f"{i:02d}.{kind}.{slot}": getattr(getattr(block, kind), slot)
+        f"{i:02d}.{kind}.{slot}": getattr(getattr(block, kind), slot, nn.Identity())
         for i, block in enumerate(model.blocks)
         for kind in ("attn", "mlp")
         for slot in SLOTS

@@ -27,10 +27,12 @@ class UntestableError(Exception):
 def random_states_kept(device: torch.device) -> Iterator[None]:
     """Context manager: restore the states of torch's, NumPy's and Python's random numbers at the end."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    random.setstate(of_python)
-    np.random.set_state(of_numpy)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
 
 
 def seed_all(seed: int) -> None:
@@ -85,7 +87,7 @@ class Repeated:
 
     def in_fp64(self) -> "Repeated":
         """Return the same in fp64, with rounding errors of 1e-16."""
-        parameters = {name: parameter.double() for name, parameter in self.parameters.items()}
+        parameters = {n: p.double() if p.is_floating_point() else p for n, p in self.parameters.items()}
         return Repeated(copy.deepcopy(self.model).double(), self.training, nullcontext, parameters)
 
     def variations(self, tokens: Tensor, first: Tensor) -> tuple[list[str], Tensor]:

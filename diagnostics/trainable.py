@@ -58,6 +58,10 @@ def wrong_tensor(tensor: Tensor) -> str | None:
         return (
             f"is of {tensor.dtype}, which cannot be saved or checked; use floating-point numbers or integers"
         )
+    if tensor.is_floating_point() and not tensor.isfinite().all():
+        return (
+            "is not finite, so that no checkpoint could be saved; use finite numbers, such as -1e9 for -inf"
+        )
     if tensor.untyped_storage().nbytes() != tensor.nbytes:
         return "shares its memory, such as after expand or a slice; add .clone()"
     return None

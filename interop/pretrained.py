@@ -155,7 +155,7 @@ class Pretrained:
                 return tokenizer_json.read(file)
         if config.with_name("meta.json").exists():  # nanoGPT's data: docs/ecosystem.md
             return read_meta(config.parent, "name another folder")[1].spec
-        return tokenizers.gpt2("", "", 0).spec if self.config.has_gpt2s_vocabulary else None
+        return tokenizers.gpt2().spec if self.config.has_gpt2s_vocabulary else None
 
 
 @cache

@@ -20,7 +20,7 @@ from model.head import Head
 from model.init import GPT2, Init
 from model.linear import Linear
 from model.mlp import MLP
-from model.seeds import Norm, draw_weights, seeded
+from model.seeds import Norm, draw_weights, drawing, seeded
 
 if TYPE_CHECKING:
     from model.placements import Placement
@@ -95,7 +95,8 @@ class GPT(nn.Module):
 
         def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
             norm_of_slot = partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd)  # slot -> norm
-            return wiring(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
+            with drawing(seed, f"blocks.{layer}.{site}"):  # a placement may have parameters of its own
+                return wiring(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
 
         new_norm = partial(seeded, seed, "embed")
         self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)

@@ -7,7 +7,8 @@ norm.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,10 +35,16 @@ def unseeded(norm: Norm, n: int, name: str) -> nn.Module:
 def seeded(seed: int, parent: str, norm: Norm, n: int, name: str) -> nn.Module:
     """Return ``norm(n)`` for the place ``name`` in the module ``parent``. Its random initial values
     depend on the seed and that place alone, whichever other norms the model has."""
-    path = f"{parent}.{name}".removeprefix(".")
+    with drawing(seed, f"{parent}.{name}".removeprefix(".")):
+        return norm(n)
+
+
+@contextmanager
+def drawing(seed: int, path: str) -> Iterator[None]:
+    """Context manager: random numbers depend on the seed and the place ``path`` in the model alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "init", path))
-        return norm(n)
+        yield
 
 
 def draw_weights(model: nn.Module, kinds: tuple[type[Any], ...], seed: int) -> None:

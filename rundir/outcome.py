@@ -23,6 +23,6 @@ def report(folder: Path, had_ended: bool = False) -> float:
         return math.inf
     leak = "; it LEAKS: some of its losses are not those of a causal model" if leaks(folder) else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{leak}{note}")
-    if not had_ended:
+    if not had_ended and status.get("saved") is not None:
         print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")
     return float(status["final"])

@@ -153,7 +153,7 @@ def new_tokenizer(kind: str, vocab_size: int, batches: Iterable[Batch]) -> token
             characters.update(text)
         return tokenizers.train_char("".join(characters), "", 0)
     if kind == "gpt2":
-        return tokenizers.gpt2("", "", 0)
+        return tokenizers.gpt2()
     sample, length = list[str](), 0
     for text in texts:
         sample.append(text)

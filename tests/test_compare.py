@@ -128,9 +128,20 @@ def test_two_runs_stand_side_by_side(tmp_path):
     assert "val/full_loss: 2.0000 and 2.2500, differing by +0.2500" in lines
 
 
-def test_watching_goes_on_until_it_is_interrupted(tmp_path):
+def test_two_runs_are_a_table_if_an_option_of_the_table_is_given(tmp_path):
     made(tmp_path / "runs", "norm=none")
+    made(tmp_path / "runs", "norm=layernorm")
+    done = programs.succeed(
+        "compare.py", *map(str, (tmp_path / "runs").iterdir()), "--metric", "val/loss", cwd=tmp_path
+    )
+    assert "verdict" in done.stdout
+    assert "val/loss" in done.stdout
+
+
+def test_watching_begins_before_there_are_runs_and_goes_on_until_it_is_interrupted(tmp_path):
     with Program("compare.py", "--watch", "--every", "0.1", cwd=tmp_path) as program:
+        assert "no such folder" in program.stdout.readline()
+        made(tmp_path / "runs", "norm=none")
         assert any("baseline" in line for line in program.stdout)
         assert program.poll() is None
         program.send_signal(signal.SIGINT)

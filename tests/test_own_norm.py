@@ -55,6 +55,32 @@ def test_it_trains_and_is_certified_and_its_statistics_are_taken(home):
         assert {"act.rms/01.mlp.pre.in", "act.rms/01.mlp.pre.out", "leak.future/train"} <= first.keys()
 
 
+OVERFLOWING = """
+import torch
+from torch import nn
+
+
+class Overflowing(nn.LayerNorm):
+    def __init__(self, n_features):
+        super().__init__(n_features)
+        self.register_buffer("product", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            self.product = self.product * 1e30
+        return super().forward(x)
+"""
+
+
+def test_a_run_says_that_a_step_has_no_checkpoint_if_a_buffer_is_not_finite(home):
+    (home / "mine" / "overflowing.py").write_text(OVERFLOWING)
+    (home / "mine" / "norm" / "overflowing.yaml").write_text("_target_: overflowing.Overflowing\n")
+    done = started(home, "train.py", "norm=overflowing", *usual(home))
+    steps = next(word.partition("=")[2] for word in TINY if word.startswith("train.steps="))
+    assert f"warning: no checkpoint of step {steps}: blocks.0.attn.pre.product is not finite" in done.stderr
+    assert "sample from it" not in done.stdout
+
+
 @pytest.mark.slow
 def test_its_text_needs_trust(home):
     [folder, *_] = sorted((home / "runs").glob(f"{NAME}-pre-s*"))

@@ -79,16 +79,19 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
             f"add trust={package}"
         )
     try:
-        target = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        module = importlib.import_module(module_name or path)
+        if not hasattr(module, class_name):
+            raise ImportError(f"{module_name} has no {class_name}")
+    except (ImportError, SyntaxError) as error:
         raise ConfigError(
             f"{group}._target_: {path} cannot be imported ({error}); check its name, and PYTHONPATH"
-        ) from None
+        ) from error
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         if is_signal(error):
             raise
         why = f"{module_name} raises {described(error)}{line_of(error)}"
         raise ConfigError(f"{group}._target_: {why}, when it is imported; correct it") from error
+    target = getattr(module, class_name)
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a subclass of {base.__name__}; name one that is")
@@ -204,7 +207,7 @@ def build_model(
             seed=config.seed,
         )
     except TypeError as error:
-        raise ConfigError(f"{config.label()}: {error}") from None
+        raise ConfigError(f"{config.label()}: {described(error)}{line_of(error)}") from error
 
 
 def initial_model(

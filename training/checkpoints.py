@@ -6,6 +6,7 @@ the newest valid checkpoint, rundir/metrics.py drops the rows after that checkpo
 bits of an uninterrupted run. Without a checkpoint, or with fresh=true, the run starts over.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,15 +61,17 @@ class Checkpoints:
     stop: Pending  # a signal, if one came; ``ending_on_signal`` saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step, unless it is saved already or an update was skipped as non-finite: the next loss
-        will report that."""
+        """Save this step, unless it is saved already, or an update was skipped as non-finite, which the next
+        loss will report; with a warning in place of a checkpoint that could not be used."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
             trained = self.strategy.trained
             moments, structure = state.optimizer_state(trained, self.optimizer.optimizers)
             tensors = self.strategy.gather(state.model_tensors(trained) | moments)
-            if not self.ranks.broadcast(state.all_finite(tensors)):
+            if name := self.ranks.broadcast(state.first_not_finite(tensors)):
+                if self.ranks.first:
+                    print(f"warning: no checkpoint of step {step}: {name} is not finite", file=sys.stderr)
                 return
             meta = checkpoint_file.Meta(
                 step=step,

@@ -8,11 +8,16 @@ from cli import operations
 from cli.schema import RunConfig
 
 
+def operations_per_step(config: RunConfig, vocab_size: int) -> int:
+    """Return the approximate number of floating-point operations of a step of a run."""
+    model = config.model
+    each = operations.per_token(model.n_layer, model.n_embd, model.block_size, vocab_size)
+    return each * config.train.batch_size * model.block_size
+
+
 def training_operations(config: RunConfig, vocab_size: int) -> int:
     """Return the approximate number of floating-point operations of all steps of a run."""
-    model, train = config.model, config.train
-    each = operations.per_token(model.n_layer, model.n_embd, model.block_size, vocab_size)
-    return each * train.steps * train.batch_size * model.block_size
+    return config.train.steps * operations_per_step(config, vocab_size)
 
 
 # A run of at least this many operations is worth compiling: it saves twice the time that compiling takes. On
@@ -55,5 +60,4 @@ def seconds_per_operation(config: RunConfig, vocab_size: int) -> float:
     del model
     compute.release()
     # plus 15 % for the update, clipping and logging
-    whole_run = 1.15 * min(seconds) * config.train.steps * config.train.grad_accum
-    return whole_run / training_operations(config, vocab_size)
+    return 1.15 * min(seconds) * config.train.grad_accum / operations_per_step(config, vocab_size)

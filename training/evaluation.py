@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from data.windows import Batch
 from diagnostics.contract import buffers_kept
@@ -84,23 +83,20 @@ def evaluate(
     running_norms: Sequence[nn.Module] = (),
 ) -> Losses:
     """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. No
-    buffer changes, and no random number is drawn. The modules ``running_norms`` normalize by the statistics
-    of their batch, as in training; each batch's updates of buffers are dropped."""
-
-    def on_copies(idx: Tensor) -> Tensor:
-        return functional_call(model, copied_buffers(model), (idx,))
-
+    random number is drawn, and each batch's updates of buffers are dropped. The modules ``running_norms``
+    normalize by the statistics of their batch, as in training."""
     sizes: list[int] = []  # target tokens of each batch
     local_losses = []
     model.eval()
     for module in running_norms:
         module.train()
     try:
-        with buffers_kept(model), torch.inference_mode():
+        with torch.inference_mode():
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):
-                    local_losses.append(loss_of(on_copies if running_norms else model, batches[ranks.rank]))
+                    with buffers_kept(model):
+                        local_losses.append(loss_of(model, batches[ranks.rank]))
             losses = torch.zeros(len(sizes))
             if local_losses:
                 losses[ranks.rank :: ranks.count] = torch.stack(local_losses).cpu()  # one copy to the host
@@ -108,10 +104,6 @@ def evaluate(
     finally:
         model.train()
     return list(zip(values, sizes, strict=True))
-
-
-def copied_buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def mean(losses: Losses) -> float:
@@ -142,15 +134,13 @@ def evaluate_on_batch_statistics(
 
 def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
     """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
-    normalize by these buffers in training, too. Test forwards change only copies of the buffers."""
-
-    def loss_with(buffers: dict[str, Tensor]) -> Tensor:
-        return loss_of(lambda idx: functional_call(model, buffers, (idx,)))
-
-    with buffers_kept(model), torch.no_grad():
-        loss_with(moved := copied_buffers(model))
-        names = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, moved[name])]
-        owners = {name.rpartition(".")[0] for name in names}
+    normalize by these buffers in training, too. The buffers are kept."""
+    with torch.no_grad():
+        with buffers_kept(model):
+            before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            loss_of(model)
+            moved = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
+        owners = {name.rpartition(".")[0] for name in moved}
         modules = [module for name, module in model.named_modules() if name in owners]
         if not modules:
             return []
@@ -158,6 +148,7 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
         by_estimates = loss_of(model)
         for module in modules:
             module.train()
-        by_batch = loss_with(copied_buffers(model))
+        with buffers_kept(model):
+            by_batch = loss_of(model)
         model.train()
     return [] if torch.equal(by_estimates, by_batch) else modules

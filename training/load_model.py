@@ -106,4 +106,5 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
     with torch.device("meta"):  # takes no memory
         for key, part in instances(checkpoint.meta.config, packages):
             tensors = model_tensors(part) if isinstance(part, torch.nn.Module) else {}  # a placement has none
-            check(key, 2 * sizes.n_layer * sum(tensor.numel() for tensor in tensors.values()))
+            copies = 1 if key in ("model.final_norm", "model.embedding_norm") else 2 * sizes.n_layer
+            check(key, copies * sum(tensor.numel() for tensor in tensors.values()))

@@ -69,7 +69,6 @@ class Optimizer:
         self.max_grad_norm = max_grad_norm or math.inf
         device = self.parameters[0].device
         self.skipped = torch.tensor(0, device=device)
-        self.finite = torch.tensor(True, device=device)
         # Whether the optimizer itself skips a non-finite update, by found_inf, so that nothing waits for the
         # GPU. Only CUDA's optimizers of unsharded tensors do; on a CPU, reading the number costs nothing.
         self.skips_on_device = device.type == "cuda" and not hasattr(self.parameters[0], "full_tensor")
@@ -81,14 +80,14 @@ class Optimizer:
     def update(self, learning_rate: float, loss: Tensor, grad_norm: Tensor) -> None:
         """Update the parameters by their gradients, unless the loss or the gradient's norm is non-finite, or
         was non-finite at an earlier step."""
-        self.finite &= loss.isfinite() & grad_norm.isfinite()
-        self.skipped += ~self.finite
-        found_inf = (~self.finite).float() if self.skips_on_device else None
+        finite = loss.isfinite() & grad_norm.isfinite() & (self.skipped == 0)
+        self.skipped += ~finite
+        found_inf = (~finite).float() if self.skips_on_device else None
         for optimizer in self.optimizers:
             optimizer.found_inf = found_inf  # which its step() reads
             for options in optimizer.param_groups:
                 options["lr"] = learning_rate
-            if self.skips_on_device or self.finite:
+            if self.skips_on_device or finite:
                 optimizer.step()
 
     def zero_grad(self) -> None:
@@ -98,4 +97,4 @@ class Optimizer:
 
     def known_to_skip(self) -> bool:
         """Return whether updates are known to be skipped; False on CUDA, where only the device knows."""
-        return not self.skips_on_device and not self.finite
+        return not self.skips_on_device and bool(self.skipped)

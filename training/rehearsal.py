@@ -1,8 +1,6 @@
 """Try a run: build the model and put one batch through it before anything is written to disk."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,17 +44,22 @@ def build_and_try(
             trainable.check_branches(model)
             trainable.check_tensors(norms)
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
-            # take as much memory as the optimizer's moments will
+            # take as much memory as the optimizer's moments will, on a GPU
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
-            train = partial(rehearse, strategy.trained, partial(loss_of, strategy.net))
 
-            def whole(function: Callable[[GPT], Any]) -> Any:
+            def train() -> Tensor:
+                return rehearse(strategy.trained, lambda: loss_of(strategy.net))
+
+            def evaluated() -> Tensor:
                 with strategy.full_model():
-                    return function(strategy.model)
+                    return evaluated_loss(loss_of, strategy.model)
 
-            evaluated = partial(whole, partial(evaluated_loss, loss_of))
+            def disturb() -> None:
+                with strategy.full_model():
+                    evaluate(strategy.model)
+
             with contract.watched(norms):
-                contract.check_repeatable(model, norms, train, evaluated, partial(whole, evaluate))
+                contract.check_repeatable(model, norms, train, evaluated, disturb)
             del moments
     except UserError:
         raise

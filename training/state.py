@@ -77,8 +77,8 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     with torch.no_grad():
         for name, tensor in targets.items():
             tensor.copy_(stored[name])
-    if not all_finite(targets):
-        raise CheckpointError(f"{checkpoint.path}: has non-finite weights; use another checkpoint")
+    if wrong := first_not_finite(targets):
+        raise CheckpointError(f"{checkpoint.path}: {wrong} is not finite; use another checkpoint")
 
 
 def restore_optimizers(
@@ -102,9 +102,8 @@ def restore_optimizers(
                     tensors |= {key: shard(tensors[key], parameter) for key in tensors if key != "step"}
                     kinds = {key: (t.shape, t.is_floating_point()) for key, t in tensors.items()}
                     shapes = {key: () if key == "step" else parameter.shape for key in optimizer.state_keys}
-                    if kinds != {
-                        key: (shape, True) for key, shape in shapes.items()
-                    }:  # torch's fused optimizers write into the state unchecked
+                    # checked, as torch's fused optimizers write into the state unchecked
+                    if kinds != {key: (shape, True) for key, shape in shapes.items()}:
                         raise ValueError(f"{names[parameter]}: {', '.join(kinds)}")
                     state[i] = tensors
             # torch moves each tensor to the device where it belongs
@@ -119,7 +118,8 @@ def restore_optimizers(
         raise CheckpointError(f"{checkpoint.path}: excess optimizer state of {min(table)}; use another file")
 
 
-def all_finite(tensors: dict[str, Tensor]) -> bool:
-    """Return whether all numbers are finite."""
+def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
+    """Return the name of the first tensor with a number that is not finite; None if there is none."""
     finite = [tensor.isfinite().all() for tensor in tensors.values()]
-    return bool(torch.stack([flag.to(finite[0].device) for flag in finite]).all()) if finite else True
+    flags = torch.stack([flag.to(finite[0].device) for flag in finite]).tolist() if finite else []
+    return next((name for name, flag in zip(tensors, flags, strict=True) if not flag), None)

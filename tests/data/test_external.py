@@ -19,7 +19,7 @@ def test_a_damaged_meta_is_one_line(tmp_path, train):
     tokens = np.arange(100, dtype=np.uint16)
     for split in ("train", "val"):
         tokens.tofile(tmp_path / f"{split}.bin")
-    meta = {"tokenizer": tokenizers.gpt2("", "", 0).spec, "train": train}
+    meta = {"tokenizer": tokenizers.gpt2().spec, "train": train}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(DataError, match="meta.json: missing or damaged"):
         adopted(tmp_path, tmp_path / "cache")
@@ -45,6 +45,16 @@ def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, version: int = 1
 def adopted(folder: Path, cache: Path):
     options = {"vocab_size": 300, "val_fraction": None, "verify": True}
     return prepared(corpus="prepared", path=str(folder), tokenizer="gpt2", cache=str(cache), **options)
+
+
+def test_llmc_files_may_have_our_names(tmp_path):
+    tokens = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
+    (folder := tmp_path / "llmc").mkdir()
+    for split, part in {"train": tokens[:900], "val": tokens[900:]}.items():
+        llmc(folder / f"{split}.bin", part)
+    data = adopted(folder, tmp_path / "cache")
+    assert data.train[np.arange(900)].tolist() == tokens[:900].tolist()
+    assert data.val.tolist() == tokens[900:].tolist()
 
 
 def test_llmc_files_are_read_as_they_are(tmp_path):

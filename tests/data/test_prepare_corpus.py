@@ -28,7 +28,7 @@ from system.validate import checked
 from tests.conftest import LETTERS
 from tests.helpers.programs import PATIENCE, ROOT
 
-GPT2 = tokenizers.gpt2("", "", 0)
+GPT2 = tokenizers.gpt2()
 
 
 def prepared_corpus(files: list[Path], out: Path, **changes) -> Path:

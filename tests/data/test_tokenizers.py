@@ -133,7 +133,7 @@ def test_endless_white_space_is_an_error_and_no_crash(bpe):
 
 
 def test_gpt2s_ids_are_gpt2s():
-    gpt2 = tokenizers.gpt2("", "", 0)
+    gpt2 = tokenizers.gpt2()
     assert gpt2.encode("hello world").tolist() == [31373, 995]
     assert gpt2.vocab_size == 50257
     assert gpt2.decode([50256]) == b"<|endoftext|>"

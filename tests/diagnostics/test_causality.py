@@ -143,6 +143,23 @@ def test_the_smallest_models_are_certified_too_and_long_contexts_at_every_cut():
     assert asked == {"cuts": 199, "all_cuts": 199, "rows": causality.ROWS, "cut_rows": 50 / 199}
 
 
+class Constant(nn.LayerNorm):
+    """A causal norm: the mean of earlier tokens is subtracted, by a mask that is a constant parameter."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.mask = nn.Parameter(torch.ones(16, 16).tril() / torch.arange(1, 17)[:, None], False)
+        self.count = nn.Parameter(torch.tensor(1), False)
+
+    def forward(self, x):
+        return super().forward(x - self.mask @ x * self.count)
+
+
+def test_constants_are_not_moved_so_that_a_causal_mask_stays_causal():
+    result = certificate(with_norm(Constant), 11)
+    assert (result["causal"], result["independent_rows"], result["reason"]) == (True, True, None)
+
+
 def test_non_finite_logits_certify_nothing():
     model = made()
     with torch.no_grad():
@@ -160,7 +177,8 @@ def test_a_model_that_cannot_run_on_the_test_batch_is_not_certified_and_not_refu
     model = with_norm(norm_of(ghost))
     result = certificate(model, 11)
     assert (result["causal"], result["independent_rows"]) == (None, None)
-    assert describe(result, "norm=ghost").endswith(": on a batch of 4 x 16 it raises RuntimeError")
+    words = describe(result, "norm=ghost")
+    assert ": on a batch of 4 x 16 it raises RuntimeError: shape '[-1, 8, 16, 8]' is invalid" in words
     assert leak_metrics(result) == {}
     assert model.training
 

@@ -25,6 +25,17 @@ def test_every_norm_has_a_map_and_an_absent_one_has_none(placement, slots):
     assert all(x.shape == y.shape == (3, 8, 16) for x, y in maps.values())
 
 
+class Foreign(Pre):
+    """A placement whose modules have no slots."""
+
+    def __call__(self, branch, norm, layer, site):
+        return nn.Sequential(norm("norm"), branch)
+
+
+def test_a_placement_without_slots_has_only_the_final_norm():
+    assert [*norm_maps.norms(gpt(LayerNorm, Foreign))] == ["final"]
+
+
 def test_gain_and_bias_are_undone():
     model = gpt(LayerNorm, Pre)
     with torch.no_grad():

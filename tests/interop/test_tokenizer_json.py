@@ -45,7 +45,7 @@ def text(number: int, chars: str | None) -> str:
 
 TEXT = LETTERS + " ".join(text(number, None) for number in range(1, 2000, 2))  # with merges in all pieces
 KINDS = {
-    "gpt2": lambda: tokenizers.gpt2("", "", 0),
+    "gpt2": lambda: tokenizers.gpt2(),
     "bpe": lambda: tokenizers.train_bpe(TEXT, "", 2000),
     "char": lambda: tokenizers.train_char(LETTERS, "".join(PIECES), 0),
 }
@@ -100,7 +100,7 @@ def gpt2s_own(content: dict) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("merges", [str, list], ids=["as text", "as pairs"])
 def test_the_file_of_gpt2_itself_is_read(tmp_path, merges):
-    spec = tokenizers.gpt2("", "", 0).spec
+    spec = tokenizers.gpt2().spec
     content = gpt2s_own(tokenizer_json.to_tokenizer_json(spec))
     if merges is list:
         content["model"]["merges"] = [pair.split(" ") for pair in content["model"]["merges"]]

@@ -134,6 +134,27 @@ def test_a_norm_that_draws_depends_on_its_site_alone_not_on_the_global_generator
     assert not any(torch.equal(pre["blocks.0.mlp.pre.weight"], other) for other in others)
 
 
+class Gated(Pre):
+    """A placement with a parameter of its own, which is drawn at random."""
+
+    def __call__(self, branch, norm, layer, site):
+        wired = super().__call__(branch, norm, layer, site)
+        wired.gate = nn.Parameter(torch.rand(1))
+        return wired
+
+
+def test_what_a_placement_draws_depends_on_seed_and_site_alone_not_on_the_global_generator():
+    torch.manual_seed(5)
+    gates = {n: p for n, p in small(placement=Gated).named_parameters() if n.endswith("gate")}
+    torch.manual_seed(6)
+    again = dict(small(placement=Gated).named_parameters())
+    assert len(gates) == 4
+    assert all(torch.equal(gate, again[name]) for name, gate in gates.items())
+    assert len({gate.item() for gate in gates.values()}) == 4
+    other = dict(small(placement=Gated, seed=1).named_parameters())
+    assert not any(torch.equal(gate, other[name]) for name, gate in gates.items())
+
+
 def test_seeds_differ():
     assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
     assert seed_for(0, "data", 1) != seed_for(1, "data", 0)

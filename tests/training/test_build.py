@@ -84,6 +84,15 @@ def test_device_and_precision_of_a_part_are_refused(group, target, option, packa
         bind(group, component(target, **option), packages)
 
 
+@pytest.mark.parametrize("error", ["ValueError('no table')", "AttributeError('no table')"])
+def test_an_error_in_a_module_is_told_from_a_wrong_name_and_its_line_is_named(tmp_path, monkeypatch, error):
+    name = f"mine_{error[:5].lower()}"
+    (tmp_path / f"{name}.py").write_text(f"import torch\nraise {error}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"{name} raises \w+: no table, at {name}\.py:2, when it is"):
+        bind("norm", component(f"{name}.Norm"), None)
+
+
 SHAPE = ["norm=layernorm", "+norm.normalized_shape=3"]
 GROUPS = ["norm=groupnorm", "norm.num_groups=0"]
 HEADS = ["model.qk_norm=groupnorm", "model.n_head=64"]

@@ -1,10 +1,14 @@
 """The dry run leaves no trace, and finds the norms that replace buffers, which CUDA graphs forbid."""
 
+import math
 from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 
+from diagnostics.contract import BrokenContractError
+from diagnostics.trainable import check_tensors
 from system.errors import ConfigError
 from tests.conftest import NORMS, configured
 from training.build import build_model
@@ -48,6 +52,17 @@ def test_a_model_that_cannot_fit_is_refused_by_arithmetic(sizes, monkeypatch):
     monkeypatch.setattr("training.rehearsal.initial_model", None)  # it would take memory
     with pytest.raises(ConfigError, match=r"which need [\d,.]+ GB at least, but this machine has"):
         build_and_try(configured(*sizes, "model.n_head=2"), 65, choose("cpu", "fp32"), lambda net: None)
+
+
+class Masked(nn.LayerNorm):
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+
+
+def test_a_buffer_that_no_checkpoint_could_hold_is_refused():
+    with pytest.raises(BrokenContractError, match="its mask is not finite, so that no checkpoint could be"):
+        check_tensors({"final": Masked(4)})
 
 
 def test_far_too_many_threads_are_refused():
