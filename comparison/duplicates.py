@@ -1,19 +1,22 @@
-"""Find runs that are in several folders: a copy is used once, and two results of one run are refused."""
+"""Find runs that are in several folders. A copy is used once; of a run that two machines trained the first is
+used; two results of one run on one machine are refused."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from comparison.groups import ComparisonError, is_compared
+from comparison.groups import ComparisonError, is_compared, join
 from comparison.load import Run
 from comparison.plans import first_plan
 from rundir.role_record import with_role
 from system.terminal import escaped
 
+MACHINE = ("processor", "device", "threads", "compile", "deterministic")
 TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
 
 
 def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return the runs without copies, and a line about each copy. Runs are the same run if group and seed
-    are the same. Raises ComparisonError if the same run has different results."""
+    are the same. Raises ComparisonError if the same run has different results on the same machine."""
     first: dict[tuple[str, int], Run] = {}
     copies = []
     for run in runs:
@@ -21,7 +24,10 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if original is run:
             continue
         first_folder, folder = escaped(str(original.folder)), escaped(str(run.folder))
-        if not are_equal(original, run):
+        how = "with the same results; used once"
+        if others := elsewhere(original, run):
+            how = f"with another {join(others)}: {end(run)}, there {end(original)}, which is used"
+        elif not are_equal(original, run):
             raise ComparisonError(
                 f"{first_folder}, {folder}: the same run (group and seed) with different results; "
                 "remove one of them, or name only the folders to compare"
@@ -29,14 +35,37 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         original.environment["plan"] = first_plan([original, run])
         for role in run.roles:
             original.environment["roles"] = with_role(original.roles, role)
-        copies.append(f"{folder}: the same run as {first_folder}, with the same results; used once")
+        copies.append(f"{folder}: the same run as {first_folder}, {how}")
     return [*first.values()], copies
+
+
+def elsewhere(a: Run, b: Run) -> list[str]:
+    """Return in what the machines of two runs with the same settings and other numbers differ; [] if the
+    numbers are the same."""
+    if not have_equal_settings(a, b) or are_equal(a, b):
+        return []
+    machine, other = machine_of(a), machine_of(b)
+    return [key for key in machine if machine[key] != other[key]]
+
+
+def machine_of(run: Run) -> dict[str, Any]:
+    """Return on what the last bits of a run depend, besides its settings and the code."""
+    torch = run.environment["packages"].get("torch")
+    return {key: run.environment.get(key) for key in MACHINE} | {"torch": torch}
+
+
+def end(run: Run) -> str:
+    return "diverged" if run.diverged else f"val/full_loss {run.last('val/full_loss'):.4f}"
+
+
+def have_equal_settings(a: Run, b: Run) -> bool:
+    keys = [key for key in {*a.config, *b.config} if is_compared(key)]
+    return all(a.config.get(key) == b.config.get(key) for key in keys)
 
 
 def are_equal(a: Run, b: Run) -> bool:
     """Return True if settings and outcome are the same, and all numbers that both logged at the same step."""
-    keys = [key for key in {*a.config, *b.config} if is_compared(key)]
-    if a.diverged != b.diverged or any(a.config.get(key) != b.config.get(key) for key in keys):
+    if a.diverged != b.diverged or not have_equal_settings(a, b):
         return False
     for metric in a.metrics.keys() & b.metrics.keys() - TIMES:
         values, others = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))

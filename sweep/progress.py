@@ -20,6 +20,7 @@ from system.terminal import duration
 
 RESULTS = ("finished", "diverged")  # states that do not count as failures
 INTERVAL = 0.3  # seconds between two readings of the jobs' folders, if there are few
+MANY = 100  # the most runs that the table at the end lists whatever their end
 SHARE = 0.01  # the most of a core that the readings may take from the runs
 
 
@@ -120,25 +121,31 @@ def silence_after(seconds: float) -> float:
 def outcome_line(job: Job) -> str:
     state, loss, reason = job.outcome()
     if state == "finished":
-        return f"{loss:.4f} LEAKS in training" if job.run and leaks(job.run) else f"{loss:.4f}"
+        return f"{loss:.4f} LEAKS" if job.run and leaks(job.run) else f"{loss:.4f}"
     return f"{state}: {reason}"
 
 
 def summary(jobs: Sequence[Job]) -> int:
-    """Print a table of all jobs, and the failed ones again on stderr. Return the number of failed jobs."""
+    """Print a table of all jobs, of very many only those that have not finished; and the failed ones again on
+    stderr. Return the number of failed jobs."""
+    jobs = [*{job.run or job.overrides: job for job in jobs}.values()]  # a trial may be of several rounds
+    outcomes = [(job, *job.outcome()) for job in jobs]
     table = Table("run", "state", "val/full_loss", "why", box=box.SIMPLE_HEAD)
-    for job in jobs:
-        state, loss, reason = job.outcome()
-        table.add_row(Text(job.name), state, f"{loss:.4f}" if state == "finished" else "", Text(reason))
+    for job, state, _, reason in outcomes:
+        if state != "finished" or len(jobs) <= MANY:
+            loss = outcome_line(job) if state == "finished" else ""
+            table.add_row(Text(job.name), state, loss, Text(reason))
     print()
     console: Any = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    if len(jobs) > MANY:
+        print(f"{sum(state == 'finished' for _, state, *_ in outcomes)} of {len(jobs)} runs have finished")
     folders = sorted({str(job.run.parent) for job in jobs if job.run})
     if folders:
         print(f"compare them: python compare.py {shlex.join(folders)}", flush=True)
-    failed = [job for job in jobs if job.outcome()[0] not in RESULTS]
-    for job in failed:
-        state, _, reason = job.outcome()
+    failed = [outcome for outcome in outcomes if outcome[1] not in RESULTS]
+    for job, state, _, reason in failed:
         log = job.folder / "log.txt"
         output = f"; its output is in {log}" if log.exists() else ""
         message = reason or state

@@ -21,15 +21,17 @@ class Figure:
     rows: Rows
 
 
-def titles(report: Report) -> list[str]:
-    """Return the titles of all groups in a report's figures."""
+def labels(report: Report) -> dict[str, str]:
+    """Return the titles of all groups in a report's figures, with their labels."""
     families = [row.family for row in report.rows] + [entry.family for entry in report.sensitivities]
-    return list(dict.fromkeys(title(family.keys) for family in families))
+    leaking = {title(family.keys) for family in families if any(run.leaks for run in family.runs)}
+    names = dict.fromkeys(title(family.keys) for family in families)
+    return {name: f"{name} LEAKS" if name in leaking else name for name in names}
 
 
 def all_figures(report: Report) -> Iterator[Figure]:
     """Yield the figures of a report. A group has the same colour in each."""
-    groups, names = {row.title: row.group for row in report.rows}, titles(report)
+    groups, names = {row.title: row.group for row in report.rows}, labels(report)
     if rows := glance.differences(report):
         yield Figure("differences", report.metric, dots(rows, glance.difference_in_words(report)), rows)
     if rows := glance.crossed(report):
@@ -46,7 +48,7 @@ def all_figures(report: Report) -> Iterator[Figure]:
         yield Figure("rates", report.metric, loss_by_rate(names, report.metric), rows)
     for statistic, rows in maps(groups).items():
         if rows:
-            yield Figure("maps", statistic, heat_map(statistic, rows), rows)
+            yield Figure("maps", statistic, heat_map(statistic, rows, names), rows)
 
 
 def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:

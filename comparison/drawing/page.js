@@ -103,7 +103,7 @@ async function main() {
     const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: true });
     const swatch = Object.assign(document.createElement("span"), { className: "swatch" });
     swatch.style.background = group.color;
-    label.append(box, " ", swatch, group.title);
+    label.append(box, " ", swatch, group.label);
     box.addEventListener("change", () => { box.checked ? shown.add(i) : shown.delete(i); all(); });
     byId("legend").append(label);
   });

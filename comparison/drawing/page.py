@@ -108,15 +108,18 @@ def machines(report: Report) -> list[str]:
 
 def payload(report: Report) -> dict[str, Any]:
     """Return the data that the page's script draws: figures, each with its rows as a list per field."""
-    titles, kinds = figures.titles(report), defaultdict(list)
+    labels, kinds = figures.labels(report), defaultdict(list)
     for figure in figures.all_figures(report):
         columns = {field: [row[field] for row in figure.rows] for field in figure.rows[0]}
         kinds[figure.kind].append({"name": figure.name, "spec": figure.spec, "columns": columns})
     return {
-        "groups": [{"title": t, "color": specs.color_of(i)} for i, t in enumerate(titles)],
+        "groups": [
+            {"title": title, "label": label, "color": specs.color_of(i)}
+            for i, (title, label) in enumerate(labels.items())
+        ],
         "axes": specs.AXES,
         "style": specs.STYLE | {"background": "transparent"},
-        "profile": specs.profile(titles),
+        "profile": specs.profile(labels),
         "figures": kinds,
     }
 

@@ -4,13 +4,15 @@ https://vega.github.io/vega-lite/docs. Lines and text are ``currentColor``: blac
 page.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comparison.curves import Rows
 from comparison.drawing import glance
 
 Spec = dict[str, Any]
+Labels = Mapping[str, str]  # the title of each group -> what a legend shows, which marks leaks
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # the most groups for which curves have points and maps are saved
@@ -53,21 +55,26 @@ def tooltip(*fields: str, **formats: str) -> Spec:
     return {"tooltip": [{"field": field} for field in fields] + formatted}
 
 
-def by_group(titles: Sequence[str]) -> Spec:
+def labels_shown(labels: Labels) -> Spec:
+    """Return the option by which a legend or header shows the labels of titles."""
+    return {"labelExpr": f"({json.dumps(dict(labels))})[datum.label]"}
+
+
+def by_group(labels: Labels) -> Spec:
     """Return an encoding in which a group has one colour and dash in all figures."""
-    domain, numbers = list(titles), range(len(titles))
+    domain, numbers = list(labels), range(len(labels))
     colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
     dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
     return {
-        "color": {"field": "group", "title": None, "scale": colors},
+        "color": {"field": "group", "title": None, "scale": colors, "legend": labels_shown(labels)},
         "strokeDash": {"field": "group", "legend": None, "scale": dashes},
     }
 
 
-def curve(titles: Sequence[str], metric: str) -> Spec:
+def curve(labels: Labels, metric: str) -> Spec:
     """Return a figure with a line and an interval per group. Rows: see comparison.curves.curves."""
-    group, y = by_group(titles), number("mean", metric)
-    line = LINE | {"point": {"size": 9} if len(titles) <= MANY else False}
+    group, y = by_group(labels), number("mean", metric)
+    line = LINE | {"point": {"size": 9} if len(labels) <= MANY else False}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
     x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}
     return spec(
@@ -171,7 +178,7 @@ def grid(rows: Rows, metric: str) -> Spec:
     )
 
 
-def heat_map(statistic: str, rows: Rows) -> Spec:
+def heat_map(statistic: str, rows: Rows, labels: Labels) -> Spec:
     """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
     values = [row["value"] for row in rows]
     is_wide = min(values, default=0) > 0 and max(values) > 30 * min(values)
@@ -184,21 +191,22 @@ def heat_map(statistic: str, rows: Rows) -> Spec:
     height = max(60, min(220, 18 * len({row["block"] for row in rows})))
     encoding |= tooltip("group", "step", "block", value=".4g")
     panel = {"width": 190, "height": height, "mark": "rect", "encoding": encoding}
-    return spec(facet={"field": "group", "title": None, "sort": None}, columns=4, spec=panel)
+    facet = {"field": "group", "title": None, "sort": None, "header": labels_shown(labels)}
+    return spec(facet=facet, columns=4, spec=panel)
 
 
-def profile(titles: Sequence[str]) -> Spec:
+def profile(labels: Labels) -> Spec:
     """Return a figure of a statistic at one step, by block. Rows: group, block, value."""
     encoding = {"x": category("block", axis={"labelAngle": 0}), "y": number("value", "")}
-    encoding |= tooltip("group", "block", value=".4g") | by_group(titles)
+    encoding |= tooltip("group", "block", value=".4g") | by_group(labels)
     return spec(width=640, height=260, mark=LINE, encoding=encoding)
 
 
-def loss_by_rate(titles: Sequence[str], metric: str) -> Spec:
+def loss_by_rate(labels: Labels, metric: str) -> Spec:
     """Return a figure of loss by learning rate. Rows: group, rate, loss."""
     x = number("rate", "learning rate", scale={"type": "log"}, axis={"format": "~g"})
     encoding = {"x": x, "y": number("loss", f"{metric}, at most the initial loss")}
-    encoding |= tooltip("group", rate="g", loss=".4f") | by_group(titles)
+    encoding |= tooltip("group", rate="g", loss=".4f") | by_group(labels)
     return spec(width=640, height=300, mark=LINE, encoding=encoding)
 
 

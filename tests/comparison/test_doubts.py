@@ -172,6 +172,17 @@ def test_a_copy_is_used_once_and_two_results_of_one_run_are_refused(tmp_path):
         build_report([load(folder)[0] for folder in [*runs, edited]])
 
 
+def test_of_a_run_that_two_machines_trained_the_first_is_used_and_both_losses_are_said(tmp_path):
+    first = made(tmp_path / "runs", "seed=0", final=2.1)
+    other = copied(first, tmp_path / "others" / "a", loss=2.1003)
+    environment = json.loads((other / "environment.json").read_text())
+    (other / "environment.json").write_text(json.dumps(environment | {"processor": "a newer one"}))
+    report = build_report([load(folder)[0] for folder in (first, other)])
+    which = "val/full_loss 2.1003, there val/full_loss 2.1000, which is used"
+    assert report.passed_over == [f"{other}: the same run as {first}, with another processor: {which}"]
+    assert [row.loss.mean for row in report.rows] == [2.1]
+
+
 def test_runs_of_one_folder_name_are_told_apart_by_what_they_are(tmp_path):
     """The same name in two folders was once enough to pass the second one over."""
     folder = made(tmp_path / "runs", "seed=0", final=2.1)

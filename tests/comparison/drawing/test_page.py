@@ -69,6 +69,11 @@ def test_it_is_drawn_without_errors_and_fetches_nothing(opened):
 
 @pytest.mark.slow
 @needs_browser
+def test_the_legend_marks_what_leaks(opened):
+    labels = [each.text for each in opened.find_elements(By.CSS_SELECTOR, "#legend label")]
+    assert [label for label in labels if "LEAKS" in label] == ["batchnorm LEAKS"]
+
+
 def test_the_legend_takes_groups_away_and_brings_them_back_by_keyboard(opened):
     [box, *_] = opened.find_elements(By.CSS_SELECTOR, "#legend input")
     box.send_keys(Keys.SPACE)
