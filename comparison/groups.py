@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
+from comparison.plans import USUAL
 from system.errors import UserError
 
 RATE = "optim.learning_rate"
@@ -50,9 +51,11 @@ class Group:
 
 
 def title(keys: Mapping[str, Any]) -> str:
-    """Return a title such as ``layernorm pre n_layer=4``: norm and placement are without their keys."""
+    """Return a title such as ``layernorm pre n_layer=4``; further norms that are absent are left out."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
-    short_names = {key: key.split(".")[-1] for key in keys if key not in ("norm", "placement")}
+    usual = [*USUAL.items()] if words else []
+    others = [key for key in keys if key not in ("norm", "placement") and (key, keys[key]) not in usual]
+    short_names = {key: key.split(".")[-1] for key in others}
     used = [*short_names.values()]
     words += [f"{s if used.count(s) == 1 else key}={as_text(keys[key])}" for key, s in short_names.items()]
     return " ".join(words) or "all runs"

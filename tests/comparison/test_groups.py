@@ -20,6 +20,17 @@ def test_groups_have_the_keys_in_which_runs_differ(tmp_path):
     assert title(groups[0].keys) == "layernorm n_layer=2"
 
 
+def test_a_title_leaves_out_further_norms_that_are_absent_unless_nothing_else_differs():
+    keys = {
+        "norm": "rmsnorm",
+        "placement": "peri",
+        "model.embedding_norm": "none",
+        "model.qk_norm": "rmsnorm",
+    }
+    assert title(keys) == "rmsnorm peri qk_norm=rmsnorm"
+    assert title({"model.qk_norm": "none"}) == "qk_norm=none"
+
+
 def test_what_only_watches_and_options_of_another_norm_are_no_keys(tmp_path):
     runs = several(tmp_path, {"norm=batchnorm train.eval_every=7 wandb.tags=[x]": [2.0], "norm=none": [2.0]})
     assert [group.keys for group in group_runs(runs, METRIC)] == [{"norm": "batchnorm"}, {"norm": "none"}]
