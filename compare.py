@@ -67,7 +67,7 @@ def print_json(args: argparse.Namespace, console: Console) -> None:
 
 
 def judge(args: argparse.Namespace, console: Console) -> None:
-    """Print the verdict on one arm, and what makes it unfair if something does; exit with its status."""
+    """Print the verdict on one arm, and on stderr what may make it unfair; exit with the verdict's status."""
     from comparison import machine
 
     try:
@@ -76,7 +76,9 @@ def judge(args: argparse.Namespace, console: Console) -> None:
         doubt = [] if report.is_fair else report.how_chosen[:1]
     except IncomparableError as error:
         status, line, doubt = machine.Status.UNFIT, str(error), []
-    print(*map(escaped, [line, *doubt]), sep="\n")
+    print(escaped(line))
+    for unfair in doubt:
+        print(escaped(unfair), file=sys.stderr)
     sys.exit(status)
 
 
