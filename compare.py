@@ -55,7 +55,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
     with announced("drawing the report", sys.stderr):
         from comparison.write import write_report  # slow to import, so not before the table is printed
 
-        for line in write_report(report, args.out):
+        for line in write_report(report, args.out or Path("report")):
             print(line, flush=True)
 
 
@@ -123,7 +123,7 @@ def main() -> None:
     smallest = f"smallest loss difference that matters; default: {MATTERS}"
     add("--matters", type=float, default=MATTERS, metavar="NATS", help=smallest)
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
-    add("--out", type=Path, default=Path("report"), help="folder of the report; default: report")
+    add("--out", type=Path, help="folder of the report; default: report")
     add("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
     judged = "exit with 0 if this arm is better than the baseline, else 10 to 13: docs/programs.md"
     add("--candidate", metavar="KEY=VALUE,…", type=key_values, help=judged)
@@ -131,7 +131,7 @@ def main() -> None:
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    is_table = args.metric or args.baseline or args.over or args.where
+    is_table = args.metric or args.baseline or args.over or args.where or args.mixed or args.out
     are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     are_two = len(args.runs) == 2 and are_runs and not is_table
     with programs.running():

@@ -10,7 +10,7 @@ from comparison.plans import first_plan
 from rundir.role_record import with_role
 from system.terminal import escaped
 
-MACHINE = ("processor", "device", "threads", "compile", "deterministic")
+MACHINE = ("processor", "device", "threads", "ranks", "compile", "deterministic")
 TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
 
 
@@ -45,7 +45,9 @@ def elsewhere(a: Run, b: Run) -> list[str]:
     if not have_equal_settings(a, b) or are_equal(a, b):
         return []
     machine, other = machine_of(a), machine_of(b)
-    return [key for key in machine if machine[key] != other[key]]
+    differing = [key for key in machine if machine[key] != other[key]]
+    has_other_code = a.environment.get("code") != b.environment.get("code")
+    return differing + ["code"] * (has_other_code and bool(differing))
 
 
 def machine_of(run: Run) -> dict[str, Any]:

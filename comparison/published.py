@@ -39,7 +39,7 @@ STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")
 # How settings begin that are left out, and how arguments do.
 PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."
 NEEDED = "data.path", "init_from", "--config-dir"  # arguments without which a command trains something else
-PRIVATE_ARGUMENTS = *PRIVATE, *NEEDED, "hydra."
+PRIVATE_ARGUMENTS = *PRIVATE, "hydra."
 FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:roles", "status:state")
 
 
@@ -109,8 +109,8 @@ def content(run: Run) -> dict[str, Any]:
     environment = {key: run.environment[key] for key in ENVIRONMENT if key in run.environment}
     once = {name: run.last(name) for name in run.metrics if is_measured_once(run, name)}
     config = {key: value for key, value in run.config.items() if not key.startswith(PRIVATE)}
-    words = environment.pop("overrides", [])
-    if not any(word.lstrip("+~").startswith(NEEDED) for word in words):
+    words = environment.pop("overrides", None)
+    if words is not None and not any(word.lstrip("+~").startswith(NEEDED) for word in words):
         public = [word for word in words if not word.lstrip("+~").startswith(PRIVATE_ARGUMENTS)]
         environment["overrides"] = public
     return {

@@ -106,7 +106,7 @@ def build_report(
 def left_out(others: int, pending: int) -> list[str]:
     """Return lines on runs that are neither compared nor trials of a compared run."""
     of_others = "runs of another tuning, or at settings that no trials chose, are not compared"
-    counts = {of_others: others, "trials of arms that have no compared run yet": pending}
+    counts = {of_others: others, "trials of tunings that have no compared run yet": pending}
     return [f"{count} {words}" for words, count in counts.items() if count]
 
 
@@ -116,7 +116,8 @@ def merged(warnings: Sequence[tuple[str, list[str]]]) -> list[str]:
     for title, lines in warnings:
         for line in lines:
             titles[line].append(title)
-    return [f"{grouping.join(dict.fromkeys(rows))}: {line}" for line, rows in titles.items()]
+    named = {line: [*dict.fromkeys(rows)] for line, rows in titles.items()}
+    return [f"{grouping.join(rows)}{', each' * (len(rows) > 1)}: {line}" for line, rows in named.items()]
 
 
 def checked_metric(metric: str | None, roles: Roles) -> str:

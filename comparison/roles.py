@@ -40,7 +40,7 @@ class Roles:
         trials: runs by which the settings of the compared runs were chosen.
         borrowed: runs of an arm at another arm's settings.
         others: runs of another tuning of an arm, and runs of a tuned arm at settings that nobody chose.
-        pending: trials of arms that have no compared run yet.
+        pending: trials of tunings that have no compared run yet.
         tunings: the hashes of the arms' tunings that count.
     """
 

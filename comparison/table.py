@@ -116,7 +116,7 @@ def notes(report: Report) -> list[str]:
         if report.comparisons >= POOLED_ARMS:
             lines.append("Where the noise of groups differs fivefold, it is up to 9 % at 3 seeds, 7 % at 5.")
         planned = sorted({row.planned for row in report.rows if row.difference})
-        plan = " or ".join(f"{number} seeds" if number else "nothing" for number in planned)
+        plan = " or ".join(f"{number or 'no number of'} seeds" for number in planned)
         sizes = sorted({size for number in planned for size, _ in looks(number)})
         lines.append(
             f"Planned before the first run: {plan}. A verdict is possible at "

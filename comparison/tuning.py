@@ -32,9 +32,9 @@ def sentences(
         shortest = min(run.config["train.steps"] for run in roles.compared)
         are_shorter = all(run.config["train.steps"] < shortest for run in roles.trials)
         chose = all({*arm.settings} <= {*arm.best()} for arm in arms if arm.trials)
-        which = "which chose the settings," if chose else "other runs of these arms,"
-        count = f"{len(roles.trials)} {'shorter ' if are_shorter else ''}runs"
-        lines.append(f"{count}, {which} are not compared.")
+        which = "runs, which chose the settings," if chose else "other runs of these arms"
+        count = f"{len(roles.trials)} {'shorter ' if are_shorter else ''}"
+        lines.append(f"{count}{which} are not compared.")
     return not phrases, lines
 
 

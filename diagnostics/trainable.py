@@ -59,9 +59,7 @@ def wrong_tensor(tensor: Tensor) -> str | None:
             f"is of {tensor.dtype}, which cannot be saved or checked; use floating-point numbers or integers"
         )
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        return (
-            "is not finite, so that no checkpoint could be saved; use finite numbers, such as -1e9 for -inf"
-        )
+        return "is not finite, as all in a checkpoint has to be; use finite numbers, such as -1e9 for -inf"
     if tensor.untyped_storage().nbytes() != tensor.nbytes:
         return "shares its memory, such as after expand or a slice; add .clone()"
     return None

@@ -56,7 +56,8 @@ def restore(folder: Path, config: RunConfig, run: Run) -> None:
     rows = "".join(json.dumps(jsonable(row), allow_nan=False) + "\n" for row in rows_of(run))
     write_atomically(folder / "metrics.jsonl", rows)
     settings = config.model_dump(by_alias=True)
-    settings["train"] |= {key: run.config[f"train.{key}"] for key in NOT_IN_IDENTITY}  # as it was watched
+    watched = {key: f"train.{key}" for key in NOT_IN_IDENTITY}  # older tables may lack newer keys
+    settings["train"] |= {key: run.config[name] for key, name in watched.items() if name in run.config}
     write_atomically(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     environment = run.environment | {"restored_from": str(run.folder.parent)}
     parts = {"environment": environment, "certificate": run.certificate, "status": run.status}

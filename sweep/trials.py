@@ -72,9 +72,15 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
 
 
 def trial_settings(how: Tuning, keys: Sequence[Override], seed: int) -> list[Settings]:
-    """Return the settings to try: all that are drawn, or only those that ``how`` names."""
+    """Return the settings to try: all that are drawn, or those that ``how`` names. Raises ConfigError."""
     drawn = draw(keys, how.trials, seed)
-    return drawn if how.only is None else [s for number, s in enumerate(drawn, 1) if number in how.only]
+    if how.only is None or not keys:
+        return drawn
+    if max(how.only) > len(drawn):
+        raise ConfigError(
+            f"hydra.sweeper.tune.only: there are only {len(drawn)} settings; name some of these"
+        )
+    return [each for number, each in enumerate(drawn, 1) if number in how.only]
 
 
 def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:

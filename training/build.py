@@ -79,8 +79,8 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
             f"add trust={package}"
         )
     try:
-        module = importlib.import_module(module_name or path)
-        if not hasattr(module, class_name):
+        target = getattr(importlib.import_module(module_name), class_name, None)
+        if target is None:
             raise ImportError(f"{module_name} has no {class_name}")
     except (ImportError, SyntaxError) as error:
         raise ConfigError(
@@ -91,7 +91,6 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
             raise
         why = f"{module_name} raises {described(error)}{line_of(error)}"
         raise ConfigError(f"{group}._target_: {why}, when it is imported; correct it") from error
-    target = getattr(module, class_name)
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a subclass of {base.__name__}; name one that is")

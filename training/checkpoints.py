@@ -61,8 +61,8 @@ class Checkpoints:
     stop: Pending  # a signal, if one came; ``ending_on_signal`` saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step, unless it is saved already, or an update was skipped as non-finite, which the next
-        loss will report; with a warning in place of a checkpoint that could not be used."""
+        """Save this step, unless it is saved already or an update was skipped as non-finite, which the next
+        loss will report. If a tensor is not finite, warn: such a checkpoint could not be used."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):

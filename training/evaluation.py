@@ -145,7 +145,8 @@ def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -
         if not modules:
             return []
         model.eval()
-        by_estimates = loss_of(model)
+        with buffers_kept(model):
+            by_estimates = loss_of(model)
         for module in modules:
             module.train()
         with buffers_kept(model):

@@ -99,6 +99,8 @@ def test_a_run_whose_command_cannot_be_published_has_none(runs, tmp_path, word):
     publish(runs, tmp_path / "published")
     [run] = [run for run in read(tmp_path / "published") if run.name == runs[0].name]
     assert rerun(run) == more_seeds(group_runs([run], "val/full_loss"), 3) == ""
+    publish([run], tmp_path / "again")
+    assert rerun(read(tmp_path / "again")[0]) == ""
     assert "secret" not in "".join(file.read_text() for file in (tmp_path / "published").iterdir())
 
 

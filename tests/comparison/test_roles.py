@@ -104,7 +104,7 @@ def test_published_runs_and_folders_of_an_arm_are_one_arm(fair, tmp_path):
 
 def test_trials_of_arms_without_a_compared_run_are_counted_apart(fair, tmp_path):
     trials = fair_runs(tmp_path / "c", "rmsnorm", FAR, [])
-    assert build_report(fair + trials).passed_over == ["4 trials of arms that have no compared run yet"]
+    assert build_report(fair + trials).passed_over == ["4 trials of tunings that have no compared run yet"]
 
 
 def test_borrowed_settings_may_later_be_the_arms_own(tmp_path):

@@ -83,7 +83,7 @@ def test_a_baseline_at_a_rate_that_nobody_chose_is_named(tmp_path):
     [
         ({}, "12 shorter runs, which chose the settings, are not compared."),
         ({"steps": 20}, "12 runs, which chose the settings, are not compared."),
-        ({"rate": "1e-2"}, "12 shorter runs, other runs of these arms, are not compared."),
+        ({"rate": "1e-2"}, "12 shorter other runs of these arms are not compared."),
     ],
 )
 def test_tuning_runs_are_called_shorter_if_they_are_and_chose_if_they_did(tmp_path, arm, sentence):

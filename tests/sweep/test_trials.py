@@ -66,6 +66,9 @@ def test_only_the_named_ones_of_the_drawn_settings_are_tried():
     drawn = draw(keys, 8, 3)
     assert trial_settings(tuning(plain), keys, 3) == drawn
     assert trial_settings(tuning(plain | {"only": [7, 2]}), keys, 3) == [drawn[1], drawn[6]]
+    assert trial_settings(tuning(plain | {"only": [7, 2]}), [], 3) == [()]  # nothing is tuned
+    with pytest.raises(ConfigError, match=r"tune\.only: there are only 2 settings; name some of these"):
+        trial_settings(tuning(plain | {"only": [7, 2]}), space({"c": "x,y"}, []), 3)
 
 
 @pytest.mark.parametrize("interval", ["interval(2,1)", "tag(log,interval(0,1))", "interval(1,1)"])

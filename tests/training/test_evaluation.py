@@ -108,6 +108,8 @@ def test_a_norm_that_counts_its_calls_in_a_buffer_does_not_count_evaluations():
             net(torch.from_numpy(batch[0])).flatten(0, 1), torch.zeros(8, dtype=torch.long)
         )
 
+    assert evaluation.with_running_estimates(model, lambda net: loss_of(net, batch)) == []
+    assert not any(buffer for name, buffer in model.named_buffers() if name.endswith("calls"))
     loss_of(model, batch)
     first, second = (evaluation.evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
     assert first == second

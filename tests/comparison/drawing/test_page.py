@@ -74,6 +74,8 @@ def test_the_legend_marks_what_leaks(opened):
     assert [label for label in labels if "LEAKS" in label] == ["batchnorm LEAKS"]
 
 
+@pytest.mark.slow
+@needs_browser
 def test_the_legend_takes_groups_away_and_brings_them_back_by_keyboard(opened):
     [box, *_] = opened.find_elements(By.CSS_SELECTOR, "#legend input")
     box.send_keys(Keys.SPACE)
