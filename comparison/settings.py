@@ -1,9 +1,13 @@
 """Show the settings of arms that were tuned: what was chosen, and what the baseline's settings would cost."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from comparison.curves import rounded
 from comparison.decisions import Row
+from comparison.groups import as_text
 from comparison.roles import Arm
 from comparison.verdicts import Interval, interval, paired
 
@@ -49,3 +53,24 @@ def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choic
                 choice.difference = interval(paired(row.group.losses, losses))
         result.append(choice)
     return result
+
+
+def tried(choices: Sequence[Choice]) -> list[dict[str, Any]]:
+    """Return a row for each setting that the first trials tried, the arm with the lowest loss first: group,
+    settings in words, loss (None if a trial diverged), outcome (chosen, other or diverged)."""
+    arms = [choice.arm for choice in choices if choice.arm.trials]
+    lowest = {arm.title: min(loss for _, loss in arm.rounds()[0].scores.values()) for arm in arms}
+    rows = []
+    for arm in sorted(arms, key=lambda arm: lowest[arm.title]):
+        for settings, (diverged, loss) in arm.rounds()[0].scores.items():
+            pairs = zip(arm.roles.keys, settings, strict=True)
+            outcome = "chosen" if settings in arm.settings else "other"
+            rows.append(
+                {
+                    "group": arm.title,
+                    "settings": ", ".join(f"{key.split('.')[-1]} {as_text(value)}" for key, value in pairs),
+                    "loss": rounded(loss) if not diverged and math.isfinite(loss) else None,
+                    "outcome": "diverged" if diverged else outcome,
+                }
+            )
+    return rows

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 from comparison.curves import Rows, curves, maps, rounded
 from comparison.drawing import glance
-from comparison.drawing.specs import AXES, Spec, curve, dots, grid, heat_map, loss_by_rate
+from comparison.drawing.specs import AXES, Spec, curve, dots, grid, heat_map, loss_by_rate, strip
 from comparison.groups import title
 from comparison.published import CURVES
 from comparison.report import Report
+from comparison.settings import tried
 
 
 @dataclass
 class Figure:
     """A figure of a report."""
 
-    kind: str  # differences, grid, curves, rates or maps
+    kind: str  # differences, grid, trials, curves, rates or maps
     name: str  # the metric or statistic
     spec: Spec
     rows: Rows
@@ -36,6 +37,8 @@ def all_figures(report: Report) -> Iterator[Figure]:
         yield Figure("differences", report.metric, dots(rows, glance.difference_in_words(report)), rows)
     if rows := glance.crossed(report):
         yield Figure("grid", report.metric, grid(rows, report.metric), rows)
+    if rows := tried(report.choices):
+        yield Figure("trials", report.metric, strip(rows, report.choices[0].arm.criterion), rows)
     for metric in CURVES:
         if rows := curves(groups, metric):
             yield Figure("curves", metric, curve(names, metric), rows)
@@ -55,8 +58,8 @@ def files(figure: Figure, every_axis: bool) -> dict[str, Spec]:
     """Return file name -> spec of a figure; a loss has a file per axis if ``every_axis``."""
     with_rows = figure.spec | {"data": {"values": figure.rows}}
     if figure.kind != "curves":
-        names = {"differences": "differences", "grid": "map", "rates": "learning-rates"}
-        return {names.get(figure.kind, f"map-{figure.name}"): with_rows}
+        names = {"grid": "map", "rates": "learning-rates", "maps": f"map-{figure.name}"}
+        return {names.get(figure.kind, figure.kind): with_rows}
     x, encoding = figure.spec["encoding"]["x"], figure.spec["encoding"]
     return {
         f"{figure.name}-against-{axis}": with_rows

@@ -42,11 +42,11 @@ async function main() {
     const data = { name: "rows", values: rows.filter((row) => wanted.has(row.group)) };
     const { least = 240, most = 1060 } = spec.usermeta ?? {};
     const width = spec.facet ? {} : { width: Math.max(least, Math.min(most, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
-    const scale = spec.encoding?.color?.scale ? { encoding: { ...spec.encoding, color: { ...spec.encoding.color, legend: null } } } : {};
-    return vegaEmbed(byId(id), { ...spec, ...width, ...scale, data, config: page.style }, { renderer: "svg", actions: false });
+    const legend = spec.encoding?.color?.field === "group" ? { encoding: { ...spec.encoding, color: { ...spec.encoding.color, legend: null } } } : {};
+    return vegaEmbed(byId(id), { ...spec, ...width, ...legend, data, config: page.style }, { renderer: "svg", actions: false });
   };
 
-  const { differences = [], grid = [], curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;
+  const { differences = [], grid = [], trials = [], curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;
   const rowsOf = ({ columns }) => columns.group.map((_, i) =>
     Object.fromEntries(Object.entries(columns).map(([field, values]) => [field, values[i]])));
 
@@ -82,11 +82,14 @@ async function main() {
   const rates = () => draw("rates", losses[0].spec, rowsOf(losses[0]));
   const glance = () => draw("glance", differences[0].spec, rowsOf(differences[0]));
   const cells = () => draw("grid", grid[0].spec, rowsOf(grid[0]));
+  const tried = () => draw("trials", trials[0].spec, rowsOf(trials[0]));
   const figures = [];
   byId("s-glance").hidden = !differences.length;
   byId("s-grid").hidden = !grid.length;
+  byId("s-trials").hidden = !trials.length;
   if (differences.length) figures.push(glance);
   if (grid.length) figures.push(cells);
+  if (trials.length) figures.push(tried);
   if (lines.length) figures.push(curves);
   if (statistics.length) figures.push(maps, profile);
   if (losses.length) figures.push(rates);

@@ -178,6 +178,36 @@ def grid(rows: Rows, metric: str) -> Spec:
     )
 
 
+def strip(rows: Rows, metric: str) -> Spec:
+    """Return a figure of how much the settings matter: a line per group with a dot for each setting that was
+    tried, and a cross at the right end for each that diverged. Rows: see comparison.settings.tried."""
+    axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False, "grid": True}
+    worst = max((row["loss"] for row in rows if row["loss"] is not None), default=0.0)
+    outcomes = {"chosen": glance.BLUE, "other": glance.GREY, "diverged": glance.ORANGE}
+    drawn = [outcome for outcome in outcomes if any(row["outcome"] == outcome for row in rows)]
+    by_outcome = {"field": "outcome", "type": "nominal", "title": None}
+    legend = {"orient": "bottom", "labelFontSize": 12}
+    color = by_outcome | {"scale": {"domain": drawn, "range": [outcomes[x] for x in drawn]}, "legend": legend}
+    shapes = ["cross" if outcome == "diverged" else "circle" for outcome in drawn]
+    opacity = {"condition": {"test": "datum.outcome === 'other'", "value": 0.55}, "value": 1}
+    return spec(
+        width=640,
+        height=22 * len({row["group"] for row in rows}),
+        autosize={"type": "fit-x", "contains": "padding"},
+        padding={"left": 24, "right": 5, "top": 5, "bottom": 5},
+        transform=[{"calculate": f"datum.loss === null ? {worst} : datum.loss", "as": "at"}],
+        mark={"type": "point", "filled": True, "size": 60},
+        encoding={
+            "x": number("at", f"{metric} of the first trials, a dot for each setting", axis={"tickCount": 8}),
+            "y": category("group", sort=None, title=None, axis=axis),
+            "color": color,
+            "shape": by_outcome | {"scale": {"domain": drawn, "range": shapes}},
+            "opacity": opacity,
+        }
+        | tooltip("group", "settings", "outcome", loss=".4f"),
+    )
+
+
 def heat_map(statistic: str, rows: Rows, labels: Labels) -> Spec:
     """Return a figure with a map per group, the last block on top. Rows: group, step, block, value."""
     values = [row["value"] for row in rows]

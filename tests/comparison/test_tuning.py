@@ -3,6 +3,7 @@
 import pytest
 
 from comparison.report import Report, build_report
+from comparison.settings import tried
 from comparison.table import settings
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
 from tests.helpers.run_folders import several
@@ -150,6 +151,19 @@ def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_show
     assert second["own − baseline's"] == "-1.0067 ± 0.0287"
     line = "none: its optim.learning_rate, 0.01, is the highest tried: a better one may lie beyond it"
     assert line in report.warnings
+
+
+def test_every_setting_of_the_first_trials_is_drawn_the_best_arm_first(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2], worst=None)
+    runs = base + fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
+    rows = tried(build_report(runs).choices)
+    assert [(row["group"], row["loss"], row["outcome"]) for row in rows] == [
+        ("layernorm", None, "diverged"),
+        ("layernorm", 2.0, "chosen"),
+        ("none", 2.0, "chosen"),
+        ("none", 2.1, "other"),
+    ]
+    assert rows[1]["settings"] == "learning_rate 0.003, init gpt2"
 
 
 @pytest.mark.parametrize("worst", [None, 4.1])

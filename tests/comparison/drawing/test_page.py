@@ -14,6 +14,7 @@ from comparison.report import build_report
 from comparison.write import write_report
 from tests.conftest import ROOT
 from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
+from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 from tests.helpers.run_folders import several
 from tests.helpers.waiting import until
 
@@ -38,13 +39,17 @@ def report(tmp_path_factory):
     return build_report(runs)
 
 
-@pytest.fixture
-def opened(browser, report, tmp_path):
-    file = tmp_path / "index.html"
+def open_page(browser, folder, report) -> None:
+    file = folder / "index.html"
     file.write_text(page(report), encoding="utf-8")
-    browser.get_log("performance")
     browser.get(file.as_uri())
     until(lambda: browser.execute_script("return document.body.dataset.drawn"))
+
+
+@pytest.fixture
+def opened(browser, report, tmp_path):
+    browser.get_log("performance")
+    open_page(browser, tmp_path, report)
     return browser
 
 
@@ -199,16 +204,23 @@ def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
 
 @pytest.mark.slow
 @needs_browser
+def test_the_trials_of_each_arm_are_drawn(browser, tmp_path):
+    runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2], worst=None)
+    runs += fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
+    open_page(browser, tmp_path, build_report(runs))
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#trials g.mark-symbol.role-mark path")) == 2 * 2
+    assert {"chosen", "other", "diverged"} <= {*browser.find_element(By.ID, "trials").text.split()}
+
+
+@pytest.mark.slow
+@needs_browser
 def test_two_crossed_factors_are_drawn_as_a_map(browser, tmp_path):
     cells = {
         f"norm={norm} placement={placement}": losses
         for norm in ("layernorm", "batchnorm")
         for placement, losses in (("pre", [2.0]), ("post", [None]))
     }
-    file = tmp_path / "index.html"
-    file.write_text(page(build_report(several(tmp_path / "runs", cells))), encoding="utf-8")
-    browser.get(file.as_uri())
-    until(lambda: browser.execute_script("return document.body.dataset.drawn"))
+    open_page(browser, tmp_path, build_report(several(tmp_path / "runs", cells)))
     drawn = {word.strip(",") for word in browser.find_element(By.ID, "grid").text.split()}
     assert {"layernorm", "batchnorm", "pre", "post", "2.000", "leaks", "diverged"} <= drawn
     assert "null" not in drawn
