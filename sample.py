@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     LastLogits = Callable[[Tensor], Tensor]  # a window of tokens (B, n) -> logits of the next token (B, V)
 
-# Torch is imported in functions, so that a wrong key, path or prompt is reported at once.
+# Torch is imported in functions, so that a wrong key or run is reported at once.
 
 REFRESH = 0.05  # seconds between prints
 SMALL = 3_000_000  # parameters; on a CPU, smaller models gain nothing from bf16 (measured with AVX512-BF16)

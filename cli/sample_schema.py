@@ -30,7 +30,7 @@ class SampleConfig(ModelSource):
     """Everything sample.py needs; conf/sample.yaml explains each key."""
 
     prompt: str | None
-    prompt_file: str | None
+    prompt_file: Annotated[str, Field(min_length=1)] | None
     num_samples: Count
     max_new_tokens: CountOr0
     temperature: Annotated[Float, Field(ge=0)]

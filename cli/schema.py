@@ -61,7 +61,7 @@ class ModelConfig(Checked):
 
 class DataConfig(Checked):
     corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
-    path: str | None
+    path: Annotated[str, Field(min_length=1)] | None
     tokenizer: Literal["char", "bpe", "gpt2", "init_from"]
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None

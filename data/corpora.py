@@ -72,7 +72,9 @@ def tinyshakespeare(path: str | None, cache: str) -> str:
                 f"put it at {file}, or use data=shakespeare, which needs no network"
             ) from None
         if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
-            raise DataError(f"data=tinyshakespeare: {TINYSHAKESPEARE} is another text; give data.path=FILE")
+            raise DataError(
+                f"data=tinyshakespeare: what {TINYSHAKESPEARE} sent is not this text; give data.path=FILE"
+            )
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, content.decode("utf-8"))
     corpus = read_utf8(file)

@@ -1,14 +1,13 @@
-"""Tokenize corpora larger than memory: text files -> batches of rows -> token ids. Hugging Face's `datasets`
-streams the rows, and several processes tokenize them, so only a few batches are in memory at once.
+"""Tokenize corpora larger than memory: text files -> batches of rows -> token ids. pyarrow streams the rows,
+and several processes tokenize them, so only a few batches are in memory at once.
 """
 
-import glob
+import io
 import json
 import multiprocessing
 import os
 import signal
 import threading
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -33,7 +32,10 @@ def kind_of(file: Path) -> str:
     """Return the file's extension, ignoring .gz or .zst. Raises DataError if the extension is unknown."""
     kind = Path(file.stem).suffix if file.suffix in (".gz", ".zst") else file.suffix
     if kind not in (*TEXT, *LINES, *TABLE):
-        raise DataError(f"{file}: unknown extension; expected one of {' '.join((*TEXT, *LINES, *TABLE))}")
+        known = " ".join((*TEXT, *LINES, *TABLE))
+        raise DataError(
+            f"{file}: unknown extension; expected {known}, the text formats also with .gz or .zst"
+        )
     return kind
 
 
@@ -57,9 +59,11 @@ class Batch:
 
     def document(self, line: str) -> str:
         try:
-            text: str = json.loads(line)[self.field]
+            text = json.loads(line)[self.field]
+            if text is None:  # as in a table, an empty document
+                return ""
             text.encode()  # raises at lone surrogates
-            return text
+            return str(text)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise DataError(
                 f"{self.file}: not a JSON object with a text {self.field!r}: {line[:60].rstrip()}…; "
@@ -83,26 +87,22 @@ def read_batches(file: Path, field: str, size: int) -> Iterator[Batch]:
 def read_rows(file: Path, field: str) -> Iterator[str]:
     """Yield the lines of a file, or the texts of a Parquet file. Raises DataError if it is unreadable."""
     import pyarrow
-    from datasets import load_dataset, logging
+    import pyarrow.parquet
 
-    logging.set_verbosity(logging.CRITICAL)
-    options: dict[str, Any]
-    format_, options = "text", {"keep_linebreaks": True}
-    if kind_of(file) in TABLE:
-        format_, options = "parquet", {"columns": [field]}
     try:
-        if file.suffix == ".zst":  # `datasets` does not notice a truncated file
-            with pyarrow.input_stream(str(file)) as stream:
-                while stream.read(2**20):
-                    pass
-        name = glob.escape(str(file))
-        rows: Any = load_dataset(format_, data_files=name, split="train", streaming=True, **options)
-        for table in rows.with_format("arrow").iter(ROWS):
-            for text in table.column(0).to_pylist():
-                if not isinstance(text, str | None):
-                    raise ValueError(f"column {field!r} is not text")
-                yield text or ""
-    except (ValueError, EOFError, OSError, zlib.error) as error:
+        if kind_of(file) not in TABLE:
+            with pyarrow.input_stream(str(file)) as stream:  # decompresses .gz and .zst
+                yield from io.TextIOWrapper(stream, encoding="utf-8")
+            return
+        with pyarrow.parquet.ParquetFile(file) as table:
+            if field not in table.schema_arrow.names:
+                raise ValueError(f"no column {field!r}")
+            for batch in table.iter_batches(ROWS, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    if not isinstance(text, str | None):
+                        raise ValueError(f"column {field!r} is not text")
+                    yield text or ""
+    except (ValueError, OSError) as error:
         message = str(error).partition("\n")[0]
         raise DataError(f"{file}: {message}; check the file and --field") from None
 

@@ -59,12 +59,16 @@ def build(
         print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}
+    where = ""
     try:
         tokenizer = new_tokenizer(texts["train"], texts["val"], vocab_size)
         dtype = token_type(tokenizer.vocab_size)
-        splits = {split: tokenizer.encode(part).astype(dtype, copy=False) for split, part in texts.items()}
+        splits = {}
+        for split, part in texts.items():
+            where = f"{split} split: "
+            splits[split] = tokenizer.encode(part).astype(dtype, copy=False)
     except DataError as error:
-        raise DataError(f"data: {error}") from None
+        raise DataError(f"data: {where}{error}") from None
     meta = {"format": FORMAT, "characters": len(text), "dtype": str(dtype), "tokenizer": tokenizer.spec}
     for split, tokens in splits.items():
         meta[split] = {"tokens": len(tokens), "sha256": digest(tokens.tobytes())}

@@ -58,8 +58,11 @@ class Prepared:
 
     def val_bytes(self) -> int:
         """Return how many bytes of text the validation split decodes to without its first token, which is no
-        target."""
-        lengths = np.array([len(self.tokenizer.decode([i])) for i in range(self.tokenizer.vocab_size)])
+        target. A special token, which ends a document, counts as one byte, like the line break that ends a
+        document for other tokenizers."""
+        special = len(getattr(self.tokenizer, "special", ()))  # the last of the vocabulary
+        words = range(self.tokenizer.vocab_size - special)
+        lengths = np.array([*(len(self.tokenizer.decode([i])) for i in words), *[1] * special])
         count = len(self.val)
         parts = (np.arange(start, min(start + PART, count)) for start in range(1, count, PART))
         return sum(int(lengths[self.val[part]].sum()) for part in parts)

@@ -116,15 +116,20 @@ class BytePairTokenizer:
             raise DataError(
                 f"{surrogate!r} at position {error.start} is not valid Unicode; remove this character"
             ) from None
-        if spaces := LONG_SPACE.search(text):
-            raise DataError(
-                f"{SPACES:,} or more white-space characters in a row start at position {spaces.start()}, "
-                "which tiktoken cannot encode; shorten the run of white space"
-            )
+        refuse_long_space(text)
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def decode(self, ids: Ids) -> bytes:
         return self.encoding.decode_bytes([*map(int, ids)])
+
+
+def refuse_long_space(text: str) -> None:
+    """Raise DataError at a run of white space that overflows the stack of tiktoken and rustbpe."""
+    if spaces := LONG_SPACE.search(text):
+        raise DataError(
+            f"{SPACES:,} or more white-space characters in a row start at position {spaces.start()}, "
+            "which tiktoken and rustbpe cannot read; shorten the run of white space"
+        )
 
 
 Tokenizer = CharTokenizer | BytePairTokenizer
@@ -143,6 +148,7 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
     is too short."""
     import rustbpe
 
+    refuse_long_space(train)
     trainer = rustbpe.Tokenizer()
     trainer.train_from_iterator([train], vocab_size, pattern=PATTERNS["gpt4"])
     ranks = trainer.get_mergeable_ranks()

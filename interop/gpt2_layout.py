@@ -15,7 +15,7 @@ from system.validate import Count, Float
 # Hugging Face's name -> our name. Hugging Face's gelu_pytorch_tanh is gelu_new, computed by one kernel.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 ACTIVATIONS |= {name: name for name in ("gelu", "relu2", "silu")}
-GPT2_ACTIVATIONS = {name: gpt2_name for gpt2_name, name in reversed(ACTIVATIONS.items())}
+GPT2_ACTIVATIONS = {name: gpt2_name for gpt2_name, name in ACTIVATIONS.items()} | {"gelu_tanh": "gelu_new"}
 GPT2_TOKENS = 50257
 PADDED = 64  # vocabularies are often padded to a multiple of 64: nanoGPT's GPT-2 has 50,304 rows
 LAYER_NORMS = ("model.norms.LayerNorm", "torch.nn.LayerNorm")
@@ -76,7 +76,12 @@ class GPT2(BaseModel):
 
     @property
     def has_gpt2s_vocabulary(self) -> bool:
-        return self.vocab_size in range(GPT2_TOKENS, GPT2_TOKENS + 2 * PADDED)
+        return self.has_tokens(GPT2_TOKENS)
+
+    def has_tokens(self, count: int) -> bool:
+        """Return True if the model has ``count`` tokens, not counting padding."""
+        rows = self.vocab_size
+        return rows == count or (count < rows < count + 2 * PADDED and rows % PADDED == 0)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from data import tokenizers
 from data.token_files import file_digest, read_meta
 from interop import hub, tokenizer_json
-from interop.gpt2_layout import GPT2, PADDED, entries
+from interop.gpt2_layout import GPT2, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
 from system.errors import ConfigError, UserError
@@ -103,7 +103,8 @@ class Pretrained:
             size = sum(file.stat().st_size for file in self.files)
             if size > (memory := psutil.virtual_memory().total):
                 raise ConfigError(
-                    f"{self.files[0]}: needs {size:,} bytes of {memory:,} in memory; name a smaller model"
+                    f"{self.files[0]}: has {size:,} bytes, but this machine has {memory:,} of memory; "
+                    "name a smaller model"
                 )
             slices = {}
             for file in self.files:
@@ -129,7 +130,8 @@ class Pretrained:
             has_copy = HEAD in slices and self.config.tie_word_embeddings
             if has_copy and not torch.equal(slices[HEAD][:], slices[EMBEDDING][:]):
                 raise ConfigError(
-                    f"{self.files[0]}: head and embedding differ, but config.json ties them; name another"
+                    f"{self.files[0]}: head and embedding differ, but config.json ties them; "
+                    "name another folder"
                 )
             tensors = {}
             for entry in entries(self.config):
@@ -139,11 +141,11 @@ class Pretrained:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ConfigError unless the model has ``vocab_size`` tokens, not counting padding."""
-        rows = self.config.vocab_size
-        if vocab_size != rows and not (vocab_size < rows < vocab_size + 2 * PADDED and rows % PADDED == 0):
+        if not self.config.has_tokens(vocab_size):
+            tokenizer = self.config.matching_defaults["data.tokenizer"]
             raise ConfigError(
-                f"init_from: {self.name} has a vocabulary of {rows:,} tokens, but the text's tokenizer "
-                f"has {vocab_size:,}; give data.tokenizer={self.config.matching_defaults['data.tokenizer']}"
+                f"init_from: {self.name} has a vocabulary of {self.config.vocab_size:,} tokens, but the "
+                f"text's tokenizer has {vocab_size:,}; give data.tokenizer={tokenizer}"
             )
 
     @cached_property

@@ -41,7 +41,7 @@ TEMPLATES.filters |= {
 def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
     """Return the contents of the JSON files of a checkpoint's run by their names without .json, empty if the
     checkpoint does not lie in the folder of its run."""
-    folder = loaded.path.resolve().parents[1]
+    folder = loaded.path.resolve().parent.parent
     names = ("status", "environment", "certificate")
     return {
         name: read_json(folder / f"{name}.json") if folder.name == loaded.meta.run else {} for name in names

@@ -73,7 +73,7 @@ def without_private_settings(meta: Meta) -> Meta:
     config = meta.config
 
     def last_part(path: str | None) -> str | None:
-        return path and Path(path).name
+        return path and Path(path).resolve().name
 
     anonymous_values: dict[str, Any] = {
         "runs_dir": "runs",

@@ -4,8 +4,9 @@
     python train.py data=prepared data.path=prepared/web
 
 The program reads .txt, .jsonl (each line a document), both also compressed (.gz, .zst), and .parquet (each
-row a document), in batches that several processes tokenize. Every n-th batch is for validation, where n = 1 /
---val-fraction. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such token.
+row a document), in batches that several processes tokenize. Every n-th batch is for validation; n is 1 /
+--val-fraction, rounded. Documents end with <|endoftext|>, or with a line break if the tokenizer has no such
+token; files of plain text become one text, with nothing between them.
 
 After any interruption the same command resumes and writes the same tokens: FOLDER.part has train.bin, val.bin
 and progress.json, which says how much of the two is final; FOLDER.part becomes FOLDER once it is complete."""
@@ -77,7 +78,7 @@ def prepare(settings: Settings) -> None:
         return (batch for file in files for batch in read_batches(file, field, size))
 
     with lock_output(out):
-        if out.exists():
+        if out.exists() and any(out.iterdir()):
             if read_json(out / "meta.json").get("made_from") == made_from:
                 print(f"{out}: already exists, built from these files")
                 return
@@ -203,8 +204,12 @@ def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
         file = part / f"{split}.bin"
         meta[split] = {"tokens": file.stat().st_size // dtype.itemsize, "sha256": file_digest(file)}
         if not meta[split]["tokens"]:
-            raise DataError("--val-fraction: the text is too short for a validation split; increase it")
+            raise DataError(
+                "--val-fraction: the text is too short to be split; give a larger fraction or more text"
+            )
     write_atomically(part / "meta.json", json.dumps(meta, indent=1), sync=True)
+    if out.exists():
+        out.rmdir()  # it is empty
     part.rename(out)
     (out / "progress.json").unlink()
     return meta

@@ -64,11 +64,19 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
+def check_is_regular(file: Path) -> None:
+    """Raise OSError unless the file is there and is neither a folder nor a pipe or device, which may be
+    endless."""
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    if not file.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file", str(file))
+
+
 def small_text(file: Path, largest: int) -> str:
     """Return the text of a regular file. Raises OSError, and ValueError if it has more than ``largest`` bytes
     or is not UTF-8."""
-    if not file.is_file():  # a pipe or a device may be endless
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    check_is_regular(file)
     with file.open("rb") as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
@@ -78,8 +86,7 @@ def small_text(file: Path, largest: int) -> str:
 
 def lines(file: Path) -> Iterator[bytes]:
     """Yield the lines of a large file. Raises OSError, and ValueError at a line longer than LONGEST."""
-    if not file.is_file():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    check_is_regular(file)
     with file.open("rb") as stream:
         while line := stream.readline(LONGEST):
             if len(line) == LONGEST:
@@ -124,7 +131,10 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with name_in_errors(file), temporary.open("x", encoding="utf-8") as stream:  # x follows no link
+        with (
+            name_in_errors(file),
+            temporary.open("x", encoding="utf-8", newline="") as stream,
+        ):  # x follows no link
             stream.write(text)
             if sync:
                 stream.flush()

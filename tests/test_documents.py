@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
-import zstandard
 
 from cli.app import CONF, key_of, known_keys
 from cli.sample_schema import SampleConfig
@@ -123,7 +123,9 @@ def home(tmp_path_factory) -> Path:
     gpt2_models.theirs(vocab_size=50257, n_embd=4, n_positions=64).save_pretrained(snapshot)
     (home / "web").mkdir()
     rows = [json.dumps({"text": f"{number} {LETTERS[:300]}"}) for number in range(60)]
-    (home / "web/1.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))
+    (home / "web/1.jsonl.zst").write_bytes(
+        pyarrow.compress("\n".join(rows).encode(), codec="zstd", asbytes=True)
+    )
     prepared = ("web/1.jsonl.zst", "--out", "prepared/web", "--tokenizer", "gpt2", "--val-fraction", "0.5")
     succeeded(home, "scripts/prepare_corpus.py", *prepared)
     return home

@@ -195,4 +195,4 @@ def test_a_prompt_file_that_is_endless_or_a_pipe_is_refused_at_once(command, tra
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path / "pipe", "/dev/zero"):
         done = command("sample.py", f"run={trained}", f"prompt_file={file}")
-        check_one_line(done, f"{file}: No such file or directory")
+        check_one_line(done, f"{file}: is not a regular file")

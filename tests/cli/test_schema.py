@@ -80,6 +80,7 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: invalid value 'potato'; it should be auto, cpu, mps, cuda or cuda:N"),
         ("data.path=x", r"data\.path: is not read by data=shakespeare; .*data=text data\.path=FILE"),
+        ("data.path=", r"data\.path: invalid value ''; it should have at least 1 character"),
         (
             "data.val_fraction=null",
             r"data\.val_fraction: null is for data=prepared only; give a number between 0 and 1",

@@ -150,7 +150,7 @@ def test_a_local_tinyshakespeare_is_used_and_nothing_downloaded(served, tmp_path
 @pytest.mark.parametrize("sent", [FIRST[:-1], b"<html>a login page</html>", None])
 def test_a_wrong_download_is_refused_and_not_kept(served, tmp_path, sent):
     served["text"] = sent
-    with pytest.raises(DataError, match=r"is another text; give data\.path|404"):
+    with pytest.raises(DataError, match=r"sent is not this text; give data\.path|404"):
         tinyshakespeare(None, str(tmp_path / "cache"))
     assert not (tmp_path / "cache").exists()
 

@@ -1,6 +1,7 @@
 """python -m scripts.prepare_corpus: every kind of file, resuming after a kill, and refused input."""
 
 import gzip
+import io
 import itertools
 import json
 import os
@@ -10,15 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("datasets")
+pytest.importorskip("pyarrow")
 import pyarrow
 import pyarrow.parquet
-import zstandard
 
 from data import tokenizers
 from data.token_cache import prepare as prepared
@@ -29,6 +30,13 @@ from tests.conftest import LETTERS
 from tests.helpers.programs import PATIENCE, ROOT
 
 GPT2 = tokenizers.gpt2()
+zstd = partial(pyarrow.compress, codec="zstd", asbytes=True)
+
+
+def parquet(columns: dict[str, list[object]]) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
 
 
 def prepared_corpus(files: list[Path], out: Path, **changes) -> Path:
@@ -56,7 +64,7 @@ def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
     (tmp_path / "[a] *.jsonl").write_bytes(lines)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
     half = len(lines) // 2  # two frames, as tools that compress in parallel write them
-    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(map(zstandard.compress, (lines[:half], lines[half:]))))
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(map(zstd, (lines[:half], lines[half:]))))
     table = pyarrow.table({"id": range(len(documents)), "text": documents})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=3)
     ids = [[*GPT2.encode(text), GPT2.vocab_size - 1] for text in documents]
@@ -186,12 +194,10 @@ def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
         ("a.jsonl.gz", b"not gzip", "a.jsonl.gz: .*; check the file"),
         ("a.jsonl.zst", b"not zstandard", "a.jsonl.zst: .*; check the file"),
         ("a.parquet", b"not parquet", "a.parquet: .*; check the file"),
-        ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9000).hex().encode())[:5000], "ended before"),
-        (
-            "a.txt.zst",
-            zstandard.compress(random.Random(0).randbytes(9000).hex().encode())[:5000],
-            "Truncated",
-        ),
+        ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9000).hex().encode())[:5000], "Truncated"),
+        ("a.txt.zst", zstd(random.Random(0).randbytes(9000).hex().encode())[:5000], "Truncated"),
+        ("a.parquet", parquet({"txet": ["a"]}), "no column 'text'"),
+        ("a.parquet", parquet({"text": [1]}), "column 'text' is not text"),
         ("a.txt", b"short", "too short"),
         ("a.csv", b"a,b\n", "unknown extension"),
     ],
@@ -201,6 +207,23 @@ def test_an_unreadable_file_is_named(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message):
         prepared_corpus([tmp_path / name], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_null_is_an_empty_document_in_lines_as_in_a_table(tmp_path):
+    texts = [LETTERS[:90], None, LETTERS[90:180]] * 9
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "a.parquet").write_bytes(parquet({"text": texts}))
+    lines, table = (
+        prepared_corpus([tmp_path / name], tmp_path / f"{name}.out") for name in ("a.jsonl", "a.parquet")
+    )
+    assert tokens_of(lines, "train").count(GPT2.vocab_size - 1) >= 1
+    ids = [sorted(tokens_of(folder, "train") + tokens_of(folder, "val")) for folder in (lines, table)]
+    assert ids[0] == ids[1]
+
+
+def test_an_empty_folder_may_be_there_already(tmp_path, text_file):
+    (tmp_path / "out").mkdir()
+    assert tokens_of(prepared_corpus([text_file], tmp_path / "out"), "train")
 
 
 def test_a_folder_not_created_here_is_left_alone(tmp_path, text_file):

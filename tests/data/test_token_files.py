@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import token_files
-from data.token_cache import prepare
+from data import token_files, tokenizers
+from data.token_cache import build, prepare
 from system.errors import DataError
 
 
@@ -272,3 +272,16 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="data.cache"):
         prepare_text(tmp_path, "some text", cache=str(tmp_path / "file"))
+
+
+def test_the_end_of_a_document_is_one_byte(tmp_path):
+    gpt2 = tokenizers.gpt2()
+    tokens = np.array([*gpt2.encode("x hello"), gpt2.vocab_size - 1] * 2, np.uint16)
+    data = token_files.Prepared(tmp_path, tokens, tokens, gpt2, "")
+    assert data.val_bytes() == len(" hello") + 1 + len("x hello") + 1
+
+
+def test_a_character_that_cannot_be_tokenized_is_named_with_its_split(tmp_path):
+    of_training = lambda train, val, vocab_size: tokenizers.train_char(train, "", vocab_size)  # noqa: E731
+    with pytest.raises(DataError, match="data: val split: character 'é' .* at position 5 "):
+        build(tmp_path / "tokens", "abc" * 35 + "abcaé", of_training, 0, 0.05)

@@ -322,6 +322,11 @@ def test_with_gpt2s_vocabulary_the_tokenizer_is_gpt2s(tmp_path):
     assert checkpoint.meta.tokenizer["special"] == ["<|endoftext|>"]
 
 
+def test_with_a_token_more_than_gpt2_the_tokenizer_is_the_folders(tmp_path):
+    gpt2_models.theirs(vocab_size=50258, n_embd=4).save_pretrained(tmp_path)
+    assert configured(f"init_from={tmp_path}").data.tokenizer == "init_from"
+
+
 @pytest.mark.parametrize("norm", ["rmsnorm", "dyt", "none", "torch_layernorm"])
 def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     gpt2_models.saved(tmp_path)

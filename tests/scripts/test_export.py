@@ -107,7 +107,11 @@ def test_weights_alone_do_not_say_where_their_user_has_things(tmp_path, trains):
         places = (f"runs_dir={tmp_path}/runs", f"data.path={tmp_path}/text.txt", begun)
         sizes = [f"model.{key}={size}" for key, size in (("n_layer", 2), ("n_head", 2), ("n_embd", 16))]
         trained(tmp_path, "wandb.entity=me", *places, *sizes)
-    programs.succeed(EXPORT, "format=safetensors", "out=out", *[begun] * (not trains), cwd=tmp_path)
+        programs.succeed(EXPORT, "format=safetensors", "out=out", cwd=tmp_path)
+    else:
+        here = tmp_path / "theirs"
+        programs.succeed(EXPORT, "format=safetensors", "out=../out", "init_from=.", cwd=here)
+        assert checkpoint_file.load(tmp_path / "out/model.safetensors").meta.config.init_from == "theirs"
     with safetensors.safe_open(tmp_path / "out/model.safetensors", "pt") as file:
         said = file.metadata()["normgpt"] + (tmp_path / "out/README.md").read_text()
     assert str(tmp_path) not in said
