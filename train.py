@@ -92,7 +92,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
 @app.command("config", RunConfig, survives_closed_stdout=True)  # trains on after | head
 def main(config: RunConfig) -> float:
-    """Train a run unless it has already ended. Return its val/full_loss, which a sweep minimises."""
+    """Train a run unless it has already ended. Return its val/full_loss; infinity if it diverged."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
         with open_run(config, tokens, ranks) as run:  # same settings, same folder: so it resumes

@@ -67,7 +67,7 @@ def command(
                 except Exception as error:
                     signals.check()  # raises if a signal caused the error
                     outcome["error"] = messages.report(error, known_keys(kind))
-            failures.append(composed)
+            failures.append(True)
             return math.inf  # the sweep continues
 
         @launch.exit_together()
@@ -87,8 +87,8 @@ def command(
                     job()
             except BrokenPipeError:
                 messages.exit_quietly()
-            except Exception as error:  # errors outside of a job are about the command line
-                messages.print_error(messages.error_line(error, known_keys(kind)))
+            except Exception as error:
+                messages.report(error, known_keys(kind))
                 sys.exit(1)
             finally:
                 gc.freeze()  # without it, searching torch for garbage at exit takes half a second
@@ -151,14 +151,15 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
     combinations."""
     values = {}
     for override in parsed:
-        key = override.get_key_element()
+        typed = override.get_key_element()
+        key = key_of(typed)
         values[key] = [override.input_line or ""]
         if override.is_sweep_override():
             if not override.is_discrete_sweep():
                 advice = f"write {key}=1e-3,1e-2 or {key}=range(0,3)"
                 raise ConfigError(f"{key}: an interval has no list of values; {advice}")
             texts = itertools.islice(override.sweep_string_iterator(), MOST + 1)
-            values[key] = [f"{key}={value}" for value in texts]
+            values[key] = [f"{typed}={value}" for value in texts]
     if math.prod(map(len, values.values())) > MOST:
         longest = max(values, key=lambda key: len(values[key]))
         raise ConfigError(f"{longest}: these are more than {MOST:,} combinations; give fewer values")
@@ -166,7 +167,8 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
 
 
 def key_of(override: str) -> str:
-    return override.partition("=")[0]
+    """Return the key of an override: ``seed`` of ``++seed=1``."""
+    return override.partition("=")[0].lstrip("+")
 
 
 def known_keys(kind: type[Config]) -> list[str]:
@@ -196,7 +198,8 @@ def quote(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
-    if key == "init_from" and (value == "null" or "," in value):  # null is no weights, a comma makes a sweep
+    name = key.lstrip("+")
+    if (value == "null" and name != "prompt") or (name == "init_from" and "," in value):  # a comma: a sweep
         return argument
     return text_override(key, value)
 
@@ -237,8 +240,8 @@ def arguments() -> list[str]:
     overrides = []
     for override in settings.overrides.task:
         key = key_of(override)
-        if key.lstrip("+") in TEXT_KEYS:
-            text = str(OverridesParser.create().parse_override(override).value())
-            override = f"{key}={unescaped(text)}"
+        if key in TEXT_KEYS:
+            text = OverridesParser.create().parse_override(override).value()
+            override = override if text is None else f"{override.partition('=')[0]}={unescaped(str(text))}"
         overrides.append(override)
     return [*(f"--config-dir={folder}" for folder in config_dirs), *overrides]

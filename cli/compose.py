@@ -104,7 +104,7 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
     if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
         return name
     files = norm_files(tuple(folders))
-    if name not in files:
+    if not isinstance(name, str) or name not in files:
         names = ["auto", "same", *sorted(files)] if site == "final_norm" else ["same", *sorted(files)]
         raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
     options = load_yaml(files[name])

@@ -28,6 +28,8 @@ OURS = (  # packages of this project; a folder of the user's may lie beside them
     "bench", "cli", "comparison", "data", "diagnostics", "findings", "hydra_plugins", "interop", "model",
     "rundir", "scripts", "sweep", "system", "training",
 )  # fmt: skip
+# errors that are about what the user gave
+USERS = (UserError, OmegaConfBaseException, HydraException, OSError, yaml.YAMLError, RecursionError)
 SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
 
@@ -36,7 +38,7 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
     with its traceback; with --debug, so is every error."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    if isinstance(error, UserError | OmegaConfBaseException | HydraException | OSError):
+    if isinstance(error, USERS):
         line = error_line(error, known)
     elif isinstance(error, MemoryError):
         line = f"memory: none is left ({described(error)}); free some, or raise the limit of this process"

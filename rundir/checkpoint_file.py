@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # placeholder while the SHA-256 is computed
 CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
-OLD, NEW = ("tuned", "settings_of"), {"deterministic": True}  # keys that earlier versions had, and lack
+OLD, NEW = ("tuned", "settings_of"), {"deterministic": True}  # keys that only earlier versions have, or lack
 KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
 

@@ -39,20 +39,37 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     for used_name in used:
         follow(module, used_name, package, definitions)
     for node in imports:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if name == bound_by(alias):
+                    follow_module(alias.name, package, definitions)
+            continue
         origin = node.module or ""
         if node.level:  # relative: from . or ..
             parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
             origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
         original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
         follow(origin, original, package, definitions)
+        follow_module(f"{origin}.{original}", package, definitions)  # if the name is a module's
 
 
-def definition(text: str, name: str) -> tuple[str, list[ast.ImportFrom], set[str]]:
+def follow_module(module: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
+    """Add everything that a module of the user's defines to ``definitions``."""
+    if file := source_file(module, package):
+        try:
+            nodes = statements(file.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            return  # importing this file will raise the error
+        for name in {name for node in nodes for name in bound(node)}:
+            follow(module, name, package, definitions)
+
+
+def definition(text: str, name: str) -> tuple[str, list[ast.Import | ast.ImportFrom], set[str]]:
     """Return the code that defines ``name`` in a module, the import statements that bind ``name``, and the
     names that the code uses."""
     nodes = [node for node in statements(text) if name in bound(node)]
     code = "\n".join(map(ast.unparse, nodes))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     walked = (n for node in nodes if node not in imports for n in ast.walk(node))
     return code, imports, {n.id for n in walked if isinstance(n, ast.Name)} - {name}
 
@@ -72,13 +89,18 @@ def bound(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (alias.asname or alias.name for alias in node.names)
+        yield from map(bound_by, node.names)
     else:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                 yield inner.id
             elif isinstance(inner, ast.ClassDef | ast.FunctionDef):
                 yield inner.name
+
+
+def bound_by(alias: ast.alias) -> str:
+    """Return the name that an import binds: ``a`` of ``import a.b``, ``c`` of ``import a.b as c``."""
+    return alias.asname or alias.name.split(".")[0]
 
 
 def source_file(module: str, package: str) -> Path | None:

@@ -186,7 +186,8 @@ class Run:
             raise self.trained_by(holder) from None
 
     def write_status(self, *, at_once: bool = True, **changes: Any) -> None:
-        """Change keys of status.json: at once, or with a change STATUS_EVERY after it was written."""
+        """Change keys of status.json: at once, or only if the file was last written
+        STATUS_EVERY seconds ago or more."""
         self.status |= jsonable(changes)
         if at_once or time.monotonic() - self.written >= STATUS_EVERY:
             self.keep_lock()

@@ -55,23 +55,27 @@ class Metrics:
                 self.stream.close()  # flushes, which fails on a full disk
 
 
-def cut(file: Path, step: int) -> list[dict[str, Any]]:
-    """Remove the rows of metrics.jsonl from ``step`` on: a run that resumes at ``step`` logs them again.
-    Returns the other rows."""
+def rows_before(file: Path, step: int) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl before ``step``: a run that resumes at ``step`` logs the others again.
+    Raises ConfigError."""
     rows = []
     try:
-        for line in lines(file) if file.exists() else ():
+        for line in lines(file) if step and file.exists() else ():
             with suppress(ValueError, TypeError, RecursionError):  # an incomplete or invalid row
                 row = parse_json(line)
                 row |= ROW.validate_python(row)  # keeps the order of the keys
                 if row["step"] < step:
                     rows.append(row)
     except ValueError as error:
-        raise ConfigError(f"{file}: {error}; fresh=true starts the run over") from None
+        raise ConfigError(f"{file.parent}: {error}; fresh=true starts the run over") from None
     if step and not rows:
         print(f"{file}: has no rows before step {step:,}; the run's curves begin there", flush=True)
-    write_atomically(file, "".join(json.dumps(jsonable(row)) + "\n" for row in rows), sync=True)
     return rows
+
+
+def write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Write metrics.jsonl anew, with these rows. Raises OSError."""
+    write_atomically(file, "".join(json.dumps(jsonable(row)) + "\n" for row in rows), sync=True)
 
 
 def last_row(file: Path) -> dict[str, Any]:

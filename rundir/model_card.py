@@ -38,7 +38,7 @@ TEMPLATES.filters |= {
 }
 
 
-def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
+def files_of_run(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
     """Return the contents of the JSON files of a checkpoint's run by their names without .json, empty if the
     checkpoint does not lie in the folder of its run."""
     folder = loaded.path.resolve().parent.parent
@@ -49,8 +49,8 @@ def run_files(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
 
 
 def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
-    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of ``run_files``
-    and must contain a certificate."""
+    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of
+    ``files_of_run`` and must contain a certificate."""
     config = meta.config
     is_trained = not config.init_from or meta.step > 0
     settings = config.model_dump(by_alias=True, include=SETTINGS if is_trained else OF_MODEL)

@@ -10,8 +10,8 @@ from rundir.run_files import read_json
 
 
 def report(folder: Path, had_ended: bool = False) -> float:
-    """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as Hydra's sweepers
-    expect."""
+    """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as Hydra's own
+    sweepers would expect."""
     status = read_status(folder)
     note = ""
     if had_ended:

@@ -23,7 +23,7 @@ from system.files import write_atomically
 from system.os_compat import SIGNALS
 
 CONNECT_SECONDS = 8  # limit on the wait for wandb's server
-FINISH_SECONDS = 15  # limit on the wait for wandb after a run, besides the upload of a checkpoint
+FINISH_SECONDS = 15  # limit on the wait for wandb after a run, plus the time for uploading a checkpoint
 WITHOUT = "training continues without wandb, metrics.jsonl has every row"
 MODES = ("auto", "online", "offline", "disabled")
 

@@ -99,7 +99,7 @@ def main(config: ExportConfig) -> None:
 
     vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
     model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
-    files = model_card.run_files(loaded)
+    files = model_card.files_of_run(loaded)
     if not files["certificate"]:
         answer = causality.certificate(model, vocab_size, initial=False)
         files["certificate"] = {"start": answer, "end": None}

@@ -1,6 +1,7 @@
 """One run of a sweep, as the launching process sees it."""
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +63,35 @@ class Job:
 
     def outcome(self) -> tuple[str, float, str]:
         """Return the run's state (or "failed"), its loss (infinite unless finished), and the reason."""
-        error = self.error or job_record.read(self.folder).get("error")
+        # once the run has ended, what kept this job from training it does not matter
+        error = self.error or (None if self.done else job_record.read(self.folder).get("error"))
         if error or not self.run:
             return "failed", math.inf, error or "the job has no run"
         status = self.published.status if self.published else read_status(self.run)
         state = status.get("state", "not started")
-        loss = float(status.get("final") or math.nan) if state == "finished" else math.inf
+        loss = float(status.get("final", math.nan)) if state == "finished" else math.inf
         return state, loss, status.get("reason") or ""
+
+    def wait_for_leftover(self, patience: float) -> None:
+        """Wait until a worker left over from an earlier, killed launch of this sweep has saved its run.
+
+        Raises:
+            ConfigError: another process is running the same sweep, or the worker needs more than ``patience``
+                seconds.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            record = job_record.read(self.folder)
+            problem = ""
+            if job_record.belongs_to_other(record):
+                problem = f"process {record['launcher'][0]} is already running this sweep"
+            elif not job_record.is_running(record):
+                return
+            elif time.monotonic() > deadline:
+                problem = f"process {record['process'][0]} of an earlier launch is still saving its run"
+            if problem:
+                raise ConfigError(f"{self.folder.parent}: {problem}; wait for it or stop it")
+            time.sleep(0.1)
 
     def select_loss(self) -> float:
         """Return the loss by which settings are chosen; infinite if the run diverged. Raises ConfigError if

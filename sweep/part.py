@@ -1,10 +1,15 @@
 """What the jobs of a stage are for in a fair comparison: sweep/stages.py."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
+from cli import messages
 from rundir.identity import short_hash
+from rundir.role_record import add_role
 from rundir.run_files import Role
+from sweep.job import Job
+from system.errors import ConfigError
 
 RoleName = Literal["trial", "compared", "borrowed"]
 
@@ -42,3 +47,12 @@ class Part:
             "seeds": self.seeds,
             "written": self.written,
         }
+
+    def record(self, ended: Iterable[Job]) -> None:
+        """Record in the runs of jobs what they are for; an error is the job's."""
+        for job in ended:
+            if job.run:
+                try:
+                    add_role(job.run, self.role_of(job.arm))
+                except (ConfigError, OSError) as error:
+                    job.error, job.done = messages.error_line(error, []), False

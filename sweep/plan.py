@@ -13,6 +13,7 @@ run of a sweep carries the sweep's plan, in its environment.json:
 """
 
 import datetime
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -59,6 +60,7 @@ def ended_seeds(jobs: Sequence[Job]) -> list[int]:
         for folder in job.run.parent.glob(f"{prefix}-s*"):
             environment = read_json(folder / "environment.json")
             roles = {role["role"] for role in environment.get("roles", [])}
-            if environment.get("group") == group and has_ended(folder) and roles != {"trial"}:
-                seeds.add(int(folder.name.removeprefix(f"{prefix}-s").partition("-")[0]))
+            name = re.fullmatch(re.escape(prefix) + r"-s(\d+)-\w+", folder.name)
+            if name and environment.get("group") == group and has_ended(folder) and roles != {"trial"}:
+                seeds.add(int(name[1]))
     return sorted(seeds)

@@ -28,7 +28,6 @@ from comparison.load import Run
 from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended
-from rundir.role_record import add_role
 from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
@@ -69,7 +68,11 @@ class Sweep:
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
             raise ConfigError(f"hydra.launcher.n_jobs: {count} at once on this machine; give at most {most}")
-        self.at_once = count if count > 0 else os_compat.cores() + 1 + count  # n_jobs=-1: as many as cores
+        # n_jobs=-1: as many as cores
+        self.at_once = max(1, count if count > 0 else os_compat.cores() + 1 + count)
+        paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        self.trained: set[Path] = set()  # the runs that this sweep has trained
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:
@@ -86,15 +89,19 @@ class Sweep:
         restore_published(jobs)
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
-            wait_for_leftover(job)
+            job.wait_for_leftover(PATIENCE)
             record = {"launcher": job_record.this_process(), "state": "waiting"}
             role = part.role_of(job.arm) if part else None
             job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
-        add_roles(part, [job for job in jobs if job.done])
+        if part:
+            part.record([job for job in jobs if job.done])
         with ProgressWatcher(jobs, todo), self.signals_forwarded(todo):
             self.launch_all(todo)
         # also in runs that another program trained meanwhile, which did not know the role
-        add_roles(part, [job for job in todo if job.outcome()[0] in RESULTS])
+        trained = [job for job in todo if job.outcome()[0] in RESULTS]
+        if part:
+            part.record(trained)
+        self.trained |= {job.run for job in trained if job.run}
         return jobs
 
     def announce(self, jobs: Sequence[Job], todo: list[Job]) -> None:
@@ -147,7 +154,7 @@ class Sweep:
             data = self.data(job.config)
             data.check_length(job.config.model.block_size)
             job.identify(job.config, data.fingerprint, ignored)
-            if job.run and not job.config.fresh:
+            if job.run and (not job.config.fresh or job.run in self.trained):
                 job.done = has_ended(job.run)
                 if not job.done and (published := self.published.get(job.run.name)):
                     job.published, job.done = published, True
@@ -179,8 +186,6 @@ class Sweep:
 
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""
-        paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         while todo:
             try:
                 self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
@@ -226,24 +231,3 @@ class Sweep:
 
         with signals.handled(end):
             yield
-
-
-def add_roles(part: Part | None, ended: list[Job]) -> None:
-    """Record in the runs of jobs what they are for. Raises as ``add_role``."""
-    for job in ended:
-        if part and job.run:
-            add_role(job.run, part.role_of(job.arm))
-
-
-def wait_for_leftover(job: Job) -> None:
-    """Wait until a worker left over from an earlier, killed launch of this sweep has saved its run.
-
-    Raises:
-        ConfigError: another process is running the same sweep.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while job_record.belongs_to_other(record := job_record.read(job.folder)) or job_record.is_running(record):
-        if job_record.belongs_to_other(record) or time.monotonic() > deadline:
-            problem = f"process {record['launcher'][0]} is already running this sweep"
-            raise ConfigError(f"{job.folder.parent}: {problem}; wait for it or stop it")
-        time.sleep(0.1)

@@ -8,7 +8,7 @@ loss on the first half of the validation split; runs are compared by val/report_
 import datetime
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
 from typing import Any
@@ -50,17 +50,38 @@ def run_stages(
         raise ConfigError("-m: torchrun is for one run; start a sweep, or --dry-run, without it")
     how = tuning(tune) if tune else None
     keys = space(how.keys, command_line) if how else []
-    tuned = [key.get_key_element() for key in keys]
-    given = [override for override in [*preset, *command_line] if override.get_key_element() not in tuned]
+    tuned = [app.key_of(key.get_key_element()) for key in keys]
+    given = [*preset, *command_line]
+    given = [override for override in given if app.key_of(override.get_key_element()) not in tuned]
     values = app.alternatives(given)
     typed_keys = app.alternatives([o for o in command_line if o in given]).keys()
     last = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in typed_keys}
+    check_typed(typed_keys, arms)
     if how:
         jobs = run_fairly(sweep, values, arms or [[]], how, keys, last)
     else:
-        jobs = sweep.run([(*c, *arm) for arm in arms or [[]] for c in product(*values.values())])
+        jobs = sweep.run(combined(arms or [[]], values))
     if any(job.error for job in jobs) if sweep.dry_run else summary(jobs):
         raise SystemExit(1)
+
+
+def check_typed(keys: Iterable[str], arms: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError if every one of ``arms`` has its own value of a typed key, which would do nothing."""
+    for key in keys:
+        if arms and all(key in map(app.key_of, arm) for arm in arms):
+            raise ConfigError(
+                f"{key}: each of the preset's hydra.sweeper.arms has its own; add hydra.sweeper.arms=[] to "
+                "leave them out"
+            )
+
+
+def combined(arms: Iterable[Sequence[str]], values: Mapping[str, list[str]]) -> list[Arm]:
+    """Return every combination of the values, with each of ``arms``, whose overrides replace values."""
+    return [
+        tuple({app.key_of(o): o for o in (*combination, *arm)}.values())
+        for arm in arms
+        for combination in product(*values.values())
+    ]
 
 
 def run_fairly(
@@ -74,15 +95,16 @@ def run_fairly(
     """Tune and compare the arms: every combination of ``values``, with each of ``arms``. Return all jobs; if
     one has failed, the stages after it are missing."""
     seeds, lengths = values.pop("seed", ["seed=0"]), values.pop("train.steps", [])
-    tuned = [key.get_key_element() for key in keys]
+    tuned = [app.key_of(key.get_key_element()) for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
-    all_arms: list[Arm] = [(*c, *arm) for arm in arms for c in product(*values.values())]
+    all_arms = combined(arms, values)
     if len(sweep.jobs_of(all_arms)) < len(all_arms):
         raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
     steps = sweep.compose([*all_arms[0], *lengths]).train.steps
     numbers = [number(seed) for seed in seeds]
     settings = trial_settings(how, keys, seed=numbers[0])
-    print(f"{len(all_arms)} arms, {len(settings)} trials of each over {', '.join(tuned)}")
+    over = f"over {', '.join(tuned)}" if tuned else "(nothing is tuned)"
+    print(f"{len(all_arms)} arms, {len(settings)} trials of each {over}")
     runs = total_runs(len(all_arms), len(settings), how, math.prod(map(len, final.values())))
     print(f"at most {runs:,} runs in all stages", flush=True)
     trials = {

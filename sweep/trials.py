@@ -17,7 +17,7 @@ from system.errors import ConfigError
 from system.validate import Checked, checked
 
 Settings = tuple[str, ...]  # an override of each tuned key
-SPARE = 16  # points for each trial, as several points of a list of values are the same setting
+SPARE = 16  # points drawn per trial: where a key has a list of values, several points give the same setting
 
 
 class Round(Checked):
@@ -67,7 +67,9 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
     with one typed value is not tuned."""
     parser = OverridesParser.create()
     overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
-    overrides |= {key: override for override in typed if (key := override.get_key_element()) in keys}
+    overrides |= {
+        key: override for override in typed if (key := app.key_of(override.get_key_element())) in keys
+    }
     return [override for override in overrides.values() if override.is_sweep_override()]
 
 
@@ -85,8 +87,8 @@ def trial_settings(how: Tuning, keys: Sequence[Override], seed: int) -> list[Set
 
 def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:
     """Return ``count`` different settings, or fewer if there are not as many. They fill the space of the
-    keys evenly: points of a Sobol sequence, scrambled by random matrices and a shift (Matoušek 1998). More
-    trials begin with the same settings.
+    keys evenly: points of a Sobol sequence, scrambled by random matrices and a shift (Matoušek 1998). A
+    larger count begins with the same settings.
     """
     from scipy.stats.qmc import Sobol  # slow to import
 
@@ -98,7 +100,8 @@ def draw(keys: Sequence[Override], count: int, seed: int) -> list[Settings]:
 
 
 def value_at(key: Override, u: float) -> str:
-    """Return the override that sets a key to its value at u, 0 <= u < 1; of an interval with three digits."""
+    """Return the override that sets a key to its value at u, 0 <= u < 1; a value from an interval is
+    rounded to three significant digits."""
     values = key.value()
     if not isinstance(values, IntervalSweep):
         choices = app.alternatives([key])[key.get_key_element()]

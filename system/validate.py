@@ -50,6 +50,8 @@ def error_line(kind: type[BaseModel], error: ValidationError) -> str:
         return f"{key}.{message}" if key else message
     if first["type"] == "string_pattern_mismatch":
         expected = PATTERNS.get(key, "it should be a name with a module, such as model.norms.LayerNorm")
+        if key.endswith("_name_"):
+            expected = "it is the name of a YAML file; rename the file, with letters, digits, _ . + - only"
         return invalid_value(key, first["input"], expected)
     return invalid_value(key or "config", first["input"], expectation(error))
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diagnostics.statistics import on_host
 from rundir.folder import Run
-from rundir.metrics import Metrics, best_of, cut, losses
+from rundir.metrics import Metrics, best_of, losses, rows_before, write_rows
 from rundir.progress_line import ProgressLine
 from training.device import Compute
 from training.parallel.ranks import Ranks
@@ -15,7 +15,7 @@ from training.timing import Clock
 
 
 class RunLog:
-    """Writes the rows of a run from step ``start`` on; earlier rows stay, later ones are dropped.
+    """Writes the rows of a run from step ``start`` on, inside ``with`` and after ``begin``.
 
     Attributes:
         earlier: the rows before ``start`` that have a validation loss, and the last row before ``start``.
@@ -28,11 +28,17 @@ class RunLog:
         train = run.config.train
         self.run, self.compute, self.steps = run, compute, train.steps
         self.tokens_per_step = train.batch_size * run.config.model.block_size
-        self.earlier = ranks.broadcast(losses(cut(run.metrics, start)) if ranks.first else None)
+        self.rows = rows_before(run.metrics, start) if ranks.first else []
+        self.earlier = ranks.broadcast(losses(self.rows))
         self.best = best_of(self.earlier)
         self.timed_from = start  # first step that the next train/tokens_per_s counts
         self.metrics = Metrics(run.metrics)
         self.progress = ProgressLine(start, train.steps)
+
+    def begin(self) -> None:
+        """Drop the rows from ``start`` on, which earlier processes wrote."""
+        if self.run.writes:
+            write_rows(self.run.metrics, self.rows)
 
     def __enter__(self) -> Self:
         self.clock = Clock(self.compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)

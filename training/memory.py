@@ -67,8 +67,10 @@ def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None
 
 
 def check_disk(run: Run, model: GPT) -> None:
-    """Check that the disk has room for all checkpoints that exist at one time: the newest KEEP, the best, and
-    the one that is being written, but no more than the run will save. Raises CheckpointError."""
+    """Check, on rank 0, that the disk has room for all checkpoints that exist at one time: the newest KEEP, the
+    best, and the one that is being written, but no more than the run will save. Raises CheckpointError."""
+    if not run.writes:
+        return
     train = run.config.train
     saves = [train.steps // every for every in (train.checkpoint_every, train.eval_every) if every]
     files = max(1, min(KEEP + 2, 1 + sum(saves)) - len(saved_steps(run.checkpoints)))

@@ -92,10 +92,10 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     log = RunLog(run, compute, ranks, start)
     locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
     divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
-    if ranks.first:
-        memory.check_disk(run, strategy.model)
+    memory.check_disk(run, strategy.model)
     environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
     run.begin(environment_json, certificate, log.best, start)  # writes these files: now the run exists
+    log.begin()  # and drops later rows of metrics.jsonl
     announce(run, environment_json, strategy, certificate, start)
 
     with (

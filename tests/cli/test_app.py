@@ -42,6 +42,16 @@ def test_only_text_is_quoted():
     assert quote("train.steps=3") == "train.steps=3"
     assert quote("--help") == "--help"
     assert quote("data.path=a b") == 'data.path="a b"'
+    assert quote("++data.path=null") == "++data.path=null"  # no path
+    assert quote("prompt=null") == 'prompt="null"'
+
+
+def test_debug_adds_the_traceback_to_an_error_outside_of_a_job_too(command, tmp_path):
+    for options in ([], ["--debug"]):
+        done = command("train.py", "norm=nope", *options)
+        assert done.returncode == 1
+        assert "error: norm: there is no 'nope'" in done.stderr
+        assert ("Traceback" in done.stderr) == bool(options)
 
 
 def test_help_lists_groups_and_keys_without_torch(tmp_path):

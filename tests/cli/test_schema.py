@@ -75,6 +75,10 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         ("model.activation=relu", r"model\.activation: invalid value .*; it should be 'gelu', 'gelu_tanh', "),
         ("model.embedding_scale=3", r"model\.embedding_scale: invalid value 3; it should be True, False or "),
         ("model.qk_norm=nope", r"model\.qk_norm: there is no norm 'nope'; choose one of same, batchnorm, "),
+        (
+            "model.qk_norm=[layernorm,none]",
+            r"model\.qk_norm: there is no norm \['layernorm', 'none'\]; ",
+        ),
         ("model.final_norm=null", r"model\.final_norm: there is no norm None; choose one of auto, same, bat"),
         ("train.grad_accum=3", r"train\.batch_size: 32 is not divisible by grad_accum=3"),
         ("seed=9223372036854775808", r"seed: "),

@@ -88,6 +88,29 @@ def test_imports_of_the_users_own_files_are_followed(tmp_path, monkeypatch):
     assert source("a_package.Mine") != first
 
 
+@pytest.mark.parametrize(
+    ("statement", "use"),
+    [
+        ("import a_helper", "a_helper"),
+        ("import a_helper as h", "h"),
+        ("import a_folder.a_helper", "a_folder.a_helper"),
+        ("from a_folder import a_helper as h", "h"),
+    ],
+)
+def test_modules_of_the_users_own_are_followed(tmp_path, monkeypatch, statement, use):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_folder").mkdir()
+    (tmp_path / "a_norm.py").write_text(f"{statement}\n\n\nclass Norm({use}.Base):\n    pass\n")
+    sources = set()
+    for value in (1, 2):
+        code = f"import a_norm  # a circle\n\nA = {value}\n\n\nclass Base:\n    a = A\n"
+        for folder in (tmp_path, tmp_path / "a_folder"):
+            (folder / "a_helper.py").write_text(code)
+        source.cache_clear()
+        sources.add(source("a_norm.Norm"))
+    assert len(sources) == 2
+
+
 def test_definitions_inside_of_if_and_all_assignments_count(module):
     code = "import os\nif os.name:\n    K = 1\nelse:\n    K = 2\n"
     code += "L = 1\nL = 2\n\n\nclass Norm:\n    k, l = K, L\n"

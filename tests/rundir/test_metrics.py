@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rundir import progress_line
-from rundir.metrics import Metrics, cut
+from rundir.metrics import Metrics, rows_before, write_rows
 from rundir.progress_line import ProgressLine
 
 
@@ -64,9 +64,9 @@ def test_without_a_terminal_two_minutes_have_no_silence_of_two_seconds_and_an_ho
     assert len(printed) < 200
 
 
-def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path, capsys):
+def test_rows_from_a_step_on_and_invalid_rows_are_dropped_once_the_file_is_written_anew(tmp_path, capsys):
     file = tmp_path / "metrics.jsonl"
-    assert cut(file, 3) == []
+    assert rows_before(file, 3) == []
     assert "has no rows before step 3" in capsys.readouterr().out
     lines = [
         '{"step": 0, "seconds": 1.0, "x": "NaN"}',
@@ -81,7 +81,10 @@ def test_rows_from_a_step_on_and_invalid_rows_are_cut(tmp_path, capsys):
     ]
     file.write_text("\n".join(lines))
     kept = [{"step": 0, "seconds": 1.0, "x": "NaN"}, {"step": 2, "seconds": 2.0}]
-    assert cut(file, 3) == kept
+    assert rows_before(file, 3) == kept
+    assert rows_before(file, 0) == []
+    assert file.read_text() == "\n".join(lines)  # until the run has begun
+    write_rows(file, kept)
     assert [json.loads(line) for line in file.read_text().splitlines()] == kept
 
 

@@ -15,6 +15,8 @@ from cli import job_record
 from cli.app import alternatives, choices
 from cli.schema import RunConfig
 from rundir.folder import read_status
+from sweep.job import Job
+from sweep.part import Part
 from system import os_compat
 from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
@@ -263,6 +265,8 @@ def test_the_recorded_arguments_describe_the_run(command, succeed, sweep, tmp_pa
 def test_the_command_line_overrides_a_presets_values():
     parsed = OverridesParser.create().parse_overrides(["a=1,2", "b=3", "a=5,6,7"])
     assert alternatives(parsed) == {"a": ["a=5", "a=6", "a=7"], "b": ["b=3"]}
+    parsed = OverridesParser.create().parse_overrides(["a=1,2", "++a=7,8"])
+    assert alternatives(parsed) == {"a": ["++a=7", "++a=8"]}
     with pytest.raises(ConfigError, match="a: an interval has no list of values"):
         alternatives(OverridesParser.create().parse_overrides(["a=interval(0,1)"]))
 
@@ -344,6 +348,31 @@ def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, 
     assert done.stdout.count(" finished ") == 1
     [file] = tmp_path.glob("runs/*/environment.json")
     assert len(json.loads(file.read_text())["plan"]["arms"]) == 1
+
+
+def test_once_a_run_has_ended_what_kept_an_earlier_job_from_it_is_forgotten(succeed, sweep, tmp_path):
+    succeed("train.py", *sweep)
+    [record] = tmp_path.glob("runs/.sweep/*/*/job.json")
+    record.write_text(
+        json.dumps(json.loads(record.read_text()) | {"error": "process 7 is training this run"})
+    )
+    assert "finished" in succeed("train.py", *sweep).stdout
+
+
+def test_roles_that_cannot_be_recorded_fail_one_job(succeed, sweep, tmp_path):
+    succeed("train.py", *sweep, "seed=0,1")
+    first, second = sorted(tmp_path.glob("runs/layernorm-*"))
+    (first / "environment.json").write_text("{")
+    jobs = [Job((), run.name, tmp_path, run=run, done=True) for run in (first, second)]
+    Part("trial", {}, ["seed"], [0], "2026-01-01").record(jobs)
+    assert f"{first}: " in str(jobs[0].error)
+    assert jobs[1].error is None
+    assert json.loads((second / "environment.json").read_text())["roles"][0]["role"] == "trial"
+
+
+def test_fewer_processes_than_one_are_one(command, sweep):
+    done = command("train.py", *sweep, "seed=0", PARALLEL, "hydra.launcher.n_jobs=-99", "--dry-run")
+    assert ", 1 at once" in done.stdout, done.stderr
 
 
 def test_far_more_processes_than_cores_are_refused(command, sweep):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,8 +17,9 @@ from comparison.roles import by_role
 from comparison.table import cells
 from rundir.folder import read_status
 from sweep.job import Job
-from sweep.stages import choose, owners, titles
+from sweep.stages import check_typed, choose, combined, owners, titles
 from sweep.trials import Round
+from system.errors import ConfigError
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused
 
@@ -177,7 +179,7 @@ def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path)
     fixed = (
         "norm=none",
         "train.steps=2",
-        "optim.learning_rate=0.01",
+        "++optim.learning_rate=0.01",
         "hydra.sweeper.final.seed=5",
     )
     succeed("train.py", *fair, *fixed)
@@ -254,6 +256,29 @@ def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
     assert titles([("norm=a", "x=1"), ("norm=b", "x=1")]) == {("norm=a", "x=1"): "a", ("norm=b", "x=1"): "b"}
 
 
+def test_an_arms_overrides_take_the_place_of_values():
+    arms = [["norm=none"], ["norm=dyt", "placement=post"]]
+    values = {"norm": ["norm=layernorm"], "placement": ["placement=pre"], "seed": ["seed=0", "seed=1"]}
+    assert combined(arms, values) == [
+        ("norm=none", "placement=pre", "seed=0"),
+        ("norm=none", "placement=pre", "seed=1"),
+        ("norm=dyt", "placement=post", "seed=0"),
+        ("norm=dyt", "placement=post", "seed=1"),
+    ]
+    check_typed(["norm", "seed"], [["norm=none"], ["placement=post"]])
+    with pytest.raises(ConfigError, match=r"norm: each of .* has its own; add hydra\.sweeper\.arms=\[\] to"):
+        check_typed(["seed", "norm"], arms)
+
+
+@pytest.mark.slow
+def test_fresh_trains_each_run_once(succeed, fair, tmp_path):
+    for fresh in ("false", "true"):
+        done = succeed("train.py", *fair, "norm=none", f"fresh={fresh}")
+    run = re.compile(r"^ *(\d+)/(\d+) +(none-pre-s0-\w+)", re.MULTILINE)
+    names = [match[3] for match in run.finditer(done.stdout)]
+    assert len(names) == len(set(names)) == 4 + 2
+
+
 @pytest.mark.slow
 def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_path):
     succeed("train.py", *fair, "norm=none")
@@ -273,7 +298,7 @@ def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_pa
     ("argument", "line"),
     [
         (
-            'hydra.sweeper.arms=[["train.log_every=1"],["train.log_every=2"]]',
+            'hydra.sweeper.arms=[["train.eval_every=1"],["train.eval_every=2"]]',
             "several arms describe the same",
         ),
         ('hydra.sweeper.arms=[["model.init=gpt2"],["model.init=xavier"]]', "model.init is tuned"),

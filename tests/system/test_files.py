@@ -84,7 +84,7 @@ def test_lines_of_metrics_that_are_no_rows_are_dropped(tmp_path_factory, other):
     odd = {"step": 2, "seconds": 1.0, "val/loss": other}
     lines = [json.dumps(one) for one in (good, other, odd)]
     file.write_text("\n".join([*lines, "[" * 10_000, '{"step": 3, "sec']))
-    rows = metrics.cut(file, 5)
+    rows = metrics.rows_before(file, 5)
     assert rows[0] == good
     assert metrics.best_of(rows) is not None
     assert all(isinstance(row["seconds"], float) for row in rows)
