@@ -73,7 +73,7 @@ def judge(args: argparse.Namespace, console: Console) -> None:
     try:
         report = load_report(args)
         status, line = machine.status_of(report, args.candidate)
-        doubt = [] if report.is_fair else report.how_chosen[:1]
+        doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings]
     except IncomparableError as error:
         status, line, doubt = machine.Status.UNFIT, str(error), []
     print(escaped(line))

@@ -1,4 +1,4 @@
-"""Train one GPT whose normalization is a choice.
+"""Train one GPT with the norm and the placement that you choose.
 
     python train.py                                    the defaults, on Shakespeare
     python train.py norm=NAME placement=NAME           a norm of conf/norm, a placement of conf/placement
@@ -34,16 +34,17 @@ from training.timing import due_at
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
-    """Train the run from its current step to its last one; write checkpoints, metrics and status."""
+    """Train the run from its current step to its last one; write checkpoints, metrics and status.
+    ``ranks``: the processes of torchrun; by default there is one."""
     import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
 
     from training.setup import set_up  # imports torch, too
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
 
-    # builds everything and tries it on one batch; at the end, also by an error, writes how the run ended
+    # builds everything and tries it on one batch; on exit, even by an error, records how the run ended
     with set_up(run, tokens, ranks) as s:
-        net, optimizer = s.strategy.net, s.optimizer  # net: the model as a step calls it, such as in DDP
+        net, optimizer = s.strategy.net, s.optimizer  # net: the model, or its DDP wrapper
 
         for step in range(s.start, steps + 1):  # the last pass only evaluates and saves
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
@@ -90,7 +91,9 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
         s.certifier.end()  # tests the trained model for causality, on training text
 
 
-@app.command("config", RunConfig, survives_closed_stdout=True)  # trains on after | head
+@app.command(
+    "config", RunConfig, survives_closed_stdout=True
+)  # keeps training if stdout is closed, as by | head
 def main(config: RunConfig) -> float:
     """Train a run unless it has already ended. Return its val/full_loss; infinity if it diverged."""
     with process_group(config.device) as ranks:

@@ -4,7 +4,7 @@ Runs of one seed see the same batches and start from the same weights, so two gr
 seed: the differences have less noise than the losses.
 
     interval            Student 1908: mean ± t·s/√n, of one comparison that is looked at once
-    decide              the verdicts: the chance that any of a table is false is at most 5 %, at all looks
+    decide              the verdicts: the chance that any of a table is false is about 5 %, at all looks
     looks_needed        the pairs at which the rule has a power of 80 %
 
 results/verdicts.md has simulations of the rule (scripts/simulate_verdicts.py) and of those that lost.
@@ -90,7 +90,7 @@ def next_look(pairs: int, planned: int | None) -> int | None:
 def decide(
     differences: NDArray[np.float64], planned: int | None, comparisons: int, matters: float = MATTERS
 ) -> Decision:
-    """Judge every arm of every table. A table has a false verdict with a chance of at most 5 %, however often
+    """Judge every arm of every table. A table has a false verdict with a chance of about 5 %, however often
     it is looked at while seeds are added; the same data always have the same verdicts.
 
     Each look (``looks``) tests two hypotheses of an arm on its first pairs (``moderated_t``): "no

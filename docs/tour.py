@@ -183,7 +183,7 @@ for norm in (LayerNorm, BatchNorm):
     assert (change == 0) == (norm is LayerNorm)
 
 # %% [markdown]
-# **Any batch size, also 1.** With LayerNorm a row gets the same logits alone as among others, up to rounding.
+# **Any batch size, even 1.** With LayerNorm a row gets the same logits alone as among others, up to rounding.
 # With BatchNorm in training they change, and with one row and one token there is no variance at all.
 
 # %%
@@ -393,7 +393,7 @@ assert three_seeds["difference"]["low"] > 0
 # %% [markdown]
 # Read the table from left to right: mean loss and interval of each arm, the mean difference with its
 # interval, the verdict. `worse` means more than that the interval excludes 0: the verdicts of a table hold
-# together, so the chance that any of them is false is at most 5 %, also if you add seeds and look again.
+# together, so the chance that any of them is false is about 5 %, even if you add seeds and look again.
 #
 # ### Is training faster with LayerNorm?
 #
@@ -426,7 +426,7 @@ rows = [{"arm": arm, "step": s, "train/loss": v} for arm in loss for s, v in los
 lines(rows, "step", "train/loss", zero=False)
 
 # %% [markdown]
-# So at equal steps and at this learning rate training is faster, also if a step takes somewhat longer. (The
+# So at equal steps and at this learning rate training is faster, even if a step takes somewhat longer. (The
 # times above are those of the computer that ran the cell, with whatever else it had to do.) This does not
 # show that it is so at every rate: the peak at the beginning suggests that the rate is too high for the model
 # without norms. For a fair comparison `python train.py experiment=fair_ablation` tries 16 settings for each

@@ -12,7 +12,7 @@ from model.norms import Affine, at_least_fp32
 
 
 def ranks(sync: bool) -> int:
-    """Return the number of ranks whose equal shares of the batch have their statistics in common."""
+    """Return the number of ranks that share statistics, each with an equal part of the batch."""
     return dist.get_world_size() if sync and dist.is_available() and dist.is_initialized() else 1
 
 

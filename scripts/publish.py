@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cli import programs
 from comparison.drawing import glance
+from comparison.drawing.page import machines
 from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
@@ -41,6 +42,7 @@ def page(runs: Sequence[Run], command: str) -> str:
         glance.sentence(report),
         f"```\n{table}\n```",
         how(runs, report),
+        "Made with:\n\n" + "\n".join(f"- {line}" for line in machines(report)),
         warnings,
     ]
     if chosen := settings(report):

@@ -324,7 +324,7 @@ def test_the_loop_of_the_page_for_programs_decides(folder):
     tiny = ", ".join(map(repr, ("placement=pre", *OTHER_TEXT, *TINY, "runs_dir=tried")))
     for old, new in {
         '"experiment=fair_ablation", "placement=pre"': tiny,
-        '"rmsnorm", "dyt", "scalenorm"': '"rmsnorm",',
+        '"rmsnorm", "dyt", "scalenorm"': '"rmsnorm"',
         "f\"hydra.sweeper.final.seed='{seeds}'\"": '"seed=0,1"',
         '"runs"': '"tried"',
         '"train.py"': repr(str(ROOT / "train.py")),
@@ -336,9 +336,9 @@ def test_the_loop_of_the_page_for_programs_decides(folder):
         [sys.executable, "-c", loop], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    verdict, best = done.stdout.splitlines()[-2:]
-    assert verdict.startswith("rmsnorm: no verdict: 2 common seeds")
-    assert best == "best: layernorm"
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("rmsnorm: no verdict: 2 common seeds") for line in lines)
+    assert lines[-1] == "best: layernorm"
 
 
 # What is not in a block of commands -----------------------------------------------------------------------

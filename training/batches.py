@@ -81,8 +81,8 @@ class Batches:
         return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
 
     def middle(self) -> tuple[int, list[Batch]]:
-        """Return the number of batches of ``whole_split`` that end before the middle of the split, a window's
-        start; and the two parts of the batch across the middle, none if a batch begins there."""
+        """Return how many batches of ``whole_split`` lie in the first half of the split; and the batch that
+        spans the middle, split in two, or []."""
         rows, size = self.evaluation_rows, self.block_size
         middle = -(-self.val_targets // size) // 2  # in windows, as ``first`` and ``last``
         first = middle // rows * rows

@@ -21,9 +21,11 @@ from training.loss import Loss, cross_entropy
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
-SHARE = 0.03  # of a run's time for both certificates; exceeded if too short to test each cut and row once
+SHARE = (
+    0.03  # of a run's time for both certificates; exceeded if too short to test each position and row once
+)
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-FIXED = 32  # the time of a certificate without the questions about cuts, in forwards
+FIXED = 32  # the time of a certificate without the tests of positions, in forwards
 
 
 class Certifier:

@@ -67,8 +67,8 @@ def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None
 
 
 def check_disk(run: Run, model: GPT) -> None:
-    """Check, on rank 0, that the disk has room for all checkpoints that exist at one time: the newest KEEP, the
-    best, and the one that is being written, but no more than the run will save. Raises CheckpointError."""
+    """Check, on rank 0, that the disk has room for all checkpoints that exist at one time: the newest KEEP,
+    the best, and the one that is being written, but no more than the run saves. Raises CheckpointError."""
     if not run.writes:
         return
     train = run.config.train

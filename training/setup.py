@@ -105,7 +105,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         run.recording(),  # writes status.json: running, then how the run ended; suppresses Diverged
         log,  # opens metrics.jsonl and starts the clock
         memory.explained(config),
-        lost_ranks_explained(),  # a process that was lost is an error of one line
+        lost_ranks_explained(),  # reports a lost process in one line
     ):
         yield Setup(
             compute=compute,
