@@ -91,9 +91,8 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
         s.certifier.end()  # tests the trained model for causality, on training text
 
 
-@app.command(
-    "config", RunConfig, survives_closed_stdout=True
-)  # keeps training if stdout is closed, as by | head
+# survives_closed_stdout: training goes on if stdout is closed, as by | head
+@app.command("config", RunConfig, survives_closed_stdout=True)
 def main(config: RunConfig) -> float:
     """Train a run unless it has already ended. Return its val/full_loss; infinity if it diverged."""
     with process_group(config.device) as ranks:

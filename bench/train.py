@@ -58,9 +58,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
                 variant = f"{size}: ours, {precision}{suffix}"
                 overrides = [f"precision={precision}", f"compile={str(compiled).lower()}"]
                 variants[variant] = partial(measure_ours, bench, size, steps, overrides)
-        for variant in variants:
-            if "nanoGPT" not in variant:
-                bench.compare(variant, f"{size}: nanoGPT", "tokens_per_s", "peak_memory_bytes")
+                bench.compare(variant, f"{size}: nanoGPT{suffix}", "tokens_per_s", "peak_memory_bytes")
         bench.alternate(variants)
 
 

@@ -224,9 +224,8 @@ def sweep_record() -> dict[str, Any]:
 
 def record_folder(settings: Any) -> Path | None:
     """Return the folder of a job's record in a sweep; None outside of a sweep."""
-    return (
-        Path(settings.runtime.output_dir) if settings.sweep.subdir != "." else None
-    )  # "." unless sweep/runner.py sets it
+    is_job = settings.sweep.subdir != "."  # sweep/runner.py sets it
+    return Path(settings.runtime.output_dir) if is_job else None
 
 
 def arguments() -> list[str]:

@@ -43,6 +43,8 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
             similar = difflib.get_close_matches(name, findings, n=1)
             advice = f"did you mean {similar[0]}?" if similar else "python -m findings lists them"
             raise ConfigError(f"no finding is called {name!r}; {advice}")
+    if names and args.under is not None:
+        raise ConfigError("--under: is not for findings that are named; leave it or the names out")
     if args.seeds not in (None, *LOOKS):
         raise ConfigError(f"--seeds: a verdict is possible at {', '.join(map(str, LOOKS))}, not {args.seeds}")
     limit = math.inf if args.under is None else args.under

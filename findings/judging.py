@@ -90,17 +90,24 @@ def judge(
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)
     quantities, conditions, _ = parts
-    if unfulfilled := [outcome for outcome in conditions if outcome.verdict != Verdict.PASS]:
-        return Judgement(Verdict.INCONCLUSIVE, unfulfilled[0].expected.why, *parts)
+    for outcome in conditions:
+        if outcome.verdict != Verdict.PASS:
+            failed = outcome.verdict == Verdict.FAIL
+            return Judgement(
+                Verdict.INCONCLUSIVE, outcome.expected.why if failed else undecided(outcome), *parts
+            )
     if any(outcome.verdict == Verdict.FAIL for outcome in quantities):
         return Judgement(Verdict.FAIL, "", *parts)
     for outcome in quantities:
         if outcome.verdict == Verdict.INCONCLUSIVE:
-            if outcome.interval.n < MIN_SEEDS:
-                reason = f"fewer than {MIN_SEEDS} seeds"
-            elif not math.isfinite(outcome.interval.mean):
-                reason = f"{outcome.quantity}: the value is non-finite in some seeds"
-            else:
-                reason = f"{outcome.quantity}: the interval crosses an end of the expected range"
-            return Judgement(Verdict.INCONCLUSIVE, reason, *parts)
+            return Judgement(Verdict.INCONCLUSIVE, undecided(outcome), *parts)
     return Judgement(Verdict.PASS, "", *parts)
+
+
+def undecided(outcome: Outcome) -> str:
+    """Return why a quantity neither passes nor fails."""
+    if outcome.interval.n < MIN_SEEDS:
+        return f"fewer than {MIN_SEEDS} seeds"
+    if not math.isfinite(outcome.interval.mean):
+        return f"{outcome.quantity}: the value is non-finite in some seeds"
+    return f"{outcome.quantity}: the interval crosses an end of the expected range"

@@ -32,7 +32,8 @@ from system.errors import ConfigError
 from system.files import small_text, write_atomically
 
 LARGEST = 2**24  # the most bytes of a result
-PARTS = ("model", "data", "diagnostics", "findings")  # the folders of code that makes and measures models
+# the folders of the code that makes and measures models
+PARTS = ("model", "data", "training", "diagnostics", "findings")
 
 
 class Provenance(BaseModel):  # the machine, with keys of environment.json, and the number of runs

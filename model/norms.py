@@ -193,9 +193,8 @@ class GroupNorm(Affine):
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 
-# Smallest width -> initial α of DyT. 1: the default of the official LLaMA code; 0.5: a table of the paper,
-# not checked at the source; from 4096 on: the official recipes, before MLP and head (before attention 0.8,
-# 0.6, 0.2).
+# Smallest width -> initial α of DyT. 1: default of the official LLaMA code. 0.5: a table of the paper, not
+# checked at the source. From 4096 on: official recipes, before MLP and head (before attention 0.8, 0.6, 0.2).
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 

@@ -169,7 +169,7 @@ class Run:
         """Remove what killed processes left: temporary files and superfluous checkpoints; or, unless
         ``keep_checkpoints``, all checkpoints."""
         for file in (*self.folder.rglob(".*.tmp"), *self.checkpoints.glob(".tmp*")):  # ours, safetensors'
-            file.unlink()
+            file.unlink(missing_ok=True)  # a process that copies to wandb may just have renamed its own
         if keep_checkpoints:
             checkpoint_file.prune(self.checkpoints, (self.status["best"] or {}).get("step"))
         else:

@@ -40,7 +40,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Read the job from stdin; copy rows to wandb until the run has ended."""
-    sys.stdout = os.fdopen(os.dup(1), "w")  # wandb's processes do not inherit it: it closes with this process
+    # wandb's processes do not inherit this stream, so it closes with this process
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.loads(sys.stdin.readline())
     for number in job["signals"]:
@@ -109,11 +110,16 @@ def copy_rows(job: dict[str, Any], ended: threading.Event) -> None:
             run.log(wandb_row(row), step=row["step"], commit=True)
     status = status_of(job)
     run.summary["state"] = status["state"]
+    certificate = json.loads(Path(job["folder"], "certificate.json").read_text(encoding="utf-8"))
+    leaks = any(False in (a["causal"], a["independent_rows"]) for a in certificate.values() if a)
+    if leaks and "leaks" not in run.tags:  # only the trained model does
+        run.tags = (*run.tags, "leaks")
+    run.config.update({"certificate": certificate}, allow_val_change=True)
     for key, value in (status["best"] or {}).items():  # wandb's minimum is NaN after one NaN
         run.summary[f"best/{key}"] = value
     if checkpoint := final_checkpoint(job):
         losses = {"val/full_loss": status["final"], "best": status["best"]}
-        upload(run, checkpoint, {"step": status["step"], "leaks": job["leaks"]} | losses)
+        upload(run, checkpoint, {"step": status["step"], "leaks": leaks} | losses)
     run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
     record_copied(job, offset)
 

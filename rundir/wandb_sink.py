@@ -16,8 +16,7 @@ from typing import Any
 from cli.schema import RunConfig
 from rundir import wandb_process
 from rundir.checkpoint_file import path_of
-from rundir.folder import leaks
-from rundir.run_files import read_json
+from rundir.run_files import leaks, read_json
 from system.errors import ConfigError
 from system.files import write_atomically
 from system.os_compat import SIGNALS
@@ -62,7 +61,8 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,  # Ctrl-C must reach this process only
             env={"WANDB_ERROR_REPORTING": "false"} | os.environ,
         )
@@ -119,7 +119,6 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
         "finish_seconds": FINISH_SECONDS,
         "folder": str(folder.resolve()),
         "checkpoint": str(last_checkpoint.absolute()) if settings.artifact else None,
-        "leaks": leaks(folder),
         "offset": min(stored["copied"], (folder / "metrics.jsonl").stat().st_size),
         "init": {
             "id": stored["id"],
@@ -128,7 +127,7 @@ def job_of(config: RunConfig, folder: Path, group: str, step: int) -> dict[str, 
             "project": settings.project,
             "entity": settings.entity,
             "group": settings.group or group,
-            "tags": [*settings.tags, *["leaks"] * leaks(folder), *roles[-1:]],
+            "tags": [*settings.tags, *["leaks"] * leaks(certificate), *roles[-1:]],
             "dir": settings.dir,
             "config": config.model_dump(by_alias=True) | {"certificate": certificate},
         },

@@ -8,7 +8,7 @@ The x axis is the step, logarithmic because steps are dense at the start; each r
 still be running. --out chooses SVG, PNG or PDF by its extension.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,22 @@ def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
     names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
     blocks = sorted({block(name) for name in names if block(name).isdigit()})
     resolve = {"scale": {"y": "shared", "x": "shared"}}
-    rows = [[panel(title, run, pattern, blocks) for title, run in runs.items()] for pattern in patterns]
+    rows = [
+        [panel(title, run, pattern, blocks, is_log(runs.values(), pattern)) for title, run in runs.items()]
+        for pattern in patterns
+    ]
     parts = [{"hconcat": panels, "resolve": resolve} for panels in rows]
     return spec(vconcat=parts, resolve={"scale": {"color": "shared"}})
 
 
-def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
-    """Return the panel of one pattern of one run. The y axis is logarithmic if the values span more than a
-    factor of ten; the axis of a row is that of its first panel."""
+def is_log(runs: Iterable[Curves], pattern: str) -> bool:
+    """Return True if the values of all runs are positive and span more than a factor of ten."""
+    values = [value for run in runs for name in matching(run, pattern) for _, value in run[name]]
+    return bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+
+
+def panel(title: str, run: Curves, pattern: str, blocks: list[str], logarithmic: bool) -> Spec:
+    """Return the panel of one pattern of one run."""
     metrics = sorted(matching(run, pattern))
     kind, _, site = pattern.partition("/")
     rows: list[dict[str, Any]] = [
@@ -71,15 +79,13 @@ def panel(title: str, run: Curves, pattern: str, blocks: list[str]) -> Spec:
         for metric in metrics
         for step, value in run[metric]
     ]
-    values = [row["value"] for row in rows]
-    is_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     powers = [0, *(10**i for i in range(9))]
     x = number("step", "step", scale={"type": "symlog"}, axis={"values": powers, "format": "~s"})
     y = number(
         "value",
         kind if set("*?[") & set(site) else pattern,
-        scale={"type": "log" if is_log else "linear", "zero": False},
-        axis={"format": ".0e" if is_log else "~g", "minExtent": 40, "tickCount": 4},
+        scale={"type": "log" if logarithmic else "linear", "zero": False},
+        axis={"format": ".0e" if logarithmic else "~g", "minExtent": 40, "tickCount": 4},
     )
     color: Spec = {"value": "currentColor"}
     if any(block(metric) in blocks for metric in metrics):

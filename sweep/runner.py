@@ -73,6 +73,7 @@ class Sweep:
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.trained: set[Path] = set()  # the runs that this sweep has trained
+        self.has_typed_arms = "hydra.sweeper.arms" in map(app.key_of, hydra.overrides.hydra)
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
     def run(self, all_overrides: Sequence[tuple[str, ...]], part: Part | None = None) -> list[Job]:

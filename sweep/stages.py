@@ -56,7 +56,8 @@ def run_stages(
     values = app.alternatives(given)
     typed_keys = app.alternatives([o for o in command_line if o in given]).keys()
     last = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in typed_keys}
-    check_typed(typed_keys, arms)
+    if not sweep.has_typed_arms:
+        check_typed(typed_keys, arms)
     if how:
         jobs = run_fairly(sweep, values, arms or [[]], how, keys, last)
     else:
@@ -66,7 +67,7 @@ def run_stages(
 
 
 def check_typed(keys: Iterable[str], arms: Sequence[Sequence[str]]) -> None:
-    """Raise ConfigError if every one of ``arms`` has its own value of a typed key, which would do nothing."""
+    """Raise ConfigError if every arm of a preset has its own value of a typed key, which would do nothing."""
     for key in keys:
         if arms and all(key in map(app.key_of, arm) for arm in arms):
             raise ConfigError(

@@ -131,10 +131,8 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with (
-            name_in_errors(file),
-            temporary.open("x", encoding="utf-8", newline="") as stream,
-        ):  # x follows no link
+        # x follows no link
+        with name_in_errors(file), temporary.open("x", encoding="utf-8", newline="") as stream:
             stream.write(text)
             if sync:
                 stream.flush()
@@ -153,7 +151,7 @@ def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp gives access to the owner only
+        temporary.chmod(folder.parent.stat().st_mode & 0o777)  # mkdtemp gives access to the owner only
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -14,17 +14,25 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 without torchrun."""
-    number, count = int(os.environ.get("RANK", "0")), world_size()
-    if number >= count > 1:
+    """Return the rank of this process; 0 without torchrun. Raises ConfigError."""
+    count = world_size()
+    number = as_number("RANK") if count > 1 else 0
+    if number >= count:
         raise ConfigError(f"RANK: is {number}, but WORLD_SIZE is {count}; start the program by torchrun")
-    return number if count > 1 else 0
+    return number
 
 
 def world_size() -> int:
-    """Return how many processes were started together."""
+    """Return how many processes were started together. Raises ConfigError."""
     by_torchrun = all(os.environ.get(name, "").strip() for name in VARIABLES)
-    return int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
+    return as_number("WORLD_SIZE") if by_torchrun else 1
+
+
+def as_number(name: str) -> int:
+    """Return the number in a variable of torchrun. Raises ConfigError."""
+    if not (text := os.environ[name].strip()).isdecimal():
+        raise ConfigError(f"{name}: is {text!r}, and no number; start the program by torchrun")
+    return int(text)
 
 
 def worker() -> int:

@@ -17,7 +17,7 @@ class Lock:
     """A lock file that this process holds until ``release()`` or its end, even if it is killed. The file is
     created if it is missing.
 
-    Raises BlockingIOError, which names the process that holds the file, and OSError, which names the file.
+    Raises BlockingIOError, which names the process that holds the file, and OSError.
     """
 
     def __init__(self, path: Path) -> None:

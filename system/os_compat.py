@@ -1,6 +1,7 @@
-"""Differences between operating systems: the rest of the project is written as if every system were Linux."""
+"""Differences between operating systems: nearly all of the rest is written as if every system were Linux."""
 
 import ctypes
+import errno
 import math
 import os
 import signal
@@ -17,8 +18,9 @@ try:
 except ImportError:  # Windows
     resource = None
 
-# Signals that ask a program to end: Ctrl-C, kill, and the warning of a cluster, SIGUSR1 (not on Windows).
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+# Signals that ask a program to end: Ctrl-C, kill, a terminal that was closed, and the warning of a cluster.
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+SIGNALS = tuple(getattr(signal, name) for name in ENDING if hasattr(signal, name))  # Windows lacks some
 
 
 def sync_folder(folder: Path) -> None:
@@ -29,6 +31,13 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (
+            errno.EINVAL,
+            errno.EBADF,
+            errno.ENOTSUP,
+        ):  # some shared folders
+            raise
     finally:
         os.close(descriptor)
 

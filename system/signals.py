@@ -1,4 +1,5 @@
-"""Signals that ask a program to end: SIGINT (Ctrl-C), SIGTERM, and SIGUSR1, a cluster's warning.
+"""Signals that ask a program to end: SIGINT (Ctrl-C), SIGTERM, SIGHUP (the terminal was closed), and SIGUSR1,
+a cluster's warning. A signal that is ignored, as under nohup, stays ignored.
 
 A program that signal n ends exits with status 128 + n, as in a shell; so does a sweep. A loop that must not
 be interrupted in the middle of a step runs inside ``deferred`` and checks for signals between steps. Every
@@ -39,7 +40,8 @@ def handled(handler: Callable[[int, Any], None] | signal.Handlers) -> Iterator[d
     if threading.current_thread() is not threading.main_thread():
         yield {}
         return
-    previous = {int(number): signal.signal(number, handler) or signal.SIG_DFL for number in SIGNALS}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {int(number): signal.signal(number, handler) or signal.SIG_DFL for number in heeded}
     try:
         yield previous
     finally:
@@ -89,6 +91,7 @@ class Pending:
 
     number: int | None = None
     since = 0.0
+    forced = False  # a second signal ends the program at once
 
     def __init__(self, agreed: Callable[[int], int]) -> None:
         self.agreed = agreed
@@ -124,6 +127,7 @@ def deferred(agreed: Callable[[int], int] = lambda number: number) -> Iterator[P
         if pending.number is None:
             pending.number, pending.since = number, time.monotonic()
         elif time.monotonic() - pending.since > PATIENCE:
+            pending.forced = True
             signal.signal(number, previous[number])
             signal.raise_signal(number)
 

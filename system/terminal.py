@@ -52,7 +52,9 @@ class SurvivingWriter(io.FileIO):
 
     def write(self, content: Any) -> int:
         try:
-            return super().write(content)
+            while (written := super().write(content)) is None:  # another program made it non-blocking
+                os.set_blocking(self.fileno(), True)
+            return written
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
                 raise
@@ -106,7 +108,8 @@ def announcing(file: TextIO | None) -> Iterator[None]:
             text, entered = doing[-1]
             if now - last_print >= (now - entered) / 4:
                 how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
-                print(f"{text}{how_long}", file=file, flush=True)
+                with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
+                    print(f"{text}{how_long}", file=file, flush=True)
                 last_print = now
 
     thread = threading.Thread(target=announce, daemon=True)

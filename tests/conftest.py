@@ -14,6 +14,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side
 os.environ["WANDB_MODE"] = "disabled"  # unless a test sets it
 
+import hypothesis
 import pytest
 import torch
 
@@ -22,6 +23,8 @@ from cli.schema import RunConfig
 from tests.helpers import programs
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("without deadlines", deadline=None)  # no test depends on time
+hypothesis.settings.load_profile("without deadlines")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; programs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -100,6 +100,7 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
             "train.grad_clip=0.5",
         ),
         *("optim.learning_rate=0.01", "optim.weight_decay=0.5", "optim.eps=1e-3"),
+        *("optim.beta1=0.8", "optim.beta2=0.95"),
         "schedule.warmup_fraction=0.4",
     )
     folder = train_anew(config)
@@ -108,7 +109,7 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
     model = build_model(config, data.tokenizer.vocab_size, attend=PlainAttend)
     matrices = {"params": [p for p in model.parameters() if p.dim() > 1]}
     vectors = {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}
-    adam = torch.optim.AdamW([matrices, vectors], betas=(0.9, 0.99), eps=1e-3, weight_decay=0.5)
+    adam = torch.optim.AdamW([matrices, vectors], betas=(0.8, 0.95), eps=1e-3, weight_decay=0.5)
     for step, scale in enumerate([1 / 3, 2 / 3, 1.0, 0.1 + 0.9 * 0.75, 0.1 + 0.9 * 0.25]):
         x, y = training_batch(data.train, 8, 4, seed_for(0, "data", step))
         adam.zero_grad()
@@ -126,6 +127,18 @@ def test_a_run_is_what_a_loop_written_by_hand_gives(tiny):
         if name != "head.weight":
             torch.testing.assert_close(trained[name], tensor, rtol=1e-4, atol=1e-6)
     assert [row["train/lr"] for row in metric_rows(folder)[:2]] == pytest.approx([0.01 / 3, 0.02 / 3])
+
+
+def test_evaluating_and_logging_more_often_changes_no_bit(tiny):
+    base = ("norm=batchnorm", "model.dropout=0.3", "train.steps=11")
+    never, often = (
+        final_tensors(train_anew(tiny(*base, *options)))
+        for options in (
+            ("train.eval_every=0", "stats.every=0"),
+            ("train.eval_every=1", "train.eval_windows=3", "train.log_every=4", "fresh=true"),
+        )
+    )
+    assert same_tensors(never, often)
 
 
 def test_bf16_is_close_to_fp32_and_not_the_same(tiny):

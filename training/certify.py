@@ -21,9 +21,8 @@ from training.loss import Loss, cross_entropy
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
-SHARE = (
-    0.03  # of a run's time for both certificates; exceeded if too short to test each position and row once
-)
+# Share of a run's time for both certificates; more if that is too short to test each position and row once
+SHARE = 0.03
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
 FIXED = 32  # the time of a certificate without the tests of positions, in forwards
 
@@ -53,14 +52,14 @@ class Certifier:
     def start(self, resumed: bool) -> dict[str, Any]:
         """Return the content of certificate.json before the end. A resumed run keeps its first answer."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
-        answer = earlier.get("start") or self.certificate_at("start")
-        self.metrics = causality.leak_metrics(answer)
-        return {"start": answer, "end": None}
+        self.answer = earlier.get("start") or self.certificate_at("start")
+        self.metrics = causality.leak_metrics(self.answer)
+        return {"start": self.answer, "end": None}
 
     def end(self) -> None:
         """Test the trained model, write the answer to certificate.json, and print it."""
         answer = self.certificate_at("end")
-        self.run.write(self.run.certificate, read_json(self.run.certificate) | {"end": answer})
+        self.run.write(self.run.certificate, {"start": self.answer, "end": answer})
         described = causality.describe(answer, f"the trained {self.run.config.label()}")
         print(described, flush=True)
 

@@ -25,18 +25,18 @@ from training.parallel.strategies import Strategy
 
 def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
     """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds. Call this inside
-    ``strategy.full_model``. Returns the checkpoint's step, or 0 if there is no checkpoint.
+    ``strategy.full_model``. Returns the checkpoint's step, or 0 if there is none of a later step.
 
     Raises:
         CheckpointError: there are checkpoints, but none is usable.
     """
     checkpoint = checkpoint_file.newest(run.checkpoints, run.folder.name) if ranks.first else None
     step = ranks.broadcast(checkpoint.meta.step if checkpoint else None)
-    if step is None:
+    if not step:  # none, or the initial weights, which the model has
         return 0
     try:
         checkpoint = checkpoint or checkpoint_file.load(checkpoint_file.path_of(run.checkpoints, step))
-        if checkpoint.meta.step and not checkpoint.meta.optimizer:
+        if not checkpoint.meta.optimizer:
             raise CheckpointError(
                 f"{checkpoint.path}: has no optimizer state, so a run cannot resume from it"
             )
@@ -61,8 +61,8 @@ class Checkpoints:
     stop: Pending  # a signal, if one came; ``ending_on_signal`` saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step, unless it is saved already or an update was skipped as non-finite, which the next
-        loss will report. If a tensor is not finite, warn: such a checkpoint could not be used."""
+        """Save this step, unless it is saved already, or an update was skipped as non-finite: then the run is
+        about to end as diverged. If a tensor is not finite, warn: such a checkpoint could not be used."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):
@@ -95,6 +95,8 @@ class Checkpoints:
             self.stop.check()
             yield
         except Interrupted:
+            if self.stop.forced:
+                raise
             self.save(step)
             self.ranks.broadcast()  # no rank ends before the checkpoint is written
             raise

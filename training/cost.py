@@ -20,9 +20,9 @@ def training_operations(config: RunConfig, vocab_size: int) -> int:
     return config.train.steps * operations_per_step(config, vocab_size)
 
 
-# A run of at least this many operations is worth compiling: it saves twice the time that compiling takes. On
-# two cores with bf16, compiling takes 20 to 40 seconds and then saves a quarter of each step, which breaks
-# even at 2e13 operations. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
+# A run of at least this many operations is worth compiling. On two cores with bf16, compiling takes 20 to 40
+# seconds and then saves a quarter of each step, which breaks even at 2e13 operations; this is 2.5 times as
+# many. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
 WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cuda", "bf16"): 2e15, ("cuda", "fp32"): 2e15}
 
 

@@ -121,7 +121,8 @@ def evaluate_on_batch_statistics(
     model: nn.Module, norms: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Batch], ranks: Ranks
 ) -> float:
     """Return the mean loss per target token if the modules ``norms`` normalize by their batch. Each rank
-    averages over its share of every batch as if it were alone; then the means are averaged."""
+    takes the mean loss of its share of every batch, and these means are averaged; whether the statistics are
+    those of the share or of the whole batch is the norm's own choice, as in training."""
 
     def shares() -> Iterator[list[Batch]]:
         for x, y in batches:

@@ -27,7 +27,8 @@ def tokens_of(config: RunConfig) -> Prepared:
         ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
         DataError: as data.token_cache.prepare does.
     """
-    weights, spec = pretrained(config.init_from) if config.init_from else None, None
+    weights = pretrained(config.init_from) if config.init_from else None
+    spec = None
     if config.data.tokenizer == "init_from":
         if weights is None:
             raise ConfigError(

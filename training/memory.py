@@ -79,6 +79,6 @@ def check_disk(run: Run, model: GPT) -> None:
     free = shutil.disk_usage(run.checkpoints).free
     if files * size > free:
         raise CheckpointError(
-            f"{run.checkpoints}: its disk has {free:,} bytes free, but {files} checkpoints of {size:,} bytes "
-            f"need {files * size:,}; make room or name another runs_dir"
+            f"{run.checkpoints}: its disk has {free:,} bytes free, but the next checkpoints ({files} of "
+            f"{size:,} bytes) need {files * size:,}; make room or name another runs_dir"
         )

@@ -96,5 +96,5 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def known_to_skip(self) -> bool:
-        """Return whether updates are known to be skipped; False on CUDA, where only the device knows."""
+        """Return whether updates are known to be skipped; False where only the device knows."""
         return not self.skips_on_device and bool(self.skipped)

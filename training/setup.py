@@ -1,5 +1,5 @@
-"""Build the objects of train.py's loop. Nothing is written to disk before the model, its compiled form and an
-evaluation have been tried on one batch."""
+"""Build the objects of train.py's loop. Nothing of the run is written to disk before the model, its compiled
+form and an evaluation have been tried on one batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,7 @@
 """Measure losses of trained models: val/full_loss, in nats per token; the initial loss if a run diverged."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def val_loss(case: Case, fraction: float) -> float:
 
 
 def at_best_rate(cases: Cases) -> Measured:
-    """Each arm compared with the first, each at its own best rate: loss / first arm's loss − 1; the ratio of
+    """Each arm at its own best rate: loss / another arm's loss − 1. Compared with the first arm: the ratio of
     val/loss at the end minus that ratio halfway; and log10(highest rate / first arm's highest rate), where
     the highest rate is the one up to which an arm's loss is within 10 % of the arm's lowest."""
     best = best_rates(cases)
@@ -97,9 +98,10 @@ def at_best_rate(cases: Cases) -> Measured:
     )
     values = {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in cases.arms}
     first, *others = cases.arms
+    for arm, other in permutations(cases.arms, 2):
+        values[f"{arm} / {other} − 1"] = best_loss[arm] / best_loss[other] - 1
     for arm in others:
         change = val_end[arm] / val_end[first] - val_half[arm] / val_half[first]
-        values[f"{arm} / {first} − 1"] = best_loss[arm] / best_loss[first] - 1
         values[f"{arm} / {first}, at the end − halfway"] = change
         values[f"log10 of {arm}'s highest rate / {first}'s"] = math.log10(highest[arm] / highest[first])
     return Measured(values, tables)

@@ -37,9 +37,9 @@ def test_time_identity(cases: Cases) -> Measured:
 def logit_changes(case: Case) -> dict[str, float]:
     model, (idx, _) = case.model(), case.batch()
     T = idx.shape[1] // 2
+    evaluated = model.eval()(idx)  # before a forward in training mode changes running estimates
     in_training = model.train()(idx)
     alone, short = model(idx[:1]), model(idx[:, :T])
-    evaluated = model.eval()(idx)
     return {
         "evaluation": largest_change(evaluated, in_training),
         "alone in the batch": largest_change(alone, in_training[:1]),

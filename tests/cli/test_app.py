@@ -32,7 +32,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 @example('"quoted"')
 @example("two\nlines\t")
 @example("")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_prompt_arrives_letter_by_letter(text):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert compose("sample", overrides=[quote(f"prompt={text}")]).prompt == text

@@ -34,7 +34,7 @@ def test_a_cell_is_read_back_as_it_was(value):
     assert cell(value)  # an empty cell is a missing value
 
 
-@settings(max_examples=30, deadline=None)  # drawing nested values is slow
+@settings(max_examples=30)  # drawing nested values is slow
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=3))
 def test_paths_lead_back_to_the_nested_content(content):
     assert nested(flat(content)) == content

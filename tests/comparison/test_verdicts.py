@@ -20,8 +20,6 @@ from comparison.verdicts import (
 )
 
 REPETITIONS = 2000
-# With 2,000 repetitions a true rate of 5 % is seen above 6.5 % in 0.2 % of cases; the seeds are fixed.
-TOLERANCE = 0.015
 
 
 def runs(rng: np.random.Generator, groups: int, seeds: int, noise: float = 0.01) -> np.ndarray:
@@ -51,7 +49,7 @@ PAIRS = st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, 
 
 
 @given(PAIRS.filter(lambda pairs: np.std([a - b for a, b in pairs]) > 1e-3))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_the_interval_is_scipys(pairs):
     numbers, others = zip(*pairs, strict=True)
     differences = [a - b for a, b in pairs]
@@ -146,7 +144,7 @@ def picked(decision, tables=slice(None), arms=slice(None)):
 
 
 @given(SMALL, PLANNED)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_order_of_arms_the_other_tables_and_arms_without_runs_change_nothing(x, planned):
     decision = decide(x, planned, 6)
     order = [3, 1, 5, 0, 2, 4]
@@ -158,7 +156,7 @@ def test_the_order_of_arms_the_other_tables_and_arms_without_runs_change_nothing
 
 
 @given(SMALL, PLANNED)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_exchanging_arm_and_baseline_exchanges_lower_and_higher(x, planned):
     decision, mirrored = decide(x + 0.02, planned, 6), decide(-x - 0.02, planned, 6)
     assert np.allclose(decision.p, mirrored.p)
@@ -167,7 +165,7 @@ def test_exchanging_arm_and_baseline_exchanges_lower_and_higher(x, planned):
 
 
 @given(SMALL, PLANNED, st.integers(3, 12))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_more_seeds_add_looks_and_change_none_that_has_been(x, planned, seeds):
     before, after = decide(x[..., :seeds], planned, 6), decide(x, planned, 6)
     assert (np.isnan(before.p) | (after.p <= before.p)).all()
@@ -242,6 +240,23 @@ def test_two_arms_that_collapse_at_one_seed_do_not_silence_the_others():
     decision = decide(x, 5, 7, 0)
     assert percent(decision.verdict[:, 0] == "higher") > 85
     assert percent((decision.verdict[:, 1:] != "open").any(1)) < FALSE
+
+
+def test_the_fewest_seeds_that_are_proposed_are_the_first_look_that_finds_the_difference_in_80_percent():
+    effect, sd = 0.03, 0.03
+    few, _ = looks_needed([effect - sd, effect, effect + sd], 3, 1)
+    lower_end = sd / math.log(10) ** 0.5  # of an 80 % interval of the noise, by chi-squared of 2 degrees
+    noise = lower_end * np.random.default_rng(0).standard_normal((4000, 1, few))
+    found = [percent(decide(effect + noise[..., :n], 3, 1).verdict[:, 0] == "higher") for n in (few, few - 3)]
+    assert LOOKS[LOOKS.index(few) - 1] == few - 3
+    assert found[0] > 79
+    assert found[1] < 80
+
+
+def test_a_difference_that_is_sure_but_does_not_matter_is_equivalent():
+    x = np.array([[[-0.0030, -0.0031, -0.0029, -0.0032, -0.0030]]])
+    assert decide(x, 5, 1).verdict[0, 0] == "equivalent"
+    assert decide(x, 5, 1, 0).verdict[0, 0] == "lower"
 
 
 def test_seeds_are_proposed_for_a_difference_worth_finding():

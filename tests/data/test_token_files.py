@@ -29,7 +29,7 @@ def prepare_text(folder: Path, content: bytes | str, name: str = "text", **chang
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.floats(0.01, 0.99))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_splits_decode_to_the_text_byte_for_byte(tmp_path_factory, text, val_fraction):
     data = prepare_text(tmp_path_factory.mktemp("any"), text, val_fraction=val_fraction)
     assert data.tokenizer.decode([*data.train, *data.val]) == text.encode()

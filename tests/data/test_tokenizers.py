@@ -22,7 +22,7 @@ from system.errors import DataError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 ENGLISH = "the cat sat on the mat, and the other cat sat on the other mat.\n" * 9
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=300)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def test_kurtosis_is_3_for_a_normal_at_every_scale_and_nan_for_a_constant():
     assert math.isnan(statistics.kurtosis(torch.ones(2, 2, 2)).item())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(width=32)),
 )

@@ -95,7 +95,6 @@ def tried(folder: Path, examples: int, number: int) -> dict[str, int]:
     @seed(number)
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         suppress_health_check=[*HealthCheck],
         phases=[Phase.generate],  # to make a finding smaller takes hundreds of runs

@@ -110,7 +110,7 @@ def test_a_run_with_any_values_is_compared_or_passed_over(tmp_path_factory, exam
     texts = {name: (bad / name).read_text(encoding="utf-8") for name in FILES}
 
     @seeded(0)
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=examples, database=None, suppress_health_check=[*HealthCheck])
     @given(st.sampled_from(FILES), st.randoms(use_true_random=False), ANYTHING)
     def fuzz(name, draw, value):
         values = yaml.safe_load(texts[name])

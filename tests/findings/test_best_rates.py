@@ -49,6 +49,7 @@ def test_without_tuning_seeds_no_rate_is_chosen():
 def test_no_seed_is_tuned_and_measured():
     finding = load_findings()["no_norm"]
     assert not {*finding.seeds} & {*finding.tuning_seeds}
-    assert not {*finding.first_seeds(4)} & {*finding.tuning_seeds}
+    assert finding.first_seeds(4) == [5, 6, 7, 8]
+    assert load_findings()["dyt_data_regime"].first_seeds(5) == [1, 2, 3, 4, 5]  # seed 0 chose its rate
     with pytest.raises(ValueError, match="tuning_seeds: 1 is also measured"):
         Finding.model_validate(finding.model_dump(exclude_unset=True) | {"seeds": [1, 2, 3]})

@@ -29,7 +29,7 @@ def test_its_verdict_rests_on_three_seeds_at_least_and_on_everything_it_expects(
     assert all({*finding.quantities()} <= values.keys() for values in result.by_seed.values())
     assert result.rows, "there are no points to draw"
     assert (result.provenance.runs > 0) == finding.trains
-    assert (result.seconds.training / 2 + result.seconds.measuring) / 60 <= finding.minutes <= 20
+    assert (result.seconds.training / 2 + result.seconds.measuring) / 60 <= finding.minutes
 
 
 @pytest.mark.parametrize("name", FINDINGS)

@@ -53,6 +53,15 @@ def test_it_passes_where_its_interval_lies_inside_and_fails_where_it_lies_outsid
     assert judged.verdict == (Verdict.PASS if inside else Verdict.FAIL if outside else Verdict.INCONCLUSIVE)
 
 
+def test_a_condition_that_is_undecided_is_not_called_unfulfilled():
+    parts = {"expected": {"x": expected(low=0)}, "inconclusive": {"y": expected(high=2.0)}}
+    for y, reason in (([3.0, 3.1, 3.2], "because"), ([1.9, 2.0, 2.1], "y: the interval crosses an end of ")):
+        by_seed = {seed: {"x": 1.0 + seed / 10, "y": value} for seed, value in enumerate(y)}
+        judgement = judge(finding(**parts), by_seed)
+        assert judgement.verdict == Verdict.INCONCLUSIVE
+        assert judgement.reason.startswith(reason)
+
+
 def test_an_interval_that_is_one_of_many_tries_is_wider():
     values, above = [1.0, 1.1, 1.2], {"x": expected(low=0.8)}
     assert interval(values).low > 0.8 > interval(values, LOOK).low

@@ -21,6 +21,7 @@ import psutil
 
 from cli.app import choices
 from cli.schema import RunConfig
+from system import terminal
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = ("torch._dynamo", "train", "training.setup", "sample", "compare", "findings")
@@ -73,6 +74,8 @@ def main() -> None:
     if memory := os.environ.pop("TEST_MEMORY", ""):
         mapped = psutil.Process().memory_info().vms
         resource.setrlimit(resource.RLIMIT_AS, (mapped + int(memory), resource.RLIM_INFINITY))
+    # else a busy machine would add lines such as "importing torch, for 2 s"
+    terminal.PATIENCE = float(os.environ.pop("TEST_PATIENCE", "600"))
     if file_size := os.environ.pop("TEST_FILE_SIZE", ""):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_size), resource.RLIM_INFINITY))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

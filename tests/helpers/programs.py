@@ -86,9 +86,11 @@ class Program:
         return None
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """Return the value of a condition, which the running program makes true."""
+        """Return the value of a condition, which the running program makes true within PATIENCE."""
+        deadline = time.monotonic() + PATIENCE
         while not (value := condition()):
             assert self.poll() is None, self.communicate()
+            assert time.monotonic() < deadline, f"not met in {PATIENCE} s"
             time.sleep(0.01)
         return value
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,13 @@ def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
     def call(rank: int, environ: dict[str, str]) -> None:
         os.environ |= environ
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        results.put((rank, function(*arguments)))
-        dist.barrier()
-        dist.destroy_process_group()
+        try:
+            dist.init_process_group("gloo")
+            results.put((rank, function(*arguments), None))
+            dist.barrier()
+            dist.destroy_process_group()
+        except BaseException:
+            results.put((rank, None, traceback.format_exc()))
 
     processes = [
         context.Process(target=call, args=(rank, environ), daemon=True)
@@ -56,7 +60,15 @@ def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
     ]
     for process in processes:
         process.start()
-    result_of = dict(results.get(timeout=PATIENCE) for _ in processes)
+    result_of = {}
+    try:
+        for _ in processes:
+            rank, result_of[rank], error = results.get(timeout=PATIENCE)
+            assert error is None, f"rank {rank}: {error}"
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
     for process in processes:
         process.join()
     return [result_of[rank] for rank in range(count)]

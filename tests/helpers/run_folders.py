@@ -1,6 +1,7 @@
 """Run folders with chosen numbers, in the format of real runs, so the results of comparisons are known."""
 
 import json
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,8 @@ def made(
     config = json.loads(composed(*(word for word in overrides if word not in seeds)))
     config["seed"] = int(seeds[-1].removeprefix("seed=")) if seeds else config["seed"]  # composing is slow
     others = {key: value for key, value in config.items() if key not in NOT_IN_GROUP}
-    group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{abs(hash(json.dumps(others))):x}"
+    number = zlib.crc32(json.dumps(others).encode())
+    group = f"{config['norm']['_name_']}-{config['placement']['_name_']}-{number:x}"
     group = environment.pop("group", group)
     folder = parent / f"{group}-s{config['seed']}"
     folder.mkdir(parents=True)

@@ -94,7 +94,7 @@ OTHERS = {"layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
 @example(LARGER | OTHERS | {"activation_function": "gelu"})
 @example(LARGER | OTHERS | {"activation_function": "relu2", "layer_norm_epsilon": 1e-6})
 @example(LARGER | {"activation_function": "silu"})
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 def test_from_theirs_to_ours_and_back_nothing_is_lost(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("gpt2")
     reference = gpt2_models.saved(folder, **sizes)

@@ -17,7 +17,7 @@ from tests.helpers.model import SEEDS, SHAPES, assert_all_close, drawn, outcome,
 
 
 @given(shape=SHAPES.filter(lambda s: s[0] * s[1] > 1), affine=st.booleans(), seed=SEEDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_batchnorm_is_torchs_on_channels_first_in_training_and_evaluation(shape, affine, seed):
     ours = BatchNorm(shape[-1], momentum=0.3, affine=affine).double()
     torchs = nn.BatchNorm1d(shape[-1], momentum=0.3, affine=affine).double()

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -42,7 +42,6 @@ def test_rotary_positions_are_those_of_hugging_faces_gpt_neox():
     torch.testing.assert_close((Rotary(8)(q), Rotary(8)(k)), expected)
 
 
-@settings(deadline=None)
 @given(st.permutations(range(6)), st.lists(st.integers(0, 10), min_size=6, max_size=6), st.integers(0, 10))
 def test_without_positions_a_block_sees_the_past_as_a_set(order, past, last):
     """In the first block keys and values depend on one token alone, and the last token attends to all."""

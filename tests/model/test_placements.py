@@ -39,6 +39,11 @@ def wired(kind, layer: int = 2, site: str = "mlp", n_layer: int = L) -> nn.Modul
     return kind(n_layer)(Times(7.0), lambda slot: Times(SLOT[slot]), layer=layer, site=site)
 
 
+def test_the_share_of_post_norm_blocks_is_rounded_down_but_not_by_rounding_errors():
+    for n_layer, fraction, n_post in ((4, 0.25, 1), (3, 0.25, 0), (100, 0.29, 29), (7, 0.5, 3)):
+        assert sum(slots.post for slots in Mix(n_layer, fraction).by_layer) == n_post
+
+
 def test_the_general_equation():
     slots = Slots(pre=True, out=True, post=True, a=0.5, b=0.25, c=4.0)
     residual = Residual(Times(7.0), lambda slot: Times(SLOT[slot]), slots)

@@ -19,6 +19,7 @@ from rundir.folder import read_status
 from system import signals
 from system.errors import ConfigError
 from tests.conftest import configured
+from tests.helpers import leaks
 from tests.helpers.programs import PATIENCE
 from tests.helpers.runs import FAILING_NORM, QUICK, metric_rows, train_or_resume
 from tests.helpers.waiting import until
@@ -36,6 +37,7 @@ from tests.helpers.wandb_runs import (
     warnings_of_wandb,
     watched,  # noqa: F401 a fixture
 )
+from training import build
 
 
 def stopped(config, monkeypatch, step: int) -> Path:
@@ -66,6 +68,17 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     axes = {metric.get("glob_name", metric.get("name")): metric.get("step_metric") for metric in metrics}
     assert axes == {"step": None, "tokens": None, "*": "step", "val/*": "tokens"}
     assert "wandb: offline; watch: wandb leet " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_leak_that_only_the_trained_model_has_is_marked(watched, tmp_path, monkeypatch):
+    leak, real = leaks.LEAKS["late_schedule"]["norm"], build.bind
+    monkeypatch.setattr(
+        build, "bind", lambda group, *arguments: leak if group == "norm" else real(group, *arguments)
+    )
+    train_or_resume(watched("model.block_size=16", "train.steps=40", "train.eval_every=0", "stats.every=0"))
+    *_, run = records("run", *offline(tmp_path))
+    assert run["tags"] == ["leaks"]
 
 
 @pytest.mark.slow
@@ -150,6 +163,7 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
 
     run = MagicMock(summary={}, log=lambda row, step, commit: logged.append(row))
     (tmp_path / "status.json").write_text('{"state": "finished", "best": null}')
+    (tmp_path / "certificate.json").write_text('{"start": null, "end": null}')
     (tmp_path / "wandb.json").write_text('{"id": "x", "copied": 0}')
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 0}\n{"step"')

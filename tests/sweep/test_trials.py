@@ -24,7 +24,7 @@ def as_dict(settings):
     return dict(override.split("=") for override in settings)
 
 
-@settings(max_examples=30, deadline=None)  # the first call imports scipy.stats
+@settings(max_examples=30)  # the first call imports scipy.stats
 @given(st.integers(1, 70), st.integers(0, 2**32 - 1))
 def test_trials_are_in_range_and_more_of_them_begin_with_the_same(count, seed):
     drawn = draw(space(KEYS, []), count, seed)

@@ -1,14 +1,16 @@
 """The small files of a run are read only if they are valid."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rundir import metrics
 from rundir.run_files import SCHEMAS, read_json
+from system import files
 from system.files import write_atomically
 
 GOOD = {
@@ -41,7 +43,6 @@ def test_what_is_written_comes_back(tmp_path, name):
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_any_content_is_read_as_a_table_or_as_empty(tmp_path_factory, name, data):
@@ -76,7 +77,6 @@ def test_a_file_that_is_larger_than_any_of_ours_is_not_read(tmp_path, monkeypatc
     assert read_json(tmp_path / "wandb.json") == {}
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_lines_of_metrics_that_are_no_rows_are_dropped(tmp_path_factory, other):
     file: Path = tmp_path_factory.mktemp("any") / "metrics.jsonl"
@@ -88,3 +88,10 @@ def test_lines_of_metrics_that_are_no_rows_are_dropped(tmp_path_factory, other):
     assert rows[0] == good
     assert metrics.best_of(rows) is not None
     assert all(isinstance(row["seconds"], float) for row in rows)
+
+
+def test_a_new_folder_has_the_permissions_of_its_parent(tmp_path):
+    tmp_path.chmod(0o750)
+    with files.new_folder(tmp_path / "new", ".new-"):
+        pass
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o750

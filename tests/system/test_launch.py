@@ -3,9 +3,11 @@
 import time
 from pathlib import Path
 
+import pytest
 from joblib import Parallel, delayed
 
-from system.launch import worker
+from system.errors import ConfigError
+from system.launch import VARIABLES, rank, worker
 
 
 def number_once_there_are(count: int, folder: Path) -> int:
@@ -21,3 +23,20 @@ def test_each_worker_of_a_sweep_has_a_number_and_a_process_alone_has_0(tmp_path)
     numbers = Parallel(n_jobs=2)(delayed(number_once_there_are)(2, tmp_path) for _ in range(2))
     assert len(set(numbers)) == 2  # 0 and 1, unless this process has had workers before
     assert worker() == 0
+
+
+@pytest.mark.parametrize("value", ["", "gold", "3"])
+def test_a_rank_without_torchrun_is_0_whatever_the_variable_says(monkeypatch, value):
+    monkeypatch.setenv("RANK", value)
+    assert rank() == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [(("gold", "2"), "RANK: is 'gold'"), (("0", "two"), "WORLD_SIZE: is 'two'"), (("2", "2"), "RANK: is 2,")],
+)
+def test_variables_of_torchrun_that_are_wrong_are_named(monkeypatch, values, message):
+    for name, value in zip(VARIABLES, (*values, "localhost", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        rank()

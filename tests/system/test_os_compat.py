@@ -1,5 +1,6 @@
 """Only system/os_compat.py uses features that some systems lack, and it has replacements for them."""
 
+import errno
 import os
 import re
 import subprocess
@@ -25,8 +26,10 @@ WITHOUT = """
 import os, signal, sys
 import psutil  # imported first: psutil has its own code for each system
 sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them fails
-for module, name in ((signal, "SIGUSR1"), (os, "nice"), (os, "sched_getaffinity"), (os, "getloadavg")):
-    delattr(module, name)
+for name in ("SIGUSR1", "SIGHUP"):
+    delattr(signal, name)
+for name in ("nice", "sched_getaffinity", "getloadavg"):
+    delattr(os, name)
 import ctypes
 real = ctypes.CDLL
 ctypes.CDLL = lambda name, *more, **named: real(name, *more, **named) if name else real(name["a library"])
@@ -55,7 +58,7 @@ def test_nothing_else_names_what_only_some_systems_have():
     found = {
         str(file.relative_to(ROOT)): match[0]
         for file in project_files()
-        if file.name not in ("os_compat.py") and (match := only.search(file.read_text(encoding="utf-8")))
+        if file.name != "os_compat.py" and (match := only.search(file.read_text(encoding="utf-8")))
     }
     assert found == {}
 
@@ -102,3 +105,16 @@ def run_python(code: str, variables: dict[str, str]) -> subprocess.CompletedProc
     return subprocess.run(
         command, cwd=ROOT, env=unset | variables, capture_output=True, text=True, check=True
     )
+
+
+def test_a_folder_that_cannot_be_synced_is_left_as_it_is_and_a_broken_disk_is_an_error(tmp_path, monkeypatch):
+    def fails(number: int):
+        def fsync(descriptor):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        os_compat.sync_folder(tmp_path)
+
+    fails(errno.EINVAL)
+    with pytest.raises(OSError, match="Input/output error"):
+        fails(errno.EIO)

@@ -90,9 +90,40 @@ def test_a_signal_waits_for_the_loop_and_counts_once_if_it_is_sent_twice():
     assert reached_by_a_loop(times=3, pause=0.01) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("around", [ending, deferred])
+def test_a_signal_that_is_ignored_as_under_nohup_stays_ignored(around):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with around():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_second_signal_after_a_while_acts_at_once(monkeypatch):
     monkeypatch.setattr(signals, "PATIENCE", 0.05)
     assert reached_by_a_loop(times=3, pause=0.1) == [0]
+
+
+def test_a_loop_knows_that_a_second_signal_ends_it_at_once(monkeypatch):
+    monkeypatch.setattr(signals, "PATIENCE", 0.0)
+    known = []
+
+    def loop():
+        with ending(), deferred() as stop:
+            for _ in range(2):
+                known.append(stop.forced)
+                try:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.01)
+                except Interrupted:
+                    known.append(stop.forced)
+                    raise
+
+    with pytest.raises(Interrupted):
+        loop()
+    assert known == [False, False, True]
 
 
 def test_a_signal_is_not_forgotten_if_an_error_follows():

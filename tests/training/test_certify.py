@@ -1,11 +1,16 @@
 """A run's certificate tests the model in the form in which it trains, and again after training."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from data.token_cache import prepare
+from diagnostics import causality
 from tests.helpers import leaks
 from tests.helpers.runs import train_anew
+from tests.helpers.wandb_runs import after_row
 from training import build
 
 SHAPE = ("model.block_size=16", "train.steps=40", "train.eval_every=0", "stats.every=0", "fresh=true")
@@ -46,3 +51,36 @@ def test_a_leak_of_the_compiled_form_is_found(certificate_of):
     for answer in certificate.values():
         assert answer["causal"] is False
         assert answer["train"]["future"] == 0 < answer["train"]["future_compiled"]
+
+
+def test_the_first_answer_is_on_random_tokens_and_the_last_on_text_and_both_take_their_share_of_time(
+    tiny, monkeypatch
+):
+    asked, real = [], causality.certificate
+
+    def certificate(model, vocab_size, tokens, rounds, *others, initial):
+        asked.append((initial, rounds, tokens[0]))
+        return real(model, vocab_size, tokens, rounds, *others, initial=initial)
+
+    monkeypatch.setattr(causality, "certificate", certificate)
+    config = tiny(*SHAPE, "train.steps=2000", "model.n_layer=1", "train.eval_windows=1")
+    train_anew(config)
+    (first, rounds, random_tokens), (last, _, text) = asked
+    assert (first, last) == (True, False)
+    assert rounds == round((0.03 / 2 * 3 * 2000 - 32) / 2)
+    train = prepare(**config.data.model_dump()).train
+    windows = {tuple(window) for window in np.lib.stride_tricks.sliding_window_view(train, 16)}
+    assert all(tuple(row) in windows for row in text.tolist())
+    assert not any(tuple(row) in windows for row in random_tokens.tolist())
+
+
+def test_both_answers_are_written_at_the_end_even_if_someone_removed_the_first(tiny, monkeypatch):
+    config = tiny(*SHAPE)
+
+    def removed():
+        [file] = Path(config.runs_dir).glob("*/certificate.json")
+        file.unlink()
+
+    after_row(monkeypatch, 5, removed)
+    certificate = json.loads((train_anew(config) / "certificate.json").read_text())
+    assert certificate["start"]["causal"] is certificate["end"]["causal"] is True

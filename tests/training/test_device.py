@@ -117,11 +117,6 @@ def test_the_peak_of_memory_is_that_of_the_run_not_of_one_before_it_in_the_proce
     assert compute.peak_memory() < before + 100 * 2**20
 
 
-def test_tokens_arrive_as_they_are():
-    tokens = np.arange(6).reshape(2, 3)
-    assert torch.equal(choose("cpu", "fp32").tensor(tokens), torch.arange(6).view(2, 3))
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the pages of Linux")
 def test_large_tensors_lie_in_large_pages_if_the_system_leaves_it_to_programs():

@@ -1,6 +1,8 @@
 """A run has diverged when its loss is NaN or infinite, or when it does not learn."""
 
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rundir.folder import Diverged, read_status
+from system import signals
 from tests.conftest import configured
-from tests.helpers.runs import metric_rows, train_anew
+from tests.helpers.runs import metric_rows, train_anew, train_or_resume
+from tests.helpers.wandb_runs import after_row
 from training.divergence import Divergence, unigram_loss
 
 
@@ -77,6 +81,17 @@ def test_a_nan_in_an_evaluation_is_divergence_and_in_a_statistic_is_not(key):
     judge = watch()
     assert judge.judge_row({"step": 1, key: math.nan}) == f"{key} is nan, step 1, evaluation True"
     assert judge.judge_row({"step": 1, "act.kurtosis/00.mlp": math.nan, key: 1.0}) is None
+
+
+def test_a_resumed_run_counts_the_evaluations_before_it(tiny, monkeypatch):
+    options = ("optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2")
+    config = tiny(*options)
+    with monkeypatch.context() as patched:
+        after_row(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(signals.Interrupted):
+            train_or_resume(config)
+    status = read_status(train_or_resume(config))
+    assert (status["state"], status["step"]) == ("diverged", 10)
 
 
 def test_a_hopeless_run_ends_early_and_says_why(tiny):

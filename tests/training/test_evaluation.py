@@ -156,6 +156,7 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
         log=SimpleNamespace(progress=SimpleNamespace(through=lambda step, batches, *_: batches)),
     )
     row = evaluator.on_the_whole_split(0)
+    assert row["val/bpb"] == pytest.approx(row["val/full_loss"] / math.log(2))  # a byte a token
     middle = math.ceil(targets / size) // 2 * size
     if middle:
         assert row["val/select_loss"] == pytest.approx((1 + middle) / 2, abs=1e-4)

@@ -35,6 +35,12 @@ def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, 
     assert min(scales) > 0
 
 
-def test_linear_is_half_way_at_half_time():
-    config = configured("schedule=linear", "schedule.warmup_fraction=0", "schedule.final_fraction=0")
-    assert Schedule(config.schedule, 1e-3, 100)(50) == pytest.approx(0.5e-3)
+def test_linear_falls_evenly_to_its_final_fraction_and_constant_stays():
+    options = ("schedule.warmup_fraction=0.1", "schedule.final_fraction=0.2")
+    linear, constant = (
+        Schedule(configured(f"schedule={shape}", *options).schedule, 1e-3, 100)
+        for shape in ("linear", "constant")
+    )
+    for step in range(10, 100):
+        assert linear(step) == pytest.approx(1e-3 * (1 - 0.8 * (step - 10) / 90))
+        assert constant(step) == 1e-3

@@ -3,7 +3,8 @@
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 
 Each rank draws the whole batch of a step and trains on its share of it, so the run equals that of one process
-on the same batch, except for the order of sums. Only rank 0 writes to the run's folder and the terminal.
+on the same batch, except for dropout masks, the order of sums, and norms that do not share statistics. Only
+rank 0 writes to the run's folder and the terminal.
 """
 
 import os

@@ -135,7 +135,7 @@ def test_a_run_is_resumed_by_more_ranks_by_fewer_and_in_shards(longer):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_rank_that_waits_for_the_others(arguments, tmp_path, number):
     environment, _ = rank_program.environments(2)
-    waiting = Program("train.py", *arguments, cwd=tmp_path, **environment)
+    waiting = Program("train.py", *arguments, cwd=tmp_path, TEST_PATIENCE="1", **environment)
     assert waiting.stdout.readline().startswith("rank 0 of 2 waits for the others, for ")
     waiting.send_signal(number)
     assert waiting.wait(timeout=PATIENCE) in (-number, 128 + number)
