@@ -151,8 +151,7 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
     combinations."""
     values = {}
     for override in parsed:
-        typed = override.get_key_element()
-        key = key_of(typed)
+        typed, key = override.get_key_element(), key_in(override)
         values[key] = [override.input_line or ""]
         if override.is_sweep_override():
             if not override.is_discrete_sweep():
@@ -169,6 +168,10 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
 def key_of(override: str) -> str:
     """Return the key of an override: ``seed`` of ``++seed=1``."""
     return override.partition("=")[0].lstrip("+")
+
+
+def key_in(override: Override) -> str:
+    return key_of(override.get_key_element())
 
 
 def known_keys(kind: type[Config]) -> list[str]:

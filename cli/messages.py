@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,7 +30,8 @@ OURS = (  # packages of this project; a folder of the user's may lie beside them
     "rundir", "scripts", "sweep", "system", "training",
 )  # fmt: skip
 # errors that are about what the user gave
-USERS = (UserError, OmegaConfBaseException, HydraException, OSError, yaml.YAMLError, RecursionError)
+READERS = ("hydra", "omegaconf", "antlr4", "yaml")  # packages that read what the user gave
+USERS = (UserError, OmegaConfBaseException, HydraException, OSError, yaml.YAMLError)
 SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
 
@@ -38,7 +40,7 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
     with its traceback; with --debug, so is every error."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    if isinstance(error, USERS):
+    if isinstance(error, USERS) or (isinstance(error, RecursionError) and raised_by(error, READERS)):
         line = error_line(error, known)
     elif isinstance(error, MemoryError):
         line = f"memory: none is left ({described(error)}); free some, or raise the limit of this process"
@@ -56,6 +58,13 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
 def described(error: Exception) -> str:
     """Return type and first line of an error: ``KeyError: 'x'``."""
     return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
+
+
+def raised_by(error: Exception, packages: Sequence[str]) -> bool:
+    """Return whether the innermost code of a package that raised an error is of one of these packages."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    tops = [name.partition(".")[0] for name in modules]
+    return next((top in packages for top in reversed(tops) if top not in sys.stdlib_module_names), False)
 
 
 def foreign_code(error: Exception) -> str | None:

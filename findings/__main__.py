@@ -44,7 +44,7 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
             advice = f"did you mean {similar[0]}?" if similar else "python -m findings lists them"
             raise ConfigError(f"no finding is called {name!r}; {advice}")
     if names and args.under is not None:
-        raise ConfigError("--under: is not for findings that are named; leave it or the names out")
+        raise ConfigError("--under: cannot be combined with names; leave out one of the two")
     if args.seeds not in (None, *LOOKS):
         raise ConfigError(f"--seeds: a verdict is possible at {', '.join(map(str, LOOKS))}, not {args.seeds}")
     limit = math.inf if args.under is None else args.under

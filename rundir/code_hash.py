@@ -33,45 +33,63 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     if file is None or (module, name) in definitions:
         return
     try:
-        definitions[module, name], imports, used = definition(file.read_text(encoding="utf-8"), name)
+        nodes = statements(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return  # importing this file will raise the error
-    for used_name in used:
-        follow(module, used_name, package, definitions)
-    for node in imports:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if name == bound_by(alias):
-                    follow_module(alias.name, package, definitions)
+    mine = [node for node in nodes if name in bound(node)]
+    definitions[module, name] = "\n".join(map(ast.unparse, mine))
+    for node in mine:
+        if isinstance(node, ast.ImportFrom):
+            origin, _, original = imported(node, name, module, file).rpartition(".")
+            follow(origin, original, package, definitions)
+        if isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        origin = node.module or ""
-        if node.level:  # relative: from . or ..
-            parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-            origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
-        original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
-        follow(origin, original, package, definitions)
-        follow_module(f"{origin}.{original}", package, definitions)  # if the name is a module's
+        for used, *attributes in chains(node):
+            if used != name:
+                follow(module, used, package, definitions)
+            for other in nodes:
+                if isinstance(other, ast.Import | ast.ImportFrom) and used in bound(other):
+                    dotted = ".".join([imported(other, used, module, file), *attributes])
+                    follow_attribute(dotted, package, definitions)
 
 
-def follow_module(module: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
-    """Add everything that a module of the user's defines to ``definitions``."""
-    if file := source_file(module, package):
-        try:
+def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
+    """Add what ``dotted`` names, such as ``package.module.function``, if it is in a module of the user's; the
+    whole module if it names a module."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        module = ".".join(parts[:count])
+        if file := source_file(module, package):
             nodes = statements(file.read_text(encoding="utf-8"))
-        except (OSError, SyntaxError, ValueError):
-            return  # importing this file will raise the error
-        for name in {name for node in nodes for name in bound(node)}:
-            follow(module, name, package, definitions)
+            for name in parts[count : count + 1] or {name for node in nodes for name in bound(node)}:
+                follow(module, name, package, definitions)
+            return
 
 
-def definition(text: str, name: str) -> tuple[str, list[ast.Import | ast.ImportFrom], set[str]]:
-    """Return the code that defines ``name`` in a module, the import statements that bind ``name``, and the
-    names that the code uses."""
-    nodes = [node for node in statements(text) if name in bound(node)]
-    code = "\n".join(map(ast.unparse, nodes))
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    walked = (n for node in nodes if node not in imports for n in ast.walk(node))
-    return code, imports, {n.id for n in walked if isinstance(n, ast.Name)} - {name}
+def imported(node: ast.Import | ast.ImportFrom, name: str, module: str, file: Path) -> str:
+    """Return what an import of ``module`` binds to ``name``, such as ``package.module.function``."""
+    alias = next(alias for alias in node.names if bound_by(alias) == name)
+    if isinstance(node, ast.Import):
+        return alias.name if alias.asname else name
+    origin = node.module or ""
+    if node.level:  # relative: from . or ..
+        parents = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+        origin = ".".join([*parents[: len(parents) - node.level + 1], *origin.split(".")]).strip(".")
+    return f"{origin}.{alias.name}"
+
+
+def chains(node: ast.AST) -> Iterator[list[str]]:
+    """Yield each name that code uses, with the attributes that it takes of it: ``["a", "b", "c"]`` of
+    ``a.b.c``."""
+    inner, attributes = node, list[str]()
+    while isinstance(inner, ast.Attribute):
+        attributes.insert(0, inner.attr)
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        yield [inner.id, *attributes]
+    else:
+        for child in ast.iter_child_nodes(inner):
+            yield from chains(child)
 
 
 @cache

@@ -9,6 +9,7 @@ optimizer's state, and is 1/3 as large. The checkpoint is chosen as in sample.py
 init_from=, which=."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +74,7 @@ def without_private_settings(meta: Meta) -> Meta:
     config = meta.config
 
     def last_part(path: str | None) -> str | None:
-        return path and Path(path).resolve().name
+        return path and Path(os.path.abspath(path)).name  # follows no link
 
     anonymous_values: dict[str, Any] = {
         "runs_dir": "runs",

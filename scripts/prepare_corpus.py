@@ -59,7 +59,7 @@ def prepare(settings: Settings) -> None:
     files, out, tokenizer, field = settings.files, settings.out, settings.tokenizer, settings.field
     for file in files:
         kind_of(file)  # raises DataError for an unknown kind
-    if not out.name:
+    if not out.name or out.is_symlink():
         raise DataError(f"--out: {out} is not the name of a folder; choose another name")
     val_every = round(1 / settings.val_fraction)
     made_from = digest(

@@ -42,7 +42,7 @@ def page(runs: Sequence[Run], command: str) -> str:
         glance.sentence(report),
         f"```\n{table}\n```",
         how(runs, report),
-        "Made with:\n\n" + "\n".join(f"- {line}" for line in machines(report)),
+        "Made with: " + "; ".join(machines(report)) + ".",
         warnings,
     ]
     if chosen := settings(report):

@@ -50,9 +50,9 @@ def run_stages(
         raise ConfigError("-m: torchrun is for one run; start a sweep, or --dry-run, without it")
     how = tuning(tune) if tune else None
     keys = space(how.keys, command_line) if how else []
-    tuned = [app.key_of(key.get_key_element()) for key in keys]
+    tuned = [app.key_in(key) for key in keys]
     given = [*preset, *command_line]
-    given = [override for override in given if app.key_of(override.get_key_element()) not in tuned]
+    given = [override for override in given if app.key_in(override) not in tuned]
     values = app.alternatives(given)
     typed_keys = app.alternatives([o for o in command_line if o in given]).keys()
     last = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in typed_keys}
@@ -96,7 +96,7 @@ def run_fairly(
     """Tune and compare the arms: every combination of ``values``, with each of ``arms``. Return all jobs; if
     one has failed, the stages after it are missing."""
     seeds, lengths = values.pop("seed", ["seed=0"]), values.pop("train.steps", [])
-    tuned = [app.key_of(key.get_key_element()) for key in keys]
+    tuned = [app.key_in(key) for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
     all_arms = combined(arms, values)
     if len(sweep.jobs_of(all_arms)) < len(all_arms):

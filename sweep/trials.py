@@ -67,9 +67,7 @@ def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
     with one typed value is not tuned."""
     parser = OverridesParser.create()
     overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
-    overrides |= {
-        key: override for override in typed if (key := app.key_of(override.get_key_element())) in keys
-    }
+    overrides |= {key: override for override in typed if (key := app.key_in(override)) in keys}
     return [override for override in overrides.values() if override.is_sweep_override()]
 
 
@@ -104,7 +102,7 @@ def value_at(key: Override, u: float) -> str:
     rounded to three significant digits."""
     values = key.value()
     if not isinstance(values, IntervalSweep):
-        choices = app.alternatives([key])[key.get_key_element()]
+        [choices] = app.alternatives([key]).values()
         return choices[int(u * len(choices))]
     low, high = float(values.start or 0), float(values.end or 0)
     if not low < high or ("log" in values.tags and low <= 0):

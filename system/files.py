@@ -143,6 +143,13 @@ def write_atomically(file: Path, text: str, sync: bool = False) -> None:
         raise
 
 
+def umask() -> int:
+    """Return the permissions that new files of this process lack, which can only be read by setting them."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 @contextmanager
 def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
     """Context manager: yield a temporary folder, whose name begins with ``prefix``. It is renamed to
@@ -151,7 +158,7 @@ def new_folder(folder: Path, prefix: str) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:
         yield temporary
-        temporary.chmod(folder.parent.stat().st_mode & 0o777)  # mkdtemp gives access to the owner only
+        temporary.chmod(0o777 & ~umask())  # mkdtemp gives access to the owner only
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from system.errors import ConfigError
@@ -31,7 +31,7 @@ def world_size() -> int:
 def as_number(name: str) -> int:
     """Return the number in a variable of torchrun. Raises ConfigError."""
     if not (text := os.environ[name].strip()).isdecimal():
-        raise ConfigError(f"{name}: is {text!r}, and no number; start the program by torchrun")
+        raise ConfigError(f"{name}: is {text!r}, not a number; start the program by torchrun")
     return int(text)
 
 
@@ -54,7 +54,10 @@ def exit_together() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        if world_size() > 1 and isinstance(end.code, int):
+        is_rank = False
+        with suppress(ConfigError):  # it has been reported
+            is_rank = world_size() > 1
+        if is_rank and isinstance(end.code, int):
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(end.code)

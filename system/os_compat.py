@@ -23,6 +23,9 @@ ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALS = tuple(getattr(signal, name) for name in ENDING if hasattr(signal, name))  # Windows lacks some
 
 
+UNSYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)  # by some shared folders
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in the folder survive a power failure. Does nothing on Windows, which cannot open
     folders."""
@@ -32,11 +35,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.EBADF,
-            errno.ENOTSUP,
-        ):  # some shared folders
+        if error.errno not in UNSYNCED:
             raise
     finally:
         os.close(descriptor)

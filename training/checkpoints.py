@@ -25,7 +25,7 @@ from training.parallel.strategies import Strategy
 
 def resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
     """Restore model and optimizer from the newest usable checkpoint, which rank 0 finds. Call this inside
-    ``strategy.full_model``. Returns the checkpoint's step, or 0 if there is none of a later step.
+    ``strategy.full_model``. Returns the checkpoint's step, or 0 if none is later than step 0.
 
     Raises:
         CheckpointError: there are checkpoints, but none is usable.

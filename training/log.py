@@ -39,6 +39,7 @@ class RunLog:
         """Drop the rows from ``start`` on, which earlier processes wrote."""
         if self.run.writes:
             write_rows(self.run.metrics, self.rows)
+        self.rows = []  # a row with histograms is large
 
     def __enter__(self) -> Self:
         self.clock = Clock(self.compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)

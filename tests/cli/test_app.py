@@ -1,5 +1,6 @@
 """A prompt is passed on unchanged; a bad command is rejected quickly (all: tests/faults/test_matrix.py)."""
 
+import importlib
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cli import messages
 from cli.app import CONF, choices, quote
 from cli.schema import RunConfig
 from system.errors import ConfigError
@@ -143,3 +145,14 @@ def test_the_shell_completes_choices_and_keys(tmp_path, typed, completed):
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
     done = programs.run("train.py", "-sc", "query=bash", cwd=tmp_path, **asked)
     assert done.stdout.split() == completed
+
+
+def test_a_recursion_without_end_in_the_users_code_is_no_wrong_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "endless.py").write_text("def again(x):\n    return again(x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        importlib.import_module("endless").again(1)
+    except RecursionError as error:
+        line = messages.report(error, [])
+    assert line.startswith(f"{tmp_path}/endless.py:2, in again: RecursionError: ")
+    assert "command line" not in capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
         (("warm_up", "--seeds", "2"), "--seeds: a verdict is possible at 3, 4, 5, 6"),
         (("--control",), "no finding is named"),
         (("--under", "0.01"), "--under: no finding takes 0.01 minutes or less"),
-        (("warm_up", "--under", "9"), "--under: is not for findings that are named"),
+        (("warm_up", "--under", "9"), "--under: cannot be combined with names"),
         (("gradient_slopes", "model.n_layer=4"), "model.n_layer: the finding varies this key"),
         (("warm_up", "seed=7"), "seed: the finding varies this key"),
         (("warm_up", "model.n_layr=2"), "did you mean model.n_layer?"),

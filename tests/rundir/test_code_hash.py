@@ -102,8 +102,10 @@ def test_modules_of_the_users_own_are_followed(tmp_path, monkeypatch, statement,
     (tmp_path / "a_folder").mkdir()
     (tmp_path / "a_norm.py").write_text(f"{statement}\n\n\nclass Norm({use}.Base):\n    pass\n")
     sources = set()
-    for value in (1, 2):
-        code = f"import a_norm  # a circle\n\nA = {value}\n\n\nclass Base:\n    a = A\n"
+    for value, unused in ((1, 1), (2, 1), (2, 2)):
+        code = (
+            f"import a_norm  # a circle\n\nA = {value}\n\n\nclass Base:\n    a = A\n\n\nUNUSED = {unused}\n"
+        )
         for folder in (tmp_path, tmp_path / "a_folder"):
             (folder / "a_helper.py").write_text(code)
         source.cache_clear()

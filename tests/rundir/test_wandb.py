@@ -163,14 +163,18 @@ def test_half_a_row_waits_for_its_other_half(tmp_path, monkeypatch):
 
     run = MagicMock(summary={}, log=lambda row, step, commit: logged.append(row))
     (tmp_path / "status.json").write_text('{"state": "finished", "best": null}')
-    (tmp_path / "certificate.json").write_text('{"start": null, "end": null}')
     (tmp_path / "wandb.json").write_text('{"id": "x", "copied": 0}')
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 0}\n{"step"')
     monkeypatch.setattr(wandb_process, "POLL", 0.01)
     monkeypatch.setattr(wandb_process, "FLUSH", 0.01)
     monkeypatch.setattr(wandb_process, "begin", lambda job: run)
-    job = {"folder": str(tmp_path), "offset": 0, "init": {"id": "x"}, "checkpoint": None}
+    job = {
+        "folder": str(tmp_path),
+        "offset": 0,
+        "init": {"id": "x", "config": {"certificate": {}}},
+        "checkpoint": None,
+    }
     copying = threading.Thread(target=wandb_process.copy_rows, args=(job, ended))
     copying.start()
     assert until(lambda: json.loads((tmp_path / "wandb.json").read_text())["copied"]) == len('{"step": 0}\n')

@@ -99,3 +99,8 @@ def test_an_invalid_value_is_named_with_its_whole_key(change, line):
     assert tuning(plain).trials == 4
     with pytest.raises(ConfigError, match=line):
         tuning(plain | change)
+
+
+def test_values_that_are_added_or_overridden_by_plus_signs_are_drawn_too():
+    drawn = draw(space(KEYS, parsed("++c=u,v")), 20, 0)
+    assert {settings[2] for settings in drawn} == {"++c=u", "++c=v"}

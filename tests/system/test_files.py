@@ -1,6 +1,7 @@
 """The small files of a run are read only if they are valid."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -90,8 +91,14 @@ def test_lines_of_metrics_that_are_no_rows_are_dropped(tmp_path_factory, other):
     assert all(isinstance(row["seconds"], float) for row in rows)
 
 
-def test_a_new_folder_has_the_permissions_of_its_parent(tmp_path):
-    tmp_path.chmod(0o750)
-    with files.new_folder(tmp_path / "new", ".new-"):
-        pass
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o750
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_new_folder_has_the_permissions_of_any_other(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with files.new_folder(tmp_path / "new", ".new-"):
+            pass
+        (tmp_path / "other").mkdir()
+    finally:
+        os.umask(before)
+    new, other = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "other"))
+    assert new == other

@@ -5,9 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
+import termios
 import threading
 import time
+from array import array
 from contextlib import suppress
+from fcntl import ioctl
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from system.terminal import announced, doing, duration, escaped
 from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
+from tests.helpers.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,13 @@ def test_what_is_announced_to_nobody_is_dropped(monkeypatch):
     assert failed == []
 
 
+def unread(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe."""
+    count = array("i", [0])
+    ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
 def test_all_is_written_to_a_pipe_that_does_not_block():
     code = (
         "from system.terminal import survive_closed_output; survive_closed_output()\n"
@@ -113,7 +124,7 @@ def test_all_is_written_to_a_pipe_that_does_not_block():
     os.set_blocking(write_end, False)
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=write_end) as child:
         os.close(write_end)
-        time.sleep(0.5)  # the pipe is full
+        until(lambda: unread(read_end) >= 2**16)  # the pipe is full
         with open(read_end, "rb") as pipe:
             assert len(pipe.read()) == 3000 * 100
         assert child.wait() == 0
