@@ -1,4 +1,4 @@
-"""What the jobs of a stage are for in a fair comparison: sweep/stages.py."""
+"""Say what the runs of a stage are for in a fair comparison (sweep/stages.py), and record it in them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -114,8 +114,8 @@ class ProgressWatcher:
 
 def silence_after(seconds: float) -> float:
     """Return for how long a sweep that has run for so many seconds may print nothing where a bar cannot be
-    drawn: at first 2 seconds, after two minutes 30, after ten minutes a twentieth of its time."""
-    return max(2, min(30, seconds / 4), seconds / 20)
+    drawn: less than 2 seconds in the first two minutes, then 30, in the end a twentieth of its time."""
+    return 2 - 2 * INTERVAL if seconds < 120 else max(30, seconds / 20)
 
 
 def outcome_line(job: Job) -> str:
