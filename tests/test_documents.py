@@ -151,7 +151,7 @@ def appended(program: str, given: list[str], sizes: bool) -> list[str]:
 def shortened(program: str, words: list[str], folder: Path) -> list[str]:
     """Return the arguments of a command with names of files that exist, and small sizes."""
     words = [named(word, folder) for word in words if word != "…"]
-    if "results/reference" in words and "runs" in words:
+    if {"results/reference", "results/atlas"} & {*words} and "runs" in words:
         return [*words, "--mixed"]  # too short to be compared with results/
     if program == "findings/__main__.py" and words and not words[0].startswith("-"):
         return [*words, "train.steps=2"]  # ignored by those that train nothing
