@@ -78,5 +78,7 @@ def differences(runs: Sequence[Run], who: str) -> list[str]:
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})
     if changed := [file for file in files if len({code.get(file) for code in codes}) > 1]:
-        warnings.append(f"{who} differ in the project's code: {grouping.join(changed)}")
+        folders = sorted({file.rpartition("/")[0] or file for file in changed})
+        listed = changed if len(changed) <= 5 else [f"{len(changed)} files of {grouping.join(folders)}"]
+        warnings.append(f"{who} differ in the project's code: {grouping.join(listed)}")
     return warnings

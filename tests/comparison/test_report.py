@@ -155,6 +155,14 @@ def test_other_differences_between_runs_are_warned_of(tmp_path):
     assert "processor" not in warnings
 
 
+def test_many_changed_files_are_counted_by_folder(tmp_path):
+    files = [f"model/{name}.py" for name in "abcd"] + ["train.py", "training/loop.py"]
+    runs = several(tmp_path / "a", {"norm=layernorm": [2.0]}, code=dict.fromkeys(files, "1"))
+    runs += several(tmp_path / "b", {"norm=none": [2.0]}, code=dict.fromkeys(files, "2"))
+    warnings = build_report(runs).warnings
+    assert "the runs differ in the project's code: 6 files of model, train.py, training" in warnings
+
+
 def test_a_leak_is_at_its_row_and_in_the_warnings(tmp_path):
     report = report_of(tmp_path, THREE)
     assert [line["leaks"] for line in cells(report)] == ["", "LEAKS", ""]
