@@ -67,13 +67,13 @@ def differences(runs: Sequence[Run], who: str) -> list[str]:
     environments = [run.environment for run in runs]
     conditions = {
         "torch": [e["packages"]["torch"] for e in environments],
-        "processor or GPU": [(e["processor"], e["device"].partition(":")[0]) for e in environments],
+        "processor or GPU": [f"{e['processor']} ({e['device'].partition(':')[0]})" for e in environments],
         **{key: [e[key] for e in environments] for key in ("precision", "threads", "compile")},
         "deterministic": [e.get("deterministic", True) for e in environments],  # always, in earlier versions
     }
     warnings = []
     for name, values in conditions.items():
-        if len(distinct := sorted({*map(repr, values)})) > 1:
+        if len(distinct := sorted({*map(str, values)})) > 1:
             warnings.append(f"{who} differ in {name}: {grouping.join(distinct)}")
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})

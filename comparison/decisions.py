@@ -54,6 +54,11 @@ class Row:
         return sorted(losses.keys() & (self.baseline.best_group.losses if self.baseline else losses).keys())
 
 
+def by_difference(row: Row) -> float:
+    """Return what sorts rows by their difference from the baseline, those without one last."""
+    return row.difference.mean if row.difference and row.difference.n else math.inf
+
+
 def judge(
     rows: Sequence[Row], baseline: Mapping[str, str], metric: str, runs: Sequence[Run], matters: float
 ) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from comparison import caveats, doubts, tuning
 from comparison import groups as grouping
-from comparison.decisions import Row, judge
+from comparison.decisions import Row, by_difference, judge
 from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
@@ -22,7 +22,7 @@ class Report:
     """Everything that a comparison prints or writes."""
 
     metric: str
-    rows: list[Row]  # sorted by their keys, the baseline first
+    rows: list[Row]  # the baseline first, then the lowest difference
     runs: list[Run]
     summary: list[str]  # the sentences above the table
     is_fair: bool  # each arm is at its own best settings, as far as the runs show
@@ -135,8 +135,9 @@ def checked_metric(metric: str | None, roles: Roles) -> str:
 def judged_rows(
     roles: Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
 ) -> tuple[list[Row], int]:
-    """Return a row per group of the compared runs, the baseline first, and the number of comparisons for
-    which their verdicts hold."""
+    """Return a row per group of the compared runs, and the number of comparisons for which their verdicts
+    hold. The baseline is first, then the lowest difference; if there are several baselines, these are first,
+    and the rows are sorted by their keys."""
     groups = grouping.group_runs(roles.compared, metric)
     hide_chosen_settings(groups, roles, with_rate=bool(over))
     for key in over:
@@ -146,7 +147,9 @@ def judged_rows(
         groups = grouping.average(groups, key)
     rows = [Row(family, interval([*family.best_group.losses.values()])) for family in families(groups)]
     comparisons = judge(rows, baseline, metric, roles.compared, matters)
-    rows.sort(key=lambda row: row.verdict != "baseline")
+    if sum(row.outcome == "baseline" for row in rows) == 1:
+        rows.sort(key=by_difference)
+    rows.sort(key=lambda row: row.outcome != "baseline")
     return rows, comparisons
 
 

@@ -69,8 +69,7 @@ def cells(report: Report) -> list[Cells]:
         speeds = [float(np.median(v[1])) for run in runs if (v := run.metrics.get("train/tokens_per_s"))]
         memory = float(np.fmax.reduce([run.status.get("peak_memory") or math.nan for run in runs]))
         gaps = caveats.finite_gaps(runs)
-        keys = row.family.keys
-        cell = {re.sub("^(model|train)[.]", "", key): as_text(value) for key, value in keys.items()}
+        cell = {column_of(key): as_text(value) for key, value in row.family.keys.items()}
         if with_rates or RATE in group.keys:
             rate = "—" if row.family.best is None else f"{row.family.best:g}"
             cell["best rate" if with_rates else "rate"] = rate
@@ -99,6 +98,20 @@ def cells(report: Report) -> list[Cells]:
     columns = dict.fromkeys(column for row in rows for column in row)
     used = [column for column in columns if any(row.get(column) for row in rows)]
     return [{column: row.get(column, "—") for column in used} for row in rows]
+
+
+def column_of(key: str) -> str:
+    """Return the name of the column of a key."""
+    return re.sub("^(model|train)[.]", "", key)
+
+
+def folded(report: Report, rows: Sequence[Cells]) -> list[Cells]:
+    """Return the rows with one column, ``arm``, in place of those of the keys, if these are more than two."""
+    columns = {column_of(key) for row in report.rows for key in row.family.keys}
+    if len(columns) <= 2:
+        return [*rows]
+    others = [{column: text for column, text in row.items() if column not in columns} for row in rows]
+    return [{"arm": row.title} | cell for row, cell in zip(report.rows, others, strict=True)]
 
 
 def notes(report: Report) -> list[str]:
@@ -150,14 +163,17 @@ def render(report: Report, width: int) -> RenderableType:
 
 
 def narrowed(report: Report, width: int) -> Table:
-    """Return the table of a terminal, without the columns for which there is no room."""
+    """Return the table of a terminal. Where there is no room, columns are left out or folded."""
     rows, dropped = cells(report), {*TO_BASELINE}
-    for column in (*SPARE, "rate", "best rate", report.metric, "seeds", None):
+    for column in (*SPARE, "arm", "rate", "best rate", report.metric, "seeds", None):
         shown = [{name: text for name, text in row.items() if name not in dropped} for row in rows]
         if column is None or natural_width(shown) <= width:
             break
-        dropped.add(column)
-    return rich_table(shown, {*report.keys, "verdict", "leaks"})
+        if column == "arm":
+            rows = folded(report, rows)
+        else:
+            dropped.add(column)
+    return rich_table(shown, {"arm", *report.keys, "verdict", "leaks"})
 
 
 def natural_width(rows: Sequence[Cells]) -> int:

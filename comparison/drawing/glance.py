@@ -1,14 +1,13 @@
 """The top of a report's page: a sentence on who is better, the differences from the baseline as dots, and, of
 two crossed factors, the map of the losses."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from comparison import commands
 from comparison.curves import rounded
-from comparison.decisions import Outcome, Row
+from comparison.decisions import Outcome, Row, by_difference
 from comparison.groups import as_text, title
 from comparison.report import Report
 from comparison.verdicts import paired
@@ -33,11 +32,7 @@ COLORS |= {"open": PALE, "unfit": PALE, "diverged": PALE}
 def compared(report: Report) -> list[Row]:
     """Return the rows that are compared with a baseline, the lowest difference first; those that have none
     are last."""
-
-    def mean(row: Row) -> float:
-        return row.difference.mean if row.difference and row.difference.n else math.inf
-
-    return sorted((row for row in report.rows if row.baseline), key=mean)
+    return sorted((row for row in report.rows if row.baseline), key=by_difference)
 
 
 def sentence(report: Report) -> str:

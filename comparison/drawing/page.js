@@ -40,10 +40,13 @@ async function main() {
   const draw = (id, spec, rows) => {
     const wanted = new Set(titles());
     const data = { name: "rows", values: rows.filter((row) => wanted.has(row.group)) };
-    const { least = 240, most = 1060 } = spec.usermeta ?? {};
+    const { least = 240, most = 1060, list = false } = spec.usermeta ?? {};
+    const above = list && byId(id).clientWidth < 560;  // on a phone the labels of a list stand above its lines
+    const config = above ? { ...page.style, axisY: { labelAlign: "left", labelPadding: 0, labelBaseline: "bottom", labelOffset: -6 } } : page.style;
+    const size = above ? { height: 1.3 * spec.height, padding: { left: 5, right: 12, top: 5, bottom: 5 } } : {};
     const width = spec.facet ? {} : { width: Math.max(least, Math.min(most, byId(id).clientWidth - (spec.autosize ? 0 : 90))) };
     const legend = spec.encoding?.color?.field === "group" ? { encoding: { ...spec.encoding, color: { ...spec.encoding.color, legend: null } } } : {};
-    return vegaEmbed(byId(id), { ...spec, ...width, ...legend, data, config: page.style }, { renderer: "svg", actions: false });
+    return vegaEmbed(byId(id), { ...spec, ...width, ...size, ...legend, data, config }, { renderer: "svg", actions: false });
   };
 
   const { differences = [], grid = [], trials = [], curves: lines = [], rates: losses = [], maps: statistics = [] } = page.figures;

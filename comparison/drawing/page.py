@@ -22,7 +22,7 @@ from comparison import commands, curves
 from comparison.drawing import convert, figures, glance, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
-from comparison.table import COSTS, Cells, cells, notes, number, sensitivity, settings, settings_note
+from comparison.table import COSTS, Cells, cells, folded, notes, number, sensitivity, settings, settings_note
 from rundir.run_files import answers
 
 HERE = Path(__file__).parent
@@ -48,8 +48,11 @@ def page(report: Report) -> str:
         next=glance.next_step(report),
         overlapping=overlapping(report),
         all_columns=(rows := cells(report)),
-        table_rows=[{column: text for column, text in row.items() if column not in COSTS} for row in rows],
-        narrow=[*keys, "difference", "verdict"],
+        table_rows=[
+            {column: text for column, text in row.items() if column not in COSTS}
+            for row in folded(report, rows)
+        ],
+        narrow=["arm", *keys, "difference", "verdict"],
         notes=notes(report),
         settings=settings(report),
         settings_note=settings_note(report),

@@ -106,7 +106,9 @@ def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
     stroke = by_outcome | {"scale": {"domain": outcomes, "range": colors}}
     fill = by_outcome | {"scale": {"domain": outcomes, "range": fills}}
     tip = tooltip("group", "outcome", mean="+.4f", low="+.4f", high="+.4f")
-    x = number("mean", x_title, scale={}, axis={"titleAnchor": "end", "titleAlign": "right"})
+    room = 50 if any(row["mark"] for row in rows) else 0  # pixels, for a mark to the right of the last dot
+    axis_x = {"titleAnchor": "end", "titleAlign": "right", "tickCount": {"expr": "ceil(width / 70)"}}
+    x = number("mean", x_title, scale={"padding": room}, axis=axis_x)
     ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "stroke": stroke}
     mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
     text = {
@@ -118,6 +120,7 @@ def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
         "color": "currentColor",
     }
     return spec(
+        usermeta={"list": True},
         width=640,
         height=24 * len(rows),
         autosize={"type": "fit-x", "contains": "padding"},
@@ -182,6 +185,7 @@ def strip(rows: Rows, metric: str) -> Spec:
     """Return a figure of how much the settings matter: a line per group with a dot for each setting that was
     tried, and a cross at the right end for each that diverged. Rows: see comparison.settings.tried."""
     axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False, "grid": True}
+    ticks = {"tickCount": {"expr": "ceil(width / 70)"}}
     worst = max((row["loss"] for row in rows if row["loss"] is not None), default=0.0)
     outcomes = {"chosen": glance.BLUE, "other": glance.GREY, "diverged": glance.ORANGE}
     drawn = [outcome for outcome in outcomes if any(row["outcome"] == outcome for row in rows)]
@@ -191,6 +195,7 @@ def strip(rows: Rows, metric: str) -> Spec:
     shapes = ["cross" if outcome == "diverged" else "circle" for outcome in drawn]
     opacity = {"condition": {"test": "datum.outcome === 'other'", "value": 0.55}, "value": 1}
     return spec(
+        usermeta={"list": True},
         width=640,
         height=22 * len({row["group"] for row in rows}),
         autosize={"type": "fit-x", "contains": "padding"},
@@ -198,7 +203,7 @@ def strip(rows: Rows, metric: str) -> Spec:
         transform=[{"calculate": f"datum.loss === null ? {worst} : datum.loss", "as": "at"}],
         mark={"type": "point", "filled": True, "size": 60},
         encoding={
-            "x": number("at", f"{metric} of the first trials, a dot for each setting", axis={"tickCount": 8}),
+            "x": number("at", f"{metric} of the first trials, a dot for each setting", axis=ticks),
             "y": category("group", sort=None, title=None, axis=axis),
             "color": color,
             "shape": by_outcome | {"scale": {"domain": drawn, "range": shapes}},

@@ -144,13 +144,29 @@ def test_rates_are_confounded_or_each_its_own_best(tmp_path):
     assert "Confounded: each group has one learning rate, and they differ" in sentence
 
 
+def test_the_baseline_is_first_then_the_lowest_difference(tmp_path):
+    losses = {"batchnorm": [2.2, 2.2], "dyt": [1.9, 1.9], "layernorm": [2.0, 2.0], "none": [2.1, 2.1]}
+    runs = {f"norm={norm}": values for norm, values in losses.items()}
+    assert [row.title for row in report_of(tmp_path / "a", runs).rows] == [
+        "layernorm",
+        "dyt",
+        "none",
+        "batchnorm",
+    ]
+    deep = {f"{norm} model.n_layer={n}": values for n in (2, 1) for norm, values in runs.items()}
+    rows = report_of(tmp_path / "b", deep, over=["model.n_layer"]).rows
+    assert [row.title for row in rows] == ["layernorm", "dyt", "none", "batchnorm"]
+    rows = report_of(tmp_path / "c", deep).rows  # each depth has its own baseline: sorted by the keys
+    assert [str(row.family.keys["model.n_layer"]) for row in rows] == ["1", "2", "1", "2", "1", "2", "1", "2"]
+
+
 def test_other_differences_between_runs_are_warned_of(tmp_path):
     other = {"code": {"train.py": "4567"}, "packages": {"torch": "2.14.0"}, "threads": 2}
     runs = several(tmp_path / "a", {"norm=layernorm": [2.0]})
     runs += several(tmp_path / "b", {"norm=none": [2.0]}, **other)
     warnings = " ".join(build_report(runs).warnings)
     assert "the runs differ in the project's code: train.py" in warnings
-    assert "the runs differ in torch: '2.13.0', '2.14.0'" in warnings
+    assert "the runs differ in torch: 2.13.0, 2.14.0" in warnings
     assert "the runs differ in threads: 1, 2" in warnings
     assert "processor" not in warnings
 
@@ -165,7 +181,7 @@ def test_many_changed_files_are_counted_by_folder(tmp_path):
 
 def test_a_leak_is_at_its_row_and_in_the_warnings(tmp_path):
     report = report_of(tmp_path, THREE)
-    assert [line["leaks"] for line in cells(report)] == ["", "LEAKS", ""]
+    assert [line["leaks"] for line in cells(report)] == ["", "", "LEAKS"]  # sorted by the loss
     assert any(w.startswith("batchnorm: it LEAKS") for w in report.warnings)
 
 

@@ -25,3 +25,16 @@ def test_verdicts_and_differences_are_whole(tmp_path, width):
     assert "+0.1000 ± " in text
     assert (text.count("800,000") > 1) == (width == 200)  # the column of parameters
     assert report.open_rows[0].command in text  # on one line
+
+
+def test_many_keys_become_one_column_where_there_is_no_room(tmp_path):
+    losses = {f"norm=dyt placement=peri optim.weight_decay={w}": [2.0 + w] for w in (0.1, 0.2)}
+    report = build_report(several(tmp_path, {"norm=layernorm": [2.0]} | losses))
+    assert heads(printed(report, 250))[:3] == ["norm", "placement", "optim.weight_decay"]
+    assert heads(printed(report, 60))[0] == "arm"
+    assert "dyt peri weight_decay=0.2" in printed(report, 60)
+
+
+def heads(text: str) -> list[str]:
+    """Return the names of the table's columns."""
+    return next(line for line in text.splitlines() if "verdict" in line).split()

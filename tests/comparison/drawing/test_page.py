@@ -208,6 +208,30 @@ def test_fifty_runs_with_every_statistic_are_at_most_two_megabytes(tmp_path):
 
 @pytest.mark.slow
 @needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_many_long_names_leave_room_for_the_table_and_the_picture(browser, tmp_path, width):
+    arm, decay = "norm=batchnorm_position placement=layernorm_scaling", "optim.weight_decay"
+    losses = {"norm=layernorm": [2.0, 2.1]} | {f"{arm} {decay}=0.{n}": [2.2, 2.4] for n in range(2, 9)}
+    runs = several(tmp_path / "runs", losses)
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        open_page(
+            browser,
+            tmp_path,
+            build_report(runs, baseline={"norm": "layernorm", "placement": "pre", decay: "0.1"}),
+        )
+        table = "const e = document.querySelector('.wide'); return e.scrollWidth <= e.clientWidth"
+        assert browser.execute_script(table), "the first table has a scroll bar of its own"
+        page_width = browser.execute_script("return document.documentElement.scrollWidth")
+        axis = browser.find_element(By.CSS_SELECTOR, "#glance .role-axis-domain line").rect["width"]
+        assert 0.5 * width < axis < page_width <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+@needs_browser
 def test_the_trials_of_each_arm_are_drawn(browser, tmp_path):
     runs = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2], worst=None)
     runs += fair_runs(tmp_path / "b", "none", FAR, [1.5, 1.6, 1.71])
