@@ -63,7 +63,7 @@ class Peer:
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(compiled or self.folder / "compiled")}
         return child.run([sys.executable, "train.py", *arguments, "--out_dir=out"], self.folder, cache)
 
-    def run_recipe(self, steps: int, compiled: Path | None = None) -> tuple[Child, float]:
+    def run_recipe(self, steps: int, compiled: Path) -> tuple[Child, float]:
         """Run the whole CPU recipe. Return the run and the loss of the last checkpoint.
 
         The loss is nanoGPT's estimate from EVAL_BATCHES batches of 64 windows, made by a second, untimed run.

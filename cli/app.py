@@ -85,8 +85,6 @@ def command(
                     check_aliases(Path(config_dir), CONF)
                 with signals.ending():
                     job()
-            except BrokenPipeError:
-                messages.exit_quietly()
             except Exception as error:
                 messages.report(error, known_keys(kind))
                 sys.exit(1)

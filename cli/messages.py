@@ -29,8 +29,8 @@ OURS = (  # packages of this project; a folder of the user's may lie beside them
     "bench", "cli", "comparison", "data", "diagnostics", "findings", "hydra_plugins", "interop", "model",
     "rundir", "scripts", "sweep", "system", "training",
 )  # fmt: skip
-# errors that are about what the user gave
 READERS = ("hydra", "omegaconf", "antlr4", "yaml")  # packages that read what the user gave
+# errors that are about what the user gave
 USERS = (UserError, OmegaConfBaseException, HydraException, OSError, yaml.YAMLError)
 SUBMITIT = "hydra/launcher/submitit_slurm"  # a package's config, which hydra/launcher/slurm.yaml extends
 
@@ -79,7 +79,7 @@ def foreign_code(error: Exception) -> str | None:
             continue
         if file.parent == ROOT or any(file.is_relative_to(ROOT / package) for package in OURS):
             return None
-        return f"{file}:{line}, in {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"
+        return f"{file}:{line}, in {frame.f_code.co_qualname}"
     return None
 
 

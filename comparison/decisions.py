@@ -21,7 +21,7 @@ from comparison.verdicts import Interval, decide, interval, looks_needed, next_l
 
 # open: more seeds may decide; unfit: no number of seeds can
 Outcome = Literal["baseline", "better", "worse", "lower", "higher", "equivalent", "diverged", "open", "unfit"]
-LOWER_IS_BETTER = ("loss", "perplexity", "seconds", "memory")
+LOWER_IS_BETTER = ("loss", "bpb")
 
 
 @dataclass

@@ -117,7 +117,7 @@ def lost_seeds(group: Group, metric: str) -> list[str]:
     }
     for why, seeds in reasons.items():
         if group.values and lost & seeds:
-            lines.append(f"seed {grouping.join(map(str, sorted(lost & seeds)))} is left out: {why}")
+            lines.append(f"left out: seed {grouping.join(map(str, sorted(lost & seeds)))}, {why}")
     if group.diverged:
         finished = f", at {listed(group.values.values())}" if group.values else ""
         mean = interval([*group.values.values()])

@@ -180,12 +180,12 @@ def select(runs: Sequence[Run], condition: str) -> list[Run]:
     if not equals:
         raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, e.g. model.n_layer=4")
     values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
-    if runs and not values:
+    if not values:
         similar = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ComparisonError(f"--where: no run has the key {key}{hint}")
     selected = [run for run in runs if any(has_values(run.config, {key: p}) for p in patterns.split(","))]
-    if runs and not selected:
+    if not selected:
         raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
     return selected
 

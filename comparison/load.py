@@ -29,7 +29,9 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten ti
 NOT_COMPARED = {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
 NOT_COMPARED |= {*"runs_dir device compile deterministic fresh data.path data.cache data.verify".split()}
 NOT_COMPARED |= {"tuned", "settings_of"}  # in runs of earlier versions
-ENVIRONMENT = "group device threads compile processor python torch".split()  # keys that a run must have
+ENVIRONMENT = (
+    "group device precision threads compile processor python torch fingerprint".split()
+)  # keys that a run must have
 LARGEST = 2**18  # the most bytes of a config
 Scalar = bool | int | float | str | None
 VALUES: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Scalar | tuple[Scalar, ...]])  # by dotted key
@@ -162,7 +164,7 @@ def ended_run(run: Run) -> Run:
     state = run.status["state"]
     if state not in ("finished", "diverged"):
         raise UnreadableError(f"{state} at step {run.status.get('step')} of {run.config.get('train.steps')}")
-    recorded = run.environment | run.environment["packages"]
+    recorded = run.environment | run.environment["packages"] | run.environment.get("data", {})
     if missing := [key for key in ENVIRONMENT if key not in recorded]:
         raise UnreadableError(f"written by another version: environment.json has no {missing[0]}")
     if state == "finished" and "val/full_loss" not in run.metrics:

@@ -110,7 +110,7 @@ def arm(row: Row) -> Arm:
         "title": row.title,
         "keys": dict(row.family.keys),
         "learning_rate": row.family.best,
-        "values": {seed: value for seed, value in group.values.items() if math.isfinite(value)},
+        "values": dict(group.values),
         "diverged": sorted(group.diverged),
         "mean": mean(row.loss, sorted(group.losses)),
         "baseline": title(row.baseline.keys) if row.baseline else None,

@@ -2,7 +2,8 @@
 
     runs.csv     a line per run: what differs between runs, and metrics that were measured once, at the end
     shared.json  what is the same in all runs
-    curves.csv   the losses of each run by step; of runs that are not compared, only evaluated steps
+    curves.csv   losses, gradient norm, learning rate and speed of each run by step; of trials, only at
+                 evaluations
 
 A column such as config:train.steps or certificate:start:train:future is a path into the files of a run's
 folder. A cell is JSON, or text where it is not. Weights, statistics of layers and what tells of the owner of

@@ -89,7 +89,8 @@ def mean_losses(rates: Mapping[float, Group]) -> dict[float, float]:
 
 @dataclass
 class Sensitivity:
-    """The mean loss of a family over all rates, minus the loss at the best rate."""
+    """The mean loss of a family over all rates, minus the loss at the best rate. A loss counts as at most the
+    initial loss."""
 
     family: Family
     rates: list[float]  # rates common to all families

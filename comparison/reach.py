@@ -35,19 +35,19 @@ def reach(row: Row) -> Reach | None:
         return None  # a mean over a key: several runs of a seed
     goals = {seed: goal for seed, goal in goals.items() if math.isfinite(goal)}
     pairs = [(run, goals[run.seed]) for run in row.group.runs if run.seed in goals and not run.diverged]
-    places = [(run, step) for run, goal in pairs if (step := first_step(run, goal)) is not None]
+    places = [(run, step) for run, goal in pairs if math.isfinite(step := first_step(run, goal))]
     seconds = [float(np.interp(step, run.axes["step"], run.axes["seconds"])) for run, step in places]
     steps = [step for _, step in places]
     return Reach(len(pairs), interval(steps), interval(seconds)) if pairs else None
 
 
-def first_step(run: Run, goal: float) -> float | None:
+def first_step(run: Run, goal: float) -> float:
     """Return the step, between two evaluations by a straight line, at which the loss is first at most
-    ``goal``."""
+    ``goal``; infinity if it never is."""
     steps, losses = run.curve(CURVE)
     below = np.flatnonzero(losses <= goal)
     if not len(below):
-        return None
+        return math.inf
     i = int(below[0])
     if i == 0:
         return float(steps[0])

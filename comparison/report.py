@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from comparison import caveats, doubts, tuning
 from comparison import groups as grouping
@@ -31,7 +31,7 @@ class Report:
     sensitivities: list[Sensitivity]
     comparisons: int  # for which the verdicts hold together
     choices: list[Choice]  # the settings of each arm, if they were tuned
-    passed_over: list[str] = field(default_factory=list)
+    passed_over: list[str]
 
     @property
     def open_rows(self) -> list[Row]:

@@ -1,6 +1,5 @@
 """Show the settings of arms that were tuned: what was chosen, and what the baseline's settings would cost."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +68,7 @@ def tried(choices: Sequence[Choice]) -> list[dict[str, Any]]:
                 {
                     "group": arm.title,
                     "settings": ", ".join(f"{key.split('.')[-1]} {as_text(value)}" for key, value in pairs),
-                    "loss": rounded(loss) if not diverged and math.isfinite(loss) else None,
+                    "loss": None if diverged else rounded(loss),
                     "outcome": "diverged" if diverged else outcome,
                 }
             )

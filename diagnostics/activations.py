@@ -41,11 +41,10 @@ class Activations:
     def __init__(self, model: nn.Module, wanted: Callable[[str], bool], histograms: bool = False) -> None:
         self.modules, self.wanted, self.histograms = dict(model.named_modules()), wanted, histograms
         self.device_type = next(model.parameters()).device.type
-        self.values: dict[str, Tensor] = {}
         self.hooks: list[Any] = []
 
     def __enter__(self) -> dict[str, Tensor]:
-        self.values = {}
+        self.values: dict[str, Tensor] = {}
         self.after("embed", lambda _, embedded: embedded.requires_grad_())  # backward ends here
         self.watch_stream("embed", "embed")
         for i in range(len(self.modules["blocks"])):

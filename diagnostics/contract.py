@@ -201,7 +201,7 @@ def check_repeatable(
     norms: Mapping[str, nn.Module],
     train: Callable[[], Tensor],
     evaluate: Callable[[], Tensor],
-    disturb: Callable[[], object] = lambda: None,
+    disturb: Callable[[], object],
 ) -> None:
     """Check that a call with the same parameters, buffers and seed gives the same loss, whatever was called
     before it, and that norms and placements have no other state that changes.

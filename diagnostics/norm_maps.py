@@ -47,14 +47,10 @@ def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     return pairs
 
 
-def r_squared(y: Tensor, fitted: Tensor) -> float:
-    """Return 1 − Σ(y − fitted)² / Σ(y − ȳ)²."""
-    return (1 - (y - fitted).square().sum() / (y - y.mean()).square().sum()).item()
-
-
 def line_fit(x: Tensor, y: Tensor) -> float:
-    """Return R² of the best fit y ≈ a·x, a straight line through 0."""
-    return r_squared(y, x * ((x * y).sum() / x.square().sum()))
+    """Return R² = 1 − Σ(y − a·x)² / Σ(y − ȳ)² of the best fit y ≈ a·x, a straight line through 0."""
+    fitted = x * ((x * y).sum() / x.square().sum())
+    return (1 - (y - fitted).square().sum() / (y - y.mean()).square().sum()).item()
 
 
 def tanh_fit(x: Tensor, y: Tensor) -> tuple[float, float]:
@@ -63,6 +59,5 @@ def tanh_fit(x: Tensor, y: Tensor) -> tuple[float, float]:
     rms = x.square().mean().sqrt()
     best = (-float("inf"), 0.0)
     for steepness in torch.logspace(-2, 1, 61).tolist():
-        curve = torch.tanh(steepness * x / rms)
-        best = max(best, (r_squared(y, curve * ((curve * y).sum() / curve.square().sum())), steepness))
+        best = max(best, (line_fit(torch.tanh(steepness * x / rms), y), steepness))
     return best

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from data import tokenizers
-from data.gpt2_vocab import ALPHABET
+from data.gpt2_vocab import ALPHABET, BYTE_OF
 from system.errors import DataError
 from system.files import parse_json, small_text
 
 LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
 MOST_WORK = 10**8  # Σ length² over tokens, which takes find_merges a few seconds; GPT-2's is 3 million
-BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 # Options of Hugging Face's byte pair encoding that ours lacks.
 OPTIONS = "dropout continuing_subword_prefix end_of_word_suffix ignore_merges byte_fallback".split()

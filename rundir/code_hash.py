@@ -32,10 +32,7 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     file = source_file(module, package)
     if file is None or (module, name) in definitions:
         return
-    try:
-        nodes = statements(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return  # importing this file will raise the error
+    nodes = statements(file)
     mine = [node for node in nodes if name in bound(node)]
     definitions[module, name] = "\n".join(map(ast.unparse, mine))
     for node in mine:
@@ -60,8 +57,8 @@ def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str
     for count in range(len(parts), 0, -1):
         module = ".".join(parts[:count])
         if file := source_file(module, package):
-            nodes = statements(file.read_text(encoding="utf-8"))
-            for name in parts[count : count + 1] or {name for node in nodes for name in bound(node)}:
+            names = {name for node in statements(file) for name in bound(node)}
+            for name in parts[count : count + 1] or names:
                 follow(module, name, package, definitions)
             return
 
@@ -92,9 +89,18 @@ def chains(node: ast.AST) -> Iterator[list[str]]:
             yield from chains(child)
 
 
+def statements(file: Path) -> list[ast.stmt]:
+    """Return the statements of a module, without docstrings; none if it cannot be read: importing it will
+    raise the error."""
+    try:
+        return parsed(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
 @cache
-def statements(text: str) -> list[ast.stmt]:
-    """Return the statements of a module, without docstrings."""
+def parsed(text: str) -> list[ast.stmt]:
+    """Return the statements of a module's text, without docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

@@ -96,7 +96,8 @@ def processor() -> str:
 
 def processor_generation() -> str:
     """Return the processor's name with its family and model numbers, such as "AMD EPYC 25 17": on virtual
-    machines several generations have one name, but other last bits. The numbers exist on x86 only."""
+    machines several generations share one name; they differ in these numbers, and their results in the last
+    bits. The numbers exist on x86 only."""
     return " ".join(filter(None, [processor(), cpuinfo("cpu family"), cpuinfo("model")]))
 
 

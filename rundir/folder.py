@@ -7,6 +7,7 @@
         certificate.json    whether the model is causal, at the start and at the end: diagnostics/causality.py
         environment.json    versions, commit, code, processor, threads, command line
         checkpoints/        step-*.safetensors
+        wandb.json          the run's ID at wandb, and how much of metrics.jsonl was copied to it
         .lock               held by the process that trains the run
 
 The hash, from rundir/identity.py, covers what changes the result and nothing else, so that the same command

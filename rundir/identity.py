@@ -2,13 +2,12 @@
 its norms and placement. Other code is not in the hash: environment.json has the digest of each file, and a
 run that has ended reports which have changed since."""
 
-import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cli.schema import RunConfig
+from data.token_files import digest
 from interop.pretrained import pretrained
 from rundir.code_hash import source
 from rundir.run_files import NOT_IN_IDENTITY
@@ -31,8 +30,7 @@ def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, A
 
 
 def short_hash(plain: dict[str, Any]) -> str:
-    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+    return digest(plain)[:8]
 
 
 def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
@@ -45,7 +43,7 @@ def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
     return folder
 
 
-def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Iterable[str] = ()) -> str:
+def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Iterable[str]) -> str:
     """Return the hash shared by all runs that differ only in seed, learning rate and the ``ignored`` keys."""
     settings = identity(config, precision, fingerprint) | {"seed": None}
     for key in ("optim.learning_rate", *ignored):

@@ -55,8 +55,7 @@ class ProgressLine:
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Show the latest value of each metric; ``row`` may lack some metrics."""
         self.latest |= row
-        formats = {key: format_ for key, format_ in FORMATS.items() if key in self.latest}
-        text = "  ".join(format_.format(self.latest[key]) for key, format_ in formats.items())
+        text = "  ".join(form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest)
         eta = ""
         if self.first < step < self.steps and not self.bar:  # the live line shows its own ETA
             pace = (time.monotonic() - self.start) / (step - self.first)  # seconds per step
@@ -64,8 +63,8 @@ class ProgressLine:
         self.show(step, text + eta, force="val/loss" in row)
 
     def through(self, step: int, batches: "Iterable[Batch]", targets: int, what: str) -> "Iterator[Batch]":
-        """Yield the batches of an evaluation, which is ``what``, of ``targets`` target tokens, and show the
-        progress."""
+        """Yield the batches of an evaluation, which have ``targets`` target tokens in all; show ``what`` and
+        the share that is done."""
         seen = 0
         for batch in batches:
             yield batch

@@ -80,12 +80,7 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     return data
 
 
-def measure_model(
-    name: str,
-    windows: int | None = None,
-    data_path: str | None = None,
-    trust: str | None = None,
-) -> Measurements:
+def measure_model(name: str, windows: int | None, data_path: str | None, trust: str | None) -> Measurements:
     """Measure a model; stderr says what takes long. Raises CheckpointError, ConfigError and DataError."""
     import torch
 

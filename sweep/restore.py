@@ -24,10 +24,10 @@ from system.files import jsonable, write_atomically
 def published_runs(folders: Iterable[str]) -> dict[str, Run]:
     """Return the runs of published tables by name; a relative path is of the project's folder. Raises
     ConfigError."""
-    from comparison.published import read  # imports scipy, for which a sweep without tables need not wait
-
     runs: dict[str, Run] = {}
     for folder in folders:
+        from comparison.published import read  # imports scipy, for which a sweep without tables need not wait
+
         if not (CONF.parent / folder / SHARED).exists():
             raise ConfigError(
                 f"hydra.sweeper.published: {folder}: has no published runs; name a folder that has"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from omegaconf import DictConfig
@@ -60,8 +59,8 @@ class Sweep:
         compose: Callable[[list[str]], DictConfig],
         launch: Callable[..., Sequence[Any]],
         hydra: DictConfig,
-        published: Mapping[str, Run] = MappingProxyType({}),
-        dry_run: bool = False,
+        published: Mapping[str, Run],
+        dry_run: bool,
     ) -> None:
         self.compose, self.launch, self.published, self.dry_run = compose, launch, published, dry_run
         self.folder = Path(hydra.sweep.dir).resolve()

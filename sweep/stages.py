@@ -158,9 +158,7 @@ def check(
     if not final.get("seed"):
         raise ConfigError("hydra.sweeper.final.seed: no value; give the seeds of the compared runs")
     if shared := {*map(number, seeds)} & {*map(number, final["seed"])}:
-        why = (
-            f"{', '.join(map(str, sorted(shared)))} is also a seed of the last stage, whose runs are compared"
-        )
+        why = f"the last stage, whose runs are compared, has {', '.join(map(str, sorted(shared)))}, too"
         raise ConfigError(f"seed: {why}; tune on other seeds")
     if len({*map(number, seeds)}) < (needed := how.rounds[-1].seeds):
         raise ConfigError(f"seed: tuning needs {needed} seeds; give seed=0,1,…")

@@ -23,7 +23,7 @@ ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 SIGNALS = tuple(getattr(signal, name) for name in ENDING if hasattr(signal, name))  # Windows lacks some
 
 
-UNSYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)  # by some shared folders
+UNSYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)  # errors of shared folders that cannot be synced
 
 
 def sync_folder(folder: Path) -> None:

@@ -80,9 +80,9 @@ def survive_closed_output() -> None:
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
     """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken,
-    less and less often. It is printed to ``file``, by default stdout. Blocks may be nested: the outer one
-    counts the silence, so that several short blocks are no long one, and says to which ``file``; the inner
-    one's text is printed. All blocks are of one thread."""
+    less and less often, to ``file``, by default stdout. Blocks may be nested: the outer one measures the
+    silence, so that several short inner blocks do not add up to a long one, and its ``file`` is used; the
+    text is the innermost block's. All blocks must be of one thread."""
     doing.append((text, time.monotonic()))
     try:
         if len(doing) > 1:

@@ -60,8 +60,7 @@ class Certifier:
         """Test the trained model, write the answer to certificate.json, and print it."""
         answer = self.certificate_at("end")
         self.run.write(self.run.certificate, {"start": self.answer, "end": answer})
-        described = causality.describe(answer, f"the trained {self.run.config.label()}")
-        print(described, flush=True)
+        print(causality.describe(answer, f"the trained {self.run.config.label()}"), flush=True)
 
     def certificate_at(self, when: str) -> dict[str, Any]:
         """Return the certificate at the run's ``start``, on random tokens, or at its ``end``, on text."""

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics.contract import buffers_kept
+from diagnostics.contract import buffers_kept, described
 from system.errors import ConfigError, LostRankError
 from system.terminal import announced, escaped
-from training.batches import Batches
+from training.batches import MicroBatch
 from training.loss import Loss, Objective, cross_entropy
 from training.parallel.ranks import Ranks, lost_ranks_explained
 from training.parallel.strategies import Strategy
 from training.rehearsal import rehearse
 
 
-def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks) -> Loss:
+def compile_loss(strategy: Strategy, batch: MicroBatch, eager: Loss, ranks: Ranks) -> Loss:
     """Return the loss compiled together with the strategy's net, or ``eager`` if that fails.
 
     Compiling them together saves an fp32 copy of the logits. On a CPU, dropout draws torch's random numbers,
@@ -31,7 +31,7 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     Raises:
         ConfigError: compiling fails on one of several ranks, which must all do the same.
     """
-    batch, device = batches.first_micro_batch(0), eager.compute.device.type
+    device = eager.compute.device.type
 
     def loss_by(objective: Objective) -> Tensor:
         return replace(eager, objective=objective)(strategy.net, batch.x, batch.y)
@@ -52,8 +52,7 @@ def compile_loss(strategy: Strategy, batches: Batches, eager: Loss, ranks: Ranks
     except LostRankError:
         raise
     except Exception as error:  # a compiler may raise anything
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        failure = escaped(": ".join([type(error).__name__, *lines[:1]])[:200])
+        failure = escaped(described(error)[:200])
         if ranks.count > 1:
             raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
         print(f"compile: failed ({failure}); continuing uncompiled", flush=True)

@@ -55,7 +55,7 @@ class Divergence:
         windows: Iterable[Batch],
         warmup: int,
         find_non_finite: Callable[[int, bool], str],
-        rows: Sequence[dict[str, Any]] = (),
+        rows: Sequence[dict[str, Any]],
     ) -> None:
         self.last_step, self.patience = train.steps, train.hopeless_after
         self.unlearned, self.warmup = unigram_loss(windows), warmup

@@ -8,6 +8,7 @@ from comparison.drawing import glance
 from comparison.drawing.specs import AXES, Spec, curve, dots, grid, heat_map, loss_by_rate, strip
 from comparison.groups import title
 from comparison.published import CURVES
+from comparison.rates import LOSS
 from comparison.report import Report
 from comparison.settings import tried
 
@@ -48,7 +49,7 @@ def all_figures(report: Report) -> Iterator[Figure]:
         for rate, loss in zip(entry.rates, entry.losses, strict=True)
     ]
     if rows:
-        yield Figure("rates", report.metric, loss_by_rate(names, report.metric), rows)
+        yield Figure("rates", LOSS, loss_by_rate(names, LOSS), rows)
     for statistic, rows in maps(groups).items():
         if rows:
             yield Figure("maps", statistic, heat_map(statistic, rows, names), rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from comparison import commands
 from comparison.curves import rounded
-from comparison.decisions import Outcome, Row, by_difference
+from comparison.decisions import Outcome, Row, by_difference, in_one_word
 from comparison.groups import as_text, title
 from comparison.report import Report
 from comparison.verdicts import paired
@@ -50,11 +50,12 @@ def sentence(report: Report) -> str:
         first = f"{said}{more} {verb} {leading[0].outcome} than {against}."
     else:
         shown = "shown to be " if counts["open"] or counts["unfit"] else ""
-        first = f"No arm is {shown}better than {against}."
+        first = f"No arm is {shown}{in_one_word('lower', report.metric)} than {against}."
+    verbs = (("is", "are"), ("has", "have"))
     each = [
-        f"{counts[outcome]} {'is' if counts[outcome] == 1 else 'are'} {word}"
+        f"{count} {verbs[outcome == 'diverged'][count > 1]} {word}"
         for outcome, word in WORDS.items()
-        if counts[outcome]
+        if (count := counts[outcome])
     ]
     judged = len(rows) - counts["open"] - counts["diverged"] - counts["unfit"]
     sure = "The chance that any of these verdicts is false is about 5 %." if judged else ""
@@ -87,8 +88,8 @@ def next_step(report: Report) -> dict[str, str] | None:
 def with_difference(row: Row, metric: str) -> str:
     assert row.difference
     unit = " nats" if "loss" in metric else ""
-    half = f" ± {row.difference.half:.4f}" if row.difference.n > 1 else ""
-    return f"{row.title} ({row.difference.mean:+.4f}{half}{unit}, {row.difference.n} seeds)"
+    mean, half = row.difference.mean, row.difference.half
+    return f"{row.title} ({mean:+.4f} ± {half:.4f}{unit}, {row.difference.n} seeds)"
 
 
 def doubt(report: Report, rows: Sequence[Row]) -> str:

@@ -22,7 +22,18 @@ from comparison import commands, curves
 from comparison.drawing import convert, figures, glance, specs
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
-from comparison.table import COSTS, Cells, cells, folded, notes, number, sensitivity, settings, settings_note
+from comparison.table import (
+    COSTS,
+    Cells,
+    cells,
+    column_of,
+    folded,
+    notes,
+    number,
+    sensitivity,
+    settings,
+    settings_note,
+)
 from rundir.run_files import answers
 
 HERE = Path(__file__).parent
@@ -52,7 +63,7 @@ def page(report: Report) -> str:
             {column: text for column, text in row.items() if column not in COSTS}
             for row in folded(report, rows)
         ],
-        narrow=["arm", *keys, "difference", "verdict"],
+        narrow=["arm", *map(column_of, report.keys), "difference", "verdict"],
         notes=notes(report),
         settings=settings(report),
         settings_note=settings_note(report),
@@ -104,7 +115,9 @@ def machines(report: Report) -> list[str]:
         packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
         git = environment.get("git") or {}
         commit = git.get("commit", "no commit")[:12] + ("+changes" if git.get("diff") else "")
-        machine = "{processor}, {device} in {precision}, {threads} threads".format(**environment)
+        count = environment["threads"]
+        machine = "{processor}, {device} in {precision}, {threads} thread".format(**environment)
+        machine += "s" * (count != 1)
         lines.append(f"Python {environment['python']}, {packages}; normgpt {commit}; {machine}")
     return list(dict.fromkeys(lines))
 

@@ -6,6 +6,7 @@ from itertools import permutations
 import numpy as np
 
 from comparison.rates import sensitivity
+from comparison.reach import first_step
 from findings.models import Case, Cases, Measured
 from system.errors import ConfigError
 
@@ -107,17 +108,6 @@ def at_best_rate(cases: Cases) -> Measured:
     return Measured(values, tables)
 
 
-def steps_to(case: Case, loss: float) -> float:
-    """Return the step at which val/loss first reaches ``loss``, by linear interpolation between evaluations;
-    infinity if val/loss never does."""
-    steps, losses = case.run.curve("val/loss")
-    reached = np.flatnonzero(losses <= loss)
-    if not len(reached):
-        return math.inf
-    i = max(1, int(reached[0]))
-    return float(np.interp(-loss, -losses[i - 1 : i + 1], steps[i - 1 : i + 1]))  # interp needs ascending x
-
-
 def steps_to_loss(cases: Cases, target: str) -> Measured:
     """For each arm, target's steps / the arm's steps to the val/loss at which ``target`` ends, each at its
     own best rate; 0 if the arm never reaches that loss. The goal is a val/loss, which runs log at many steps,
@@ -125,7 +115,7 @@ def steps_to_loss(cases: Cases, target: str) -> Measured:
     best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
-    steps = {arm: steps_to(case, goal) for arm, case in best_case.items()}
+    steps = {arm: first_step(case.run, goal) for arm, case in best_case.items()}
     values = {f"{target}'s steps / {arm}'s": steps[target] / count for arm, count in steps.items()}
     tables = tables_of(cases)
     values |= {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in best}

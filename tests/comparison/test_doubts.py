@@ -70,7 +70,7 @@ def test_a_seed_that_finished_without_the_metric_is_named_and_does_not_count(tmp
     file = runs[-1].folder / "metrics.jsonl"
     file.write_text(file.read_text().replace("1.5", '"NaN"'))
     report = build_report([*runs[:-1], load(runs[-1].folder)[0]], "val/x")
-    assert report.warnings == ["none: seed 4 is left out: finished without a number for val/x"]
+    assert report.warnings == ["none: left out: seed 4, finished without a number for val/x"]
     assert [line["seeds"] for line in cells(report)] == ["5", "4 of 5"]
 
 

@@ -3,6 +3,8 @@ it."""
 
 import pytest
 
+from comparison.decisions import in_one_word
+from comparison.drawing.glance import sentence
 from comparison.groups import ComparisonError
 from comparison.load import load
 from comparison.report import Report, build_report
@@ -203,6 +205,14 @@ def test_a_metric_that_no_run_has_is_refused_and_one_that_is_no_loss_is_higher_o
     assert verdicts(build_report(runs, "train/tokens_per_s"))["none"] == "higher"
     runs += several(tmp_path / "c", {"norm=batchnorm": PAIR}, curve={5: {"val/batch_stats_gap": 0.1}})
     assert verdicts(build_report(runs, "val/batch_stats_gap"))["none"] == "no val/batch_stats_gap to compare"
+
+
+def test_the_direction_of_a_metric_is_said_as_it_is(tmp_path):
+    assert in_one_word("lower", "val/bpb") == "better"
+    report = build_report(
+        with_speeds(tmp_path, {"norm=layernorm": 100.0, "norm=none": 200.0}), "train/tokens_per_s"
+    )
+    assert sentence(report).startswith("No arm is shown to be lower than layernorm.")
 
 
 def test_rates_are_chosen_by_loss_whatever_is_compared(tmp_path):

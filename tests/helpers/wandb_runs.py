@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 import pytest
 
 from rundir.metrics import Metrics
@@ -98,16 +99,11 @@ def same_as_without(config, folder: Path, tmp_path: Path) -> bool:
 
 def children(process: int) -> dict[int, str]:
     """Return the process numbers and command lines of all descendants of a process."""
-    parents, lines = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    family = {process}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return {pid: lines[pid] for pid in family - {process}}
+    lines = {}
+    for child in psutil.Process(process).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            lines[child.pid] = " ".join(child.cmdline())
+    return lines
 
 
 def signalling(monkeypatch, name: str, number: int) -> list[int]:

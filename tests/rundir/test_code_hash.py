@@ -73,6 +73,17 @@ def test_a_module_that_is_not_python_is_an_error_of_its_line(module):
         bind("norm", component("a_module.Norm"))
 
 
+def test_so_is_a_module_that_it_imports(module, tmp_path):
+    (tmp_path / "a_broken.py").write_text("x = 1\ny = = 2\n")
+    for code in (
+        "from a_broken import y\nclass Norm:\n    f = y\n",
+        "import a_broken\nclass Norm:\n    f = a_broken.y\n",
+    ):
+        assert "class Norm" in module(code)
+        with pytest.raises(ConfigError, match="a_broken.py.*line 2"):
+            bind("norm", component("a_module.Norm"))
+
+
 def test_imports_of_the_users_own_files_are_followed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "a_package"

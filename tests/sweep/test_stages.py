@@ -171,7 +171,7 @@ def test_trials_at_the_chosen_settings_do_not_count_as_compared_before_the_plan(
 def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path):
     same = command("train.py", *fair, "seed=9,10")
     assert same.returncode == 1
-    assert "error: seed: 10 is also a seed of the last stage" in same.stderr
+    assert "error: seed: the last stage, whose runs are compared, has 10, too" in same.stderr
     few = command("train.py", *fair, "seed=0")
     assert "error: seed: tuning needs 2 seeds" in few.stderr
     several = command("train.py", *fair, "train.steps=2,4")

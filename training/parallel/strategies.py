@@ -46,7 +46,8 @@ class Strategy:
         return tensors
 
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """Return this rank's part of a whole tensor: ``parameter`` of ``trained``, or its optimizer state."""
+        """Return this rank's part of a whole tensor: the value of ``parameter``, one of
+        ``trained``'s, or a part of its optimizer state."""
         return tensor
 
 

@@ -27,7 +27,7 @@ def arms(folder, *names: str):
 def test_who_is_better_by_how_much_how_sure_and_what_to_doubt(report):
     said = sentence(report)
     best = "rmsnorm (-0.0996 ± 0.0007 nats, 5 seeds) are better than layernorm. Of 6 arms, 2 are better, "
-    counts = "1 is worse, 1 is equivalent, 1 is not decided and 1 is diverged"
+    counts = "1 is worse, 1 is equivalent, 1 is not decided and 1 has diverged"
     doubts = f"batchnorm LEAKS, {NOT_TUNED} and there are 2 warnings below the table"
     assert f" and {best}{counts}. {SURE} But {doubts}." in said
     assert f'<p class="lead">{said}</p>' in page(report)
