@@ -4,9 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from comparison.published import read
 from data.token_cache import prepare
 from rundir import identity
 from rundir.code_hash import source
+from tests.conftest import ROOT, configured
+
+
+@pytest.mark.slow
+def test_published_runs_keep_their_names():
+    """Else a sweep trains them again, and a clone cannot go on with the atlas."""
+    runs = {(run.config["norm"], run.config["placement"]): run for run in read(ROOT / "results/atlas")}
+    assert len(runs) > 20
+    for run in runs.values():
+        config = configured(*run.environment["overrides"])
+        assert identity.run_folder(config, "fp32", run.environment["data"]["fingerprint"]).name == run.name
 
 
 @pytest.mark.slow
