@@ -15,7 +15,7 @@ from comparison import commands, doubts
 from comparison import groups as grouping
 from comparison.groups import RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
-from comparison.plans import USUAL, family_size, in_order, planned_seeds
+from comparison.plans import STARTS, USUAL, family_size, in_order, planned_seeds
 from comparison.rates import Family
 from comparison.verdicts import Interval, decide, interval, looks_needed, next_look, paired
 
@@ -68,13 +68,16 @@ def judge(
         matters: the smallest difference of losses that matters, in nats.
     """
     wanted = baseline_values(rows, baseline, runs)
+    usual_start = {key: STARTS[key] for key in grouping.keys_of(row.group for row in rows) if key in STARTS}
     for row in rows:
         keys = row.family.keys
         if all(keys.get(key) == value for key, value in wanted.items()):
             row.verdict = row.outcome = "baseline"
             continue
         row.verdict = "no baseline with the same other settings"
-        row.baseline = next((other.family for other in rows if other.family.keys == keys | wanted), None)
+        candidates = (keys | wanted, keys | wanted | usual_start)
+        families = [other.family for alike in candidates for other in rows if other.family.keys == alike]
+        row.baseline = next(iter(families), None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
     is_chosen = wanted != baseline_values(rows, {}, runs)

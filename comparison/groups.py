@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
-from comparison.plans import USUAL
+from comparison.plans import STARTS, USUAL
 from system.errors import UserError
 
 RATE = "optim.learning_rate"
@@ -53,7 +53,7 @@ class Group:
 def title(keys: Mapping[str, Any]) -> str:
     """Return a title such as ``layernorm pre n_layer=4``; further norms that are absent are left out."""
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
-    usual = [*USUAL.items()] if words else []
+    usual = [*USUAL.items(), *STARTS.items()] if words else []
     others = [key for key in keys if key not in ("norm", "placement") and (key, keys[key]) not in usual]
     short_names = {key: key.split(".")[-1] for key in others}
     used = [*short_names.values()]

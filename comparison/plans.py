@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from comparison.load import Run
 
 USUAL = {"norm": "layernorm", "placement": "pre", "model.embedding_norm": "none", "model.qk_norm": "none"}
+# An arm that starts otherwise, as its paper does, is compared with a baseline that does, or else with the
+# usual one.
+STARTS = {"model.init": "gpt2", "model.depth_scaled_init": "auto"}
 MIN_PAIRS = 3  # below it, never a verdict
 Plan = dict[str, Any]
 

@@ -46,7 +46,8 @@ class Init:
 # Radford et al. 2019: the residual stream is a sum of 2·n_layer branches (§2.3), hence the scale by depth.
 GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=None)
 
-# Glorot & Bengio 2010, used by Vaswani et al. 2017 and Xiong et al. 2020; embeddings of norm 1.
+# Glorot & Bengio 2010, used by Xiong et al. 2020; embeddings of norm 1. (Vaswani et al. 2017 multiply them by
+# √C: model.embedding_scale=true, which learns the factor.)
 XAVIER = Init(
     matrix=lambda n_in, n_out: (2 / (n_in + n_out)) ** 0.5,
     table=lambda n_embd: n_embd**-0.5,

@@ -84,7 +84,11 @@ class Pre(Placement):
 
 
 class Post(Placement):
-    """x ← norm(x + f(x)), without a final norm, as each block ends in a norm (Vaswani et al. 2017)."""
+    """x ← norm(x + f(x)), without a final norm, as each block ends in a norm (Vaswani et al. 2017).
+
+    As in Pre, GPT-2's initialization scales the last projection of a branch by depth, so that only the place
+    of the norm differs. Models with post-norm do not: model.depth_scaled_init=false.
+    """
 
     final_norm = False
 
@@ -95,8 +99,9 @@ class Post(Placement):
 class Peri(Placement):
     """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    At the start each branch adds a variance of 1, at any scale of its weights, so the stream's variance grows
-    linearly, by 2·n_layer. As the scale of the weights does not matter, it does not depend on depth.
+    At the start each branch adds a variance of 1, at any scale of its weights at which ε does not matter, so
+    the stream's variance grows linearly, by 2·n_layer; so the scale need not depend on depth. (With a norm
+    that normalizes: with dyt or none a branch adds what it likes.)
     """
 
     depth_scaled_init = False
@@ -108,8 +113,10 @@ class Peri(Placement):
 class Output(Placement):
     """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
-    The output of the branch is normed, not its input: the branch sees the stream unscaled. As in Peri, the
-    scale of the branch's weights does not matter.
+    The output of the branch is normed, not its input: the branch sees the stream unscaled. Where stream and
+    weights are small, as in the first attention after GPT-2's initialization, the output's variance is below
+    ε, and the norm adds less than 1. OLMo 2 adds a norm of queries and keys, and says that neither does well
+    alone (§3.3.2).
     """
 
     depth_scaled_init = False
@@ -124,7 +131,8 @@ class DeepNorm(Placement):
 
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
     β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
-    initialises by Xavier's rule (model.init=xavier).
+    initialises by Xavier's rule, and derives both from it: give model.init=xavier. With GPT-2's 0.02 the
+    branches start several times smaller.
 
     Args:
         alpha, beta: other values; None: the paper's, by depth. training/build.py reads the attributes.
@@ -161,6 +169,7 @@ class Mix(Placement):
     arXiv 2412.13795, Mix-LN).
 
     Post-norm gives the upper blocks large gradients, pre-norm the lower ones; the mix gives them to all.
+    The authors' code does not scale the initialization by depth: model.depth_scaled_init=false.
 
     Args:
         fraction: share of post-norm blocks. Their number is rounded down: a quarter of 3 blocks is 0 blocks.

@@ -5,7 +5,7 @@ import pytest
 
 from comparison.decisions import in_one_word
 from comparison.drawing.glance import sentence
-from comparison.groups import ComparisonError
+from comparison.groups import ComparisonError, title
 from comparison.load import load
 from comparison.report import Report, build_report
 from comparison.table import cells, markdown
@@ -144,6 +144,26 @@ def test_rates_are_confounded_or_each_its_own_best(tmp_path):
     mixed = {"norm=none optim.learning_rate=1e-3": [2.0], "norm=layernorm optim.learning_rate=1e-2": [2.0]}
     sentence = report_of(tmp_path / "c", mixed).summary[1]
     assert "Confounded: each group has one learning rate, and they differ" in sentence
+
+
+def test_an_arm_that_starts_as_its_paper_does_is_compared_with_the_usual_baseline(tmp_path):
+    own_start = ("placement=post model.depth_scaled_init=false", "placement=deepnorm model.init=xavier")
+    report = report_of(tmp_path / "a", {"placement=pre": PAIR} | dict.fromkeys(own_start, PAIR))
+    assert {row.title for row in report.rows} == {
+        "pre",
+        "post depth_scaled_init=false",
+        "deepnorm init=xavier",
+    }
+    assert all(row.baseline and title(row.baseline.keys) == "pre" for row in report.rows[1:])
+    crossed = {
+        f"placement={p} model.init={init}": PAIR for p in ("pre", "post") for init in ("gpt2", "xavier")
+    }
+    baselines = {
+        row.title: row.baseline and title(row.baseline.keys)
+        for row in report_of(tmp_path / "b", crossed).rows
+    }
+    assert baselines["post init=xavier"] == "pre init=xavier"
+    assert baselines["post"] == "pre"
 
 
 def test_the_baseline_is_first_then_the_lowest_difference(tmp_path):
