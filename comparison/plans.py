@@ -55,7 +55,7 @@ def family_size(
 ) -> int:
     """Return the number of comparisons for which the verdicts hold together.
 
-    All arms of all plans count, also those that are not shown. If a baseline is another than the planned one,
+    All arms of all plans count once, also those that are not shown. If a baseline is another than the planned one,
     it may have been chosen after a look, so all pairs of arms count.
 
     Args:
@@ -66,7 +66,11 @@ def family_size(
     """
     plans = [run.environment["plan"] for runs in arms for run in runs if run.environment.get("plan")]
     planned = {arm for plan in plans for arm in plan["arms"]}
-    count = len(planned) + sum(first_plan(runs) is None for runs in arms)
+    hashes = [{plan["arm"] for run in runs if (plan := run.environment.get("plan"))} for runs in arms]
+    again = sum(
+        len(own) - 1 for own in hashes if own
+    )  # an arm has another hash in a sweep that tunes other keys
+    count = len(planned) - again + sum(not own for own in hashes)
     if is_chosen or any(is_other_baseline(runs) for runs in baselines):
         return max(shown, count * (count - 1) // 2)
     return max(shown, count - len(baselines))

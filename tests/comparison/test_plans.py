@@ -54,6 +54,16 @@ def test_the_planned_seeds_are_judged_once_and_more_seeds_are_further_looks(tmp_
     assert plans.planned_seeds(planned[3:6] + later[2:4], planned[:3] + later[:2]) == [0, 1, 2]
 
 
+def test_seeds_that_another_sweep_adds_are_of_the_same_arm(tmp_path):
+    """That sweep does not tune the same keys, so its hashes are others."""
+    runs = runs_of(tmp_path / "a")
+    other = {norm: f"{norm}, by another sweep" for norm in ("layernorm", "rmsnorm")}
+    for norm, arm in other.items():
+        record = plan_of(norm, (3,), "2026-01-02", (0, 1, 2), other.values()) | {"arm": arm}
+        runs.append(load(made(tmp_path / "b", f"norm={norm}", "seed=3", final=2.0, plan=record))[0])
+    assert build_report(runs).comparisons == 3
+
+
 def test_a_plan_that_was_written_after_a_look_is_no_plan(tmp_path):
     runs = runs_of(tmp_path, seeds=(3, 4, 5), ended_before=(0, 1, 2))
     assert plans.planned_seeds(runs[:3], runs[3:6]) == []
