@@ -55,8 +55,8 @@ def family_size(
 ) -> int:
     """Return the number of comparisons for which the verdicts hold together.
 
-    All arms of all plans count once, also those that are not shown. If a baseline is another than the planned one,
-    it may have been chosen after a look, so all pairs of arms count.
+    All arms of all plans count once, also those that are not shown. If a baseline is another than the planned
+    one, it may have been chosen after a look, so all pairs of arms count.
 
     Args:
         arms: the runs of each arm, baselines included.
