@@ -1,5 +1,7 @@
 """Show the settings of arms that were tuned: what was chosen, and what the baseline's settings would cost."""
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,11 @@ class Choice:
     difference: Interval | None = None
     note: str = "—"
 
+    @property
+    def first_losses(self) -> list[float]:
+        """The loss of each setting in the first round of trials, infinite if a trial diverged."""
+        return [math.inf if diverged else loss for diverged, loss in self.arm.rounds()[0].scores.values()]
+
 
 def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choice]:
     """Return the choice of each arm in the order of the rows; [] unless each arm has one setting, and the
@@ -52,6 +59,19 @@ def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choic
                 choice.difference = interval(paired(row.group.losses, losses))
         result.append(choice)
     return result
+
+
+def cost_of_half(losses: Sequence[float]) -> float:
+    """Return by how much the lowest of a random half of ``losses`` is expected to be above the lowest of all
+    (Dodge et al. 2019, arXiv 1909.03004, without replacement): what an arm owes to the number of its trials.
+    An infinite loss counts as the highest finite one. NaN for fewer than two."""
+    worst = max((loss for loss in losses if math.isfinite(loss)), default=math.nan)
+    ordered = sorted(min(loss, worst) for loss in losses)
+    half = len(ordered) // 2
+    if not half or math.isnan(worst):
+        return math.nan
+    is_lowest = [math.comb(len(ordered) - 1 - i, half - 1) for i in range(len(ordered))]  # in how many halves
+    return sum(map(operator.mul, ordered, is_lowest)) / math.comb(len(ordered), half) - ordered[0]
 
 
 def tried(choices: Sequence[Choice]) -> list[dict[str, Any]]:

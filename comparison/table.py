@@ -20,9 +20,14 @@ from comparison.plans import MIN_PAIRS
 from comparison.rates import LOSS
 from comparison.reach import in_words, reach
 from comparison.report import Report
+from comparison.settings import cost_of_half
 from comparison.verdicts import LOOKS, Interval, looks
 
 BORROWED = "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed."
+HALF = (
+    "half the trials: by how much the best of a random half of an arm's settings is expected to be worse in "
+    "the first trials. A smaller difference between arms at different settings may be luck in the draw."
+)
 CHOSEN = (
     "The verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
 )
@@ -214,7 +219,7 @@ def has_borrowed(report: Report) -> bool:
 
 
 def settings_note(report: Report) -> str:
-    return f"{BORROWED} {CHOSEN}" if has_borrowed(report) else CHOSEN
+    return " ".join([BORROWED] * has_borrowed(report) + [HALF, CHOSEN])
 
 
 def settings(report: Report) -> list[Cells]:
@@ -224,6 +229,8 @@ def settings(report: Report) -> list[Cells]:
         values = zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
         rows.append({"": choice.arm.title} | {key.rpartition(".")[2]: as_text(v) for key, v in values})
         rows[-1][report.metric] = with_interval(choice.own)
+        if choice.arm.trials:
+            rows[-1]["half the trials"] = number(cost_of_half(choice.first_losses), "+.3f")
         if has_borrowed(report):
             borrowed = with_interval(choice.borrowed) if choice.borrowed else choice.note
             rows[-1] |= {
@@ -240,10 +247,3 @@ def sensitivity(report: Report) -> list[Cells]:
         | {"LR sensitivity": with_interval(entry.value, ".3f")}
         for entry in report.sensitivities
     ]
-
-
-def markdown(rows: Sequence[Cells]) -> str:
-    columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
-    escaped_lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped_lines)

@@ -9,7 +9,7 @@ figures/*.svg           each figure, for a paper
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from comparison.groups import ComparisonError
 from comparison.load import Run
 from comparison.published import write_table
 from comparison.report import Report
-from comparison.table import cells, markdown
+from comparison.table import Cells, cells
 
 REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
@@ -103,3 +103,11 @@ def write_metrics(report: Report, file: Path) -> None:
             for metric, (rows, values) in run.metrics.items():
                 points = zip(rows.tolist(), values.tolist(), strict=True)
                 writer.writerows((*heads[row], metric, f"{value:.7g}") for row, value in points)
+
+
+def markdown(rows: Sequence[Cells]) -> str:
+    """Return a table in Markdown."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    escaped_lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped_lines)

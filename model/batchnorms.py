@@ -189,11 +189,10 @@ class PositionBatchNorm(BatchNorm):
 class RunningBatchNorm(BatchNorm):
     """BatchNorm with the mean and variance of EARLIER steps, which are updated after use, so nothing leaks.
 
-    This is the simplest causal form. No gradient flows through the moments, and nothing keeps weights from
-    growing; Ioffe & Szegedy 2015 and Ioffe 2017 (arXiv 1702.03275, Batch Renormalization) warn that a model
-    can blow up: with a momentum of 0.1 a default model in pre-norm stayed at the loss of guessing for 300
-    steps. The moments begin at 0 and 1, as torch's, and with the default momentum 0.01 a third of this start
-    is left after 100 steps, so a short run is nearly one without a norm, and learns as slowly.
+    No gradient flows through the moments, and nothing keeps weights from growing; Ioffe 2017 (arXiv
+    1702.03275) warns that a model can blow up: with a momentum of 0.1 a default model in pre-norm stayed at
+    the loss of guessing for 300 steps. The moments begin at 0 and 1, as torch's, and with the default 0.01 a
+    third of this start is left after 100 steps, so a short run is nearly one without a norm.
     """
 
     def __init__(
@@ -217,8 +216,7 @@ class PowerNorm(Affine):
     No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
     after use, so nothing leaks, and learning is slower. Left out of the paper and its code are an approximate
     gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself in the
-    first 4,000 to 10,000 steps, which leak, while ψ² is the mean of all batches so far, and a GroupScaling of
-    each token before the norm.
+    first 4,000 to 10,000 steps, which leak, with ψ² the mean of all so far, and a GroupScaling of tokens.
 
     Args:
         channels: C, the last dimension of the input.

@@ -22,7 +22,8 @@ from comparison.load import Run
 from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
-from comparison.table import COSTS, Cells, cells, markdown, rich_table, settings
+from comparison.table import COSTS, Cells, cells, rich_table, settings
+from comparison.write import markdown
 
 
 def page(runs: Sequence[Run], command: str) -> str:

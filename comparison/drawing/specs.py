@@ -111,14 +111,8 @@ def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
     x = number("mean", x_title, scale={"padding": room}, axis=axis_x)
     ends = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "stroke": stroke}
     mark = {"x": {"field": "mark_at", "type": "quantitative"}, "text": {"field": "mark"}}
-    text = {
-        "type": "text",
-        "align": "left",
-        "dx": 9,
-        "fontSize": 11,
-        "fontWeight": 600,
-        "color": "currentColor",
-    }
+    bold = {"fontSize": 11, "fontWeight": 600, "color": "currentColor"}
+    text = {"type": "text", "align": "left", "dx": 9} | bold
     return spec(
         usermeta={"list": True},
         width=640,

@@ -8,7 +8,8 @@ from comparison.drawing.glance import sentence
 from comparison.groups import ComparisonError, title
 from comparison.load import load
 from comparison.report import Report, build_report
-from comparison.table import cells, markdown
+from comparison.table import cells
+from comparison.write import markdown
 from tests.helpers.run_folders import made, several
 
 PAIR = [2.0, 2.1]  # the losses of two seeds

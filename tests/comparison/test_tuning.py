@@ -1,9 +1,15 @@
 """The page says that each group is at its own best settings only if the runs prove it."""
 
+import itertools
+import math
+from statistics import fmean
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from comparison.report import Report, build_report
-from comparison.settings import tried
+from comparison.settings import cost_of_half, tried
 from comparison.table import settings
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
 from tests.helpers.run_folders import several
@@ -151,6 +157,21 @@ def test_arms_at_settings_of_several_keys_are_compared_and_the_settings_are_show
     assert second["own − baseline's"] == "-1.0067 ± 0.0287"
     line = "none: its optim.learning_rate, 0.01, is the highest tried: a better one may lie beyond it"
     assert line in report.warnings
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=7))
+def test_what_half_the_trials_would_cost_is_the_mean_over_all_halves(losses):
+    halves = [*itertools.combinations(losses, len(losses) // 2)]
+    assert cost_of_half(losses) == pytest.approx(fmean(map(min, halves)) - min(losses), abs=1e-9)
+
+
+def test_what_half_the_trials_would_cost_is_in_the_table(tmp_path):
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    runs = base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.71], worst=None)
+    first, second = settings(build_report(runs))
+    assert (first["half the trials"], second["half the trials"]) == ("+0.050", "+0.000")  # a diverged trial
+    assert math.isnan(cost_of_half([2.0]))
+    assert math.isnan(cost_of_half([math.inf, math.inf]))
 
 
 def test_every_setting_of_the_first_trials_is_drawn_the_best_arm_first(tmp_path):
