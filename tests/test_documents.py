@@ -31,6 +31,7 @@ PAGES = [
     "SECURITY.md",
     "results/README.md",
     "results/findings.md",
+    "results/leaking_placement.md",
 ]
 PAGES += [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
 
@@ -201,7 +202,7 @@ def cases() -> list[Any]:
 FIRST_COMMANDS = (
     "python train.py norm=layernorm placement=pre",
     "python train.py -m norm=layernorm,none seed=0,1,2",
-    "python compare.py results/reference",
+    "python compare.py results/atlas",
     "python sample.py prompt=ROMEO:",
 )
 

@@ -13,6 +13,7 @@ from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")
+LEAKING = (ROOT / "results/leaking_placement.md").read_text(encoding="utf-8")
 NAME, DOTTED = "l1", "mynorms.L1Norm"
 
 
@@ -30,9 +31,9 @@ def home(tmp_path_factory):
     return home
 
 
-def blocks(kind: str = "") -> list[str]:
-    """Return the page's blocks of this language, such as "python"."""
-    return re.findall(rf"^```{kind}\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
+def blocks(kind: str = "", page: str = SECTION) -> list[str]:
+    """Return a page's blocks of this language, such as "python"."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def usual(home) -> tuple[str, ...]:
@@ -121,8 +122,8 @@ def check_marked(home, output: str, folder) -> None:
 def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
     pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
     (home / "mine" / "placement").mkdir()
-    (home / "mine" / "mvsplit.py").write_text(blocks("python")[1])
-    (home / "mine" / "placement" / "mvsplit.yaml").write_text(blocks("yaml")[1])
+    (home / "mine" / "mvsplit.py").write_text(blocks("python", LEAKING)[0])
+    (home / "mine" / "placement" / "mvsplit.yaml").write_text(blocks("yaml", LEAKING)[0])
     done = started(home, "train.py", "placement=mvsplit", *usual(home))
     [folder] = home.glob("runs/layernorm-mvsplit-s0-*")
     check_marked(home, done.stdout, folder)

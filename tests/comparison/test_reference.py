@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from comparison.published import load_all
+from comparison.published import load_all, read
+from comparison.report import build_report
 from scripts.publish import page
 from tests.conftest import ROOT
 from tests.helpers import programs
 
-REFERENCE = ROOT / "results" / "reference"
+REFERENCE, ATLAS = ROOT / "results/reference", ROOT / "results/atlas"
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +43,44 @@ def test_every_arm_had_16_trials_and_five_compared_seeds():
         assert sorted(seeds["compared"]) == [30, 31, 32, 33, 34]
 
 
-def test_their_page_says_what_they_say():
-    text = (ROOT / "results/reference.md").read_text(encoding="utf-8")
+def test_every_arm_of_the_atlas_has_its_trials_and_was_compared_at_the_best_on_five_seeds():
+    report = build_report(read(ATLAS))
+    assert report.is_fair
+    assert [row.used for row in report.rows if not row.group.diverged] == [[30, 31, 32, 33, 34]] * 34
+    assert {len(choice.first_losses) for choice in report.choices} == {12}
+    assert {run.environment["processor"] for run in report.runs} == {"AMD EPYC 25 17"}
+
+
+@pytest.mark.parametrize("folder", [REFERENCE, ATLAS])
+def test_the_page_of_a_table_says_what_it_says(folder):
+    text = (folder.parent / f"{folder.name}.md").read_text(encoding="utf-8")
     command = text.partition("-->")[0].removeprefix("<!--").strip()
-    assert page(load_all([str(REFERENCE)])[0], command) == text
+    assert page(load_all([str(folder)])[0], command) == text
 
 
-def test_there_are_no_weights_and_no_paths_of_a_machine():
-    assert {file.name for file in REFERENCE.iterdir()} == {"runs.csv", "curves.csv", "shared.json"}
-    text = "".join(file.read_text() for file in REFERENCE.iterdir())
+@pytest.mark.parametrize("document", ["README.md", "docs/atlas.md", "docs/ablations.md"])
+def test_each_difference_that_a_document_states_is_in_a_table(document):
+    """To the digits that the document has; docs/ablations.md also has differences of two other draws."""
+    others = {(0.27, 0.014), (0.138, 0.021)}
+    stated = re.findall(r"(\d\.\d+) ± (\d\.\d+)", (ROOT / document).read_text(encoding="utf-8"))
+    reports = [build_report(read(folder)) for folder in (REFERENCE, ATLAS)]
+    measured = {
+        (row.difference.mean, row.difference.half)
+        for report in reports
+        for row in report.rows
+        if row.difference
+    }
+    for mean, half in stated:
+        digits = len(mean) - 2
+        rounded = {(round(abs(m), digits), round(h, digits)) for m, h in measured} | others
+        assert (float(mean), float(half)) in rounded
+    assert stated or document == "README.md"
+
+
+@pytest.mark.parametrize("folder", [REFERENCE, ATLAS])
+def test_there_are_no_weights_and_no_paths_of_a_machine(folder):
+    assert {file.name for file in folder.iterdir()} == {"runs.csv", "curves.csv", "shared.json"}
+    text = "".join(file.read_text() for file in folder.iterdir())
     assert not re.search(r"/(home|root|tmp|work|Users)/", text)
-    assert (
-        not {"environment:host", "environment:command"}
-        & json.loads((REFERENCE / "shared.json").read_text()).keys()
-    )
+    shared = json.loads((folder / "shared.json").read_text())
+    assert not {"environment:host", "environment:command"} & shared.keys()
