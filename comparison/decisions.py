@@ -75,9 +75,9 @@ def judge(
             row.verdict = row.outcome = "baseline"
             continue
         row.verdict = "no baseline with the same other settings"
-        candidates = (keys | wanted, keys | wanted | usual_start)
-        families = [other.family for alike in candidates for other in rows if other.family.keys == alike]
-        row.baseline = next(iter(families), None)
+        candidates = (keys | wanted, keys | usual_start | wanted)
+        families = (other.family for alike in candidates for other in rows if other.family.keys == alike)
+        row.baseline = next(families, None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
     is_chosen = wanted != baseline_values(rows, {}, runs)

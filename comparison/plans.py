@@ -5,6 +5,7 @@ A verdict at a planned number of seeds, and a verdict that looks again whenever 
 tests (comparison/verdicts.py). A plan counts only if no verdict was possible when it was written.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +67,12 @@ def family_size(
     """
     plans = [run.environment["plan"] for runs in arms for run in runs if run.environment.get("plan")]
     planned = {arm for plan in plans for arm in plan["arms"]}
-    hashes = [{plan["arm"] for run in runs if (plan := run.environment.get("plan"))} for runs in arms]
-    again = sum(
-        len(own) - 1 for own in hashes if own
-    )  # an arm has another hash in a sweep that tunes other keys
-    count = len(planned) - again + sum(not own for own in hashes)
+    count = len(planned)
+    for runs in arms:
+        own = {(plan["arm"], run.seed) for run in runs if (plan := run.environment.get("plan"))}
+        # several hashes at one seed: a mean over a key; at other seeds: added by a sweep of other keys
+        at_once = max(Counter(seed for _, seed in own).values(), default=1)
+        count += at_once - len({arm for arm, _ in own})
     if is_chosen or any(is_other_baseline(runs) for runs in baselines):
         return max(shown, count * (count - 1) // 2)
     return max(shown, count - len(baselines))

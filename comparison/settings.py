@@ -33,7 +33,8 @@ class Choice:
     @property
     def first_losses(self) -> list[float]:
         """The loss of each setting in the first round of trials, infinite if a trial diverged."""
-        return [math.inf if diverged else loss for diverged, loss in self.arm.rounds()[0].scores.values()]
+        scores = self.arm.rounds()[0].scores.values() if self.arm.trials else []
+        return [math.inf if diverged else loss for diverged, loss in scores]
 
 
 def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choice]:

@@ -26,7 +26,8 @@ from comparison.verdicts import LOOKS, Interval, looks
 BORROWED = "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed."
 HALF = (
     "half the trials: by how much the best of a random half of an arm's settings is expected to be worse in "
-    "the first trials. A smaller difference between arms at different settings may be luck in the draw."
+    "the first trials. A smaller difference between arms at different settings may be luck in the draw; so "
+    "may a larger."
 )
 CHOSEN = (
     "The verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
@@ -187,7 +188,7 @@ def narrowed(report: Report, width: int) -> Table:
             rows = folded(report, rows)
         else:
             dropped.add(column)
-    return rich_table(shown, {"arm", *report.keys, "verdict", "leaks"})
+    return rich_table(shown, {"arm", *map(column_of, report.keys), "verdict", "leaks"})
 
 
 def natural_width(rows: Sequence[Cells]) -> int:
@@ -229,8 +230,7 @@ def settings(report: Report) -> list[Cells]:
         values = zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
         rows.append({"": choice.arm.title} | {key.rpartition(".")[2]: as_text(v) for key, v in values})
         rows[-1][report.metric] = with_interval(choice.own)
-        if choice.arm.trials:
-            rows[-1]["half the trials"] = number(cost_of_half(choice.first_losses), "+.3f")
+        rows[-1]["half the trials"] = number(cost_of_half(choice.first_losses), "+.3f")
         if has_borrowed(report):
             borrowed = with_interval(choice.borrowed) if choice.borrowed else choice.note
             rows[-1] |= {

@@ -214,7 +214,7 @@ class PowerNorm(Affine):
     et al. 2020, arXiv 2003.07845).
 
     No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
-    after use, so nothing leaks, and learning is slower. Left out of the paper and its code are an approximate
+    after use, so nothing leaks. Left out of the paper and its code are an approximate
     gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself in the
     first 4,000 to 10,000 steps, which leak, with ψ² the mean of all so far, and a GroupScaling of tokens.
 

@@ -22,7 +22,7 @@ from comparison.load import Run
 from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
-from comparison.table import COSTS, Cells, cells, folded, rich_table, settings
+from comparison.table import COSTS, Cells, cells, column_of, folded, rich_table, settings
 from comparison.write import markdown
 
 
@@ -33,7 +33,9 @@ def page(runs: Sequence[Run], command: str) -> str:
     wanted: list[Cells] = [{c: text for c, text in row.items() if c not in COSTS} for row in cells(report)]
     console = Console(file=io.StringIO(), width=160, highlight=False)
     with console.capture() as printed:
-        console.print(rich_table(folded(report, wanted), {"arm", *report.keys, "verdict", "leaks"}))
+        console.print(
+            rich_table(folded(report, wanted), {"arm", *map(column_of, report.keys), "verdict", "leaks"})
+        )
     table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
     warnings = "\n".join(f"- {line}" for line in report.warnings)
     title = f"# {report.metric} of {len(report.rows)} arms"

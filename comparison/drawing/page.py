@@ -63,7 +63,8 @@ def page(report: Report) -> str:
             {column: text for column, text in row.items() if column not in COSTS}
             for row in folded(report, rows)
         ],
-        narrow=["arm", *map(column_of, report.keys), "difference", "verdict"],
+        key_columns=(columns := [*map(column_of, report.keys)]),
+        narrow=["arm", *columns, "difference", "verdict"],
         notes=notes(report),
         settings=settings(report),
         settings_note=settings_note(report),

@@ -64,6 +64,28 @@ def test_seeds_that_another_sweep_adds_are_of_the_same_arm(tmp_path):
     assert build_report(runs).comparisons == 3
 
 
+def test_averaging_over_a_key_makes_no_verdict_easier(tmp_path):
+    arms = [f"{norm} {depth}" for norm in NORMS for depth in (1, 2)]
+    runs = [
+        load(
+            made(
+                tmp_path,
+                f"norm={norm}",
+                f"model.n_layer={depth}",
+                f"seed={seed}",
+                final=2 + seed / 10,
+                plan=record,
+            )
+        )[0]
+        for norm in NORMS
+        for depth in (1, 2)
+        for seed in range(3)
+        for record in [plan_of(norm, arms=arms) | {"arm": f"{norm} {depth}"}]
+    ]
+    assert build_report(runs).comparisons == 6
+    assert build_report(runs, over=["model.n_layer"]).comparisons == 7
+
+
 def test_a_plan_that_was_written_after_a_look_is_no_plan(tmp_path):
     runs = runs_of(tmp_path, seeds=(3, 4, 5), ended_before=(0, 1, 2))
     assert plans.planned_seeds(runs[:3], runs[3:6]) == []

@@ -165,6 +165,14 @@ def test_an_arm_that_starts_as_its_paper_does_is_compared_with_the_usual_baselin
     }
     assert baselines["post init=xavier"] == "pre init=xavier"
     assert baselines["post"] == "pre"
+    runs = [
+        run
+        for row in report_of(tmp_path / "c", crossed).rows
+        if row.title != "post init=xavier"
+        for run in row.group.runs
+    ]
+    rows = {row.title: row for row in build_report(runs, baseline={"model.init": "xavier"}).rows}
+    assert rows["post"].baseline is None  # never its own
 
 
 def test_the_baseline_is_first_then_the_lowest_difference(tmp_path):

@@ -275,6 +275,8 @@ PRESETS = {  # how many runs
     "norm_ablation": len(["layernorm", "torch_layernorm", "batchnorm", "none"]) * 2 * 3,
     "fair_ablation": 4 * 2 * 2,
     "atlas": (len(NORMS) + 2 * (len(PLACEMENTS) - 1) + 10) * 2,
+    "atlas_map": (len(NORMS) - 3) * len(PLACEMENTS),
+    "atlas_best": 6 * 2,
     "lr_sensitivity": len(NORMS) * 7 * 2,
     "depth": len(PLACEMENTS) * 4 * 3,
     "batch_size": 2 * 4 * 3,
