@@ -37,16 +37,16 @@ def key_values(text: str) -> dict[str, str]:
 
 
 def load_report(args: argparse.Namespace) -> Report:
-    with announced("reading the runs", sys.stderr):
+    with announced("reading and comparing the runs", sys.stderr):
         runs, passed_over = load_all(args.runs)
-    if not runs:
-        why = f"; {passed_over[0]}" if passed_over else ""
-        more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
-        raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-    options = args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
-    report = build_report(runs, *options)
-    report.passed_over = [*map(escaped, passed_over), *report.passed_over]
-    return report
+        if not runs:
+            why = f"; {passed_over[0]}" if passed_over else ""
+            more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
+            raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
+        options = args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
+        report = build_report(runs, *options)
+        report.passed_over = [*map(escaped, passed_over), *report.passed_over]
+        return report
 
 
 def compare(args: argparse.Namespace, console: Console) -> None:

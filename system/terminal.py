@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-PATIENCE = 1.25  # seconds without output
+PATIENCE = 1.0  # seconds without output
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 

@@ -55,7 +55,7 @@ def test_the_planned_seeds_are_judged_once_and_more_seeds_are_further_looks(tmp_
 
 
 def test_seeds_that_another_sweep_adds_are_of_the_same_arm(tmp_path):
-    """That sweep does not tune the same keys, so its hashes are others."""
+    """Seeds added by a sweep that tunes no keys have other hashes, but make no further arms."""
     runs = runs_of(tmp_path / "a")
     other = {norm: f"{norm}, by another sweep" for norm in ("layernorm", "rmsnorm")}
     for norm, arm in other.items():

@@ -60,7 +60,7 @@ def test_the_page_of_a_table_says_what_it_says(folder):
 
 @pytest.mark.parametrize("document", ["docs/atlas.md", "docs/ablations.md"])
 def test_each_difference_that_a_document_states_is_in_a_table(document):
-    """To the digits that the document has; docs/ablations.md also has differences of two other draws."""
+    """Differences with an interval, to three digits; two in docs/ablations.md are of runs not kept."""
     others = {("+0.270", "0.014"), ("+0.138", "0.021")} if document == "docs/ablations.md" else set()
     text = (ROOT / document).read_text(encoding="utf-8").replace("by 0.011", "by -0.011")
     stated = re.findall(r"([+-]?\d\.\d+) ± (\d\.\d+)", text)
