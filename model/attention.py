@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from model.dropout import Dropout, dropout
 from model.init import GPT2, Init
 from model.linear import Linear
-from model.seeds import NewNorm, Norm, unseeded
 
 
 class Attend(nn.Module):
@@ -38,8 +37,8 @@ class CausalSelfAttention(nn.Module):
         attend: dropout -> a module that maps q, k, v to the weighted values: ``Attend`` or ``PlainAttend``.
         dropout: probability, on the attention weights and on the output.
         bias: add a bias in the linear maps.
-        init, gain, projection_gain: std of the weights; factors on it for the values, for the projection.
-        new_norm: (qk_norm, hs, name) -> the norm, with its random initial values; see model/seeds.py.
+        init: gives the std of the weights.
+        gain, projection_gain: factors on it, for the values and for the last projection.
 
     Raises:
         ValueError: n_embd is not a multiple of n_head.
@@ -50,7 +49,7 @@ class CausalSelfAttention(nn.Module):
         n_embd: int,
         n_head: int,
         *,
-        qk_norm: Norm = nn.Identity,
+        qk_norm: Callable[[int], nn.Module] = nn.Identity,
         rotate: Callable[[int], nn.Module] = nn.Identity,
         attend: Callable[[float], nn.Module] = Attend,
         dropout: float,
@@ -58,7 +57,6 @@ class CausalSelfAttention(nn.Module):
         init: Init = GPT2,
         gain: float = 1.0,
         projection_gain: float = 1.0,
-        new_norm: NewNorm = unseeded,
     ) -> None:
         super().__init__()
         if n_embd % n_head:
@@ -66,7 +64,7 @@ class CausalSelfAttention(nn.Module):
         hs = n_embd // n_head
         self.n_head = n_head
         self.qkv = Linear(n_embd, 3 * n_embd, bias=bias, init=init, gains=(1.0, 1.0, gain))
-        self.q_norm, self.k_norm = new_norm(qk_norm, hs, "q_norm"), new_norm(qk_norm, hs, "k_norm")
+        self.q_norm, self.k_norm = qk_norm(hs), qk_norm(hs)
         self.rotate = rotate(hs)
         self.attend = attend(dropout)
         self.proj = Linear(n_embd, n_embd, bias=bias, init=init, gains=(projection_gain,))

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from model.dropout import Dropout
 from model.init import GPT2, Init
-from model.seeds import NewNorm, Norm, unseeded
 
 
 class Table(nn.Embedding):
     """One row of n_embd numbers for each index."""
 
     def __init__(self, n_rows: int, n_embd: int, init: Init = GPT2) -> None:
-        self.std = init.table(n_embd)
+        self.std = init.table(n_embd)  # set first: super().__init__ calls reset_parameters
         super().__init__(n_rows, n_embd)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -46,7 +45,6 @@ class Embedding(nn.Module):
         norm: C -> the norm of the embedding; default none.
         dropout: probability.
         init: std of the weights.
-        new_norm: (norm, C, name) -> the norm, with its random initial values; see model/seeds.py.
     """
 
     def __init__(
@@ -57,16 +55,15 @@ class Embedding(nn.Module):
         *,
         positions: Callable[[int, int, Init], nn.Module] = LearnedPositions,
         scale: Callable[[float], nn.Module] = nn.Identity,
-        norm: Norm = nn.Identity,
+        norm: Callable[[int], nn.Module] = nn.Identity,
         dropout: float,
         init: Init = GPT2,
-        new_norm: NewNorm = unseeded,
     ) -> None:
         super().__init__()
         self.tokens = Table(vocab_size, n_embd, init)
         self.positions = positions(block_size, n_embd, init)
         self.scale = scale(n_embd**0.5)
-        self.norm = new_norm(norm, n_embd, "norm")
+        self.norm = norm(n_embd)
         self.dropout = Dropout(dropout)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, C)
@@ -82,7 +79,7 @@ class Rotary(nn.Module):
 
     Args:
         hs: channels of a head.
-        base: of the geometric progression of angles; the slowest pair turns once in about 2π·base steps.
+        base: of the geometric progression of angles: pairs turn once in 2π to 2π·base^(1−2/hs) steps.
 
     Raises:
         ValueError: hs is odd.

@@ -20,10 +20,12 @@ from model.head import Head
 from model.init import GPT2, Init
 from model.linear import Linear
 from model.mlp import MLP
-from model.seeds import Norm, draw_weights, drawing, seeded
+from model.seeds import draw_weights, drawing
 
 if TYPE_CHECKING:
     from model.placements import Placement
+
+Norm = Callable[[int], nn.Module]  # number of features n -> a norm of n features
 
 
 class Block(nn.Module):
@@ -48,7 +50,8 @@ class GPT(nn.Module):
     """logits = head(final(blocks(embed(idx))))
 
     Args:
-        vocab_size, block_size: number of distinct tokens V; longest context T.
+        vocab_size, block_size: number of distinct tokens V; longest context T in training and sampling
+            (a forward accepts more, unless positions are learned).
         n_layer, n_head, n_embd: blocks; heads in each; channels C, a multiple of n_head.
         norm: number of features n -> a module that maps (…, T, n) to the same shape.
         placement: n_layer -> the placement, which wires norms and branches into the residual stream.
@@ -60,8 +63,9 @@ class GPT(nn.Module):
         init: the initialization; model/init.py has two.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: add a bias in the linear maps. (A norm decides on its own bias.)
-        seed: seed of the initial weights. Each parameter has its own random stream, (seed, "init", name), so
-            neither a norm that draws random numbers nor an additional module changes another parameter.
+        seed: seed of the initial weights. Each matrix, and each norm of the residual stream, has its own
+            random stream, (seed, "init", name), so neither a norm that draws random numbers nor an
+            additional module changes another one.
 
     Raises:
         ValueError: n_embd is not a multiple of n_head, or dropout is not in [0, 1).
@@ -91,24 +95,30 @@ class GPT(nn.Module):
         super().__init__()
         self.block_size = block_size
         wiring = placement(n_layer)
+        # of a branch, with its gain and projection_gain
         options = {"dropout": dropout, "bias": bias, "init": init, **init.gains(wiring, n_layer)}
 
-        def wired(branch: nn.Module, layer: int, site: str) -> nn.Module:
-            norm_of_slot = partial(seeded, seed, f"blocks.{layer}.{site}", norm, n_embd)  # slot -> norm
-            with drawing(seed, f"blocks.{layer}.{site}"):  # a placement may have parameters of its own
-                return wiring(branch, norm_of_slot, layer, site)  # the branch, its norms and the residual sum
+        def wired(branch: Callable[[], nn.Module], layer: int, site: str) -> nn.Module:
+            def norm_of(slot: str) -> nn.Module:
+                with drawing(seed, f"blocks.{layer}.{site}.{slot}"):
+                    return norm(n_embd)
 
-        new_norm = partial(seeded, seed, "embed")
-        self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init, new_norm=new_norm)
-        self.blocks = nn.ModuleList()
-        for layer in range(n_layer):
-            new_qk_norm = partial(seeded, seed, f"blocks.{layer}.attn.branch")
-            attn = attention(n_embd, n_head, new_norm=new_qk_norm, **options)
-            self.blocks.append(Block(wired(attn, layer, "attn"), wired(mlp(n_embd, **options), layer, "mlp")))
+            with drawing(seed, f"blocks.{layer}.{site}"):
+                return wiring(branch(), norm_of, layer, site)  # the branch, its norms and the residual sum
+
+        with drawing(seed, "embed"):
+            self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init)
+        new_attn = partial(attention, n_embd, n_head, **options)
+        new_mlp = partial(mlp, n_embd, **options)
+        self.blocks = nn.ModuleList(
+            Block(wired(new_attn, layer, "attn"), wired(new_mlp, layer, "mlp")) for layer in range(n_layer)
+        )
         if final_norm is None:
             final_norm = norm if wiring.final_norm else nn.Identity
-        self.final = seeded(seed, parent="", norm=final_norm, n=n_embd, name="final")
-        self.head = head(n_embd, vocab_size, init)
+        with drawing(seed, "final"):
+            self.final = final_norm(n_embd)
+        with drawing(seed, "head"):
+            self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight
         draw_weights(self, (Linear, Table), seed)

@@ -47,7 +47,7 @@ class Init:
 GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=None)
 
 # Glorot & Bengio 2010, used by Xiong et al. 2020; embeddings of norm 1. (Vaswani et al. 2017 multiply them by
-# √C: model.embedding_scale=true, which learns the factor.)
+# √C: model.embedding_scale=true, which learns the factor, and multiplies learned positions, too.)
 XAVIER = Init(
     matrix=lambda n_in, n_out: (2 / (n_in + n_out)) ** 0.5,
     table=lambda n_embd: n_embd**-0.5,

@@ -19,6 +19,7 @@ class Linear(nn.Linear):
     def __init__(
         self, n_in: int, n_out: int, *, bias: bool, init: Init = GPT2, gains: tuple[float, ...] = (1.0,)
     ) -> None:
+        # set first: super().__init__ calls reset_parameters; GPT draws again, each weight from its own stream
         self.stds = [init.matrix(n_in, n_out // len(gains)) * gain for gain in gains]
         super().__init__(n_in, n_out, bias=bias)
 

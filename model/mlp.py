@@ -19,10 +19,11 @@ class MLP(nn.Module):
         n_embd: channels C.
         activation: (…, hidden) -> the same; if ``gated``, (…, 2·hidden) -> (…, hidden), such as ``swiglu``.
         gated: W₁ is two matrices, and the hidden features are 8/3·n_embd, rounded up to a multiple of 8, so
-            that there are as many weights as in a plain MLP (Shazeer 2020).
+            that there are about as many weights as in a plain MLP (Shazeer 2020).
         dropout: probability, on the output.
         bias: add a bias in the linear maps.
-        init, gain, projection_gain: std of the weights; factors on it for W₁, for W₂.
+        init: gives the std of the weights.
+        gain, projection_gain: factors on it, for W₁ and for W₂.
     """
 
     def __init__(

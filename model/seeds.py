@@ -7,15 +7,12 @@ norm.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-
-Norm = Callable[[int], nn.Module]  # number of features n -> a norm of n features
-NewNorm = Callable[[Norm, int, str], nn.Module]  # norm, n, name -> the norm of that name, with initial values
 
 
 def seed_for(seed: int, stream: str, *where: int | str) -> int:
@@ -27,23 +24,11 @@ def seed_for(seed: int, stream: str, *where: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
 
 
-def unseeded(norm: Norm, n: int, name: str) -> nn.Module:
-    """Return ``norm(n)``, whose random initial values come from torch's global generator."""
-    return norm(n)
-
-
-def seeded(seed: int, parent: str, norm: Norm, n: int, name: str) -> nn.Module:
-    """Return ``norm(n)`` for the place ``name`` in the module ``parent``. Its random initial values
-    depend on the seed and that place alone, whichever other norms the model has."""
-    with drawing(seed, f"{parent}.{name}".removeprefix(".")):
-        return norm(n)
-
-
 @contextmanager
 def drawing(seed: int, path: str) -> Iterator[None]:
-    """Context manager: random numbers depend on the seed and the place ``path`` in the model alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(seed, "init", path))
+    """Context manager: what a CPU draws depends on the seed and the place ``path`` in the model alone."""
+    with torch.random.fork_rng(devices=[]):  # saves the CPU's generator, so no other may be seeded
+        torch.default_generator.manual_seed(seed_for(seed, "init", path))
         yield
 
 

@@ -2,6 +2,7 @@
 (tests/interop/test_pretrained.py compares the logits.)"""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -141,6 +142,25 @@ class Gated(Pre):
         wired = super().__call__(branch, norm, layer, site)
         wired.gate = nn.Parameter(torch.rand(1))
         return wired
+
+
+class PlainMLP(nn.Linear):
+    """A branch of torch's own, whose weights torch draws from the global generator."""
+
+    def __init__(self, n_embd, **options):
+        super().__init__(n_embd, n_embd)
+
+
+def test_what_a_branch_or_a_qk_norm_draws_depends_on_seed_and_site_alone():
+    own_parts = {"mlp": PlainMLP, "attention": partial(CausalSelfAttention, qk_norm=DrawingNorm)}
+    models = []
+    for global_seed, seed in ((5, 0), (6, 0), (5, 1)):
+        torch.manual_seed(global_seed)
+        models.append(dict(small(**own_parts, seed=seed).named_parameters()))
+    first, again, other = models
+    for name in ("blocks.1.mlp.branch.weight", "blocks.0.attn.branch.q_norm.mix.weight"):
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
 
 
 def test_what_a_placement_draws_depends_on_seed_and_site_alone_not_on_the_global_generator():
