@@ -28,7 +28,7 @@ def add_role(folder: Path, role: Role) -> None:
         environment = read_valid(file)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{file.parent}: {error}; restore the file, or train the run again with fresh=true"
+            f"{file.parent}: {error}; restore the file, or remove this folder to train the run again"
         ) from None
     environment["roles"] = with_role(environment.get("roles", []), role)
     write_atomically(file, json.dumps(environment, indent=1))

@@ -11,7 +11,7 @@ from cli.schema import RunConfig
 from comparison.load import Run
 from rundir import identity
 from rundir.find_run import ended_folder
-from rundir.folder import read_status
+from rundir.folder import has_ended, read_status
 from rundir.metrics import last_row
 from rundir.run_files import read_json
 from system.errors import ConfigError
@@ -32,8 +32,8 @@ class Job:
     arm: str = ""  # shared by all runs that differ only in seed, learning rate and the ignored keys
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
-    done: bool = False  # the run had ended before this sweep
-    published: Run | None = None  # the run as published, if it has no folder yet
+    done: bool = False  # the run has ended and is not trained again, or it is published
+    published: Run | None = None  # the run as published, until its folder is written
 
     def identify(self, config: RunConfig, fingerprint: str, ignored: Iterable[str]) -> None:
         """Set the run, group and arm of a config. Raises ConfigError."""
@@ -46,6 +46,10 @@ class Job:
     def name(self) -> str:
         return self.run.name if self.run else self.label
 
+    @property
+    def is_fresh(self) -> bool:
+        return self.config is not None and self.config.fresh
+
     def has_ended(self) -> bool:
         return self.done or self.error is not None or job_record.read(self.folder).get("state") == "ended"
 
@@ -57,17 +61,21 @@ class Job:
 
     def fraction_trained(self) -> float:
         """Return the fraction of the run that a launch need not train, 0 to 1."""
-        if self.done or not self.run or not self.config or self.config.fresh:
+        if self.done or not self.run or not self.config:
             return float(self.done)
-        return read_status(self.run).get("step", 0) / max(1, self.config.train.steps)
+        status = read_status(self.run)
+        if self.is_fresh and status.get("state") != "running":  # of the run that is going to be replaced
+            return 0.0
+        return status.get("step", 0) / max(1, self.config.train.steps)
 
     def outcome(self) -> tuple[str, float, str]:
         """Return the run's state (or "failed"), its loss (infinite unless finished), and the reason."""
+        status = self.published.status if self.published else read_status(self.run) if self.run else {}
         # once the run has ended, what kept this job from training it does not matter
-        error = self.error or (None if self.done else job_record.read(self.folder).get("error"))
+        has_result = self.done or (self.run and has_ended(self.run) and not self.is_fresh)
+        error = self.error or (None if has_result else job_record.read(self.folder).get("error"))
         if error or not self.run:
             return "failed", math.inf, error or "the job has no run"
-        status = self.published.status if self.published else read_status(self.run)
         state = status.get("state", "not started")
         loss = float(status.get("final", math.nan)) if state == "finished" else math.inf
         return state, loss, status.get("reason") or ""
@@ -105,7 +113,9 @@ class Job:
             loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
         if loss is None or math.isnan(loss):
             problem = f"it has no {SELECT}, by which settings are chosen"
-            raise ConfigError(f"{self.name}: {problem}; fresh=true trains it again")
+            raise ConfigError(
+                f"{self.run}: {problem}; remove this folder, and the same command trains it again"
+            )
         return float(loss)
 
 

@@ -22,8 +22,8 @@ from system.files import jsonable, write_atomically
 
 
 def published_runs(folders: Iterable[str]) -> dict[str, Run]:
-    """Return the runs of published tables by name; a relative path is of the project's folder. Raises
-    ConfigError."""
+    """Return the runs of published tables by name; a relative path is relative to the project's folder.
+    Raises ConfigError."""
     runs: dict[str, Run] = {}
     for folder in folders:
         from comparison.published import read  # imports scipy, for which a sweep without tables need not wait
@@ -40,7 +40,7 @@ def published_runs(folders: Iterable[str]) -> dict[str, Run]:
 
 
 def restore_published(jobs: Iterable[Job]) -> None:
-    """Write the folders of jobs whose runs are published and have none; an error is the job's."""
+    """Write the folders of the jobs whose runs are published; an error is the job's."""
     for job in jobs:
         if job.published and job.run and job.config:
             try:

@@ -26,7 +26,7 @@ from cli.schema import RunConfig
 from comparison.load import Run
 from data.token_files import Prepared
 from rundir import identity
-from rundir.folder import has_ended
+from rundir.folder import has_ended, read_status
 from sweep import plan
 from sweep.job import Job
 from sweep.part import Part
@@ -72,6 +72,7 @@ class Sweep:
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.trained: set[Path] = set()  # the runs that this sweep has trained
+        self.on_cluster = "array_parallelism" in hydra.launcher
         self.has_typed_arms = "hydra.sweeper.arms" in map(app.key_of, hydra.overrides.hydra)
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
@@ -86,6 +87,9 @@ class Sweep:
                 if not job.done:
                     print(f"  {job.name}  {f'cannot run: {job.error}' if job.error else job.label}")
             return jobs
+        if part and (invalid := [job for job in jobs if job.error]):  # without them it would not be fair
+            others = f" (and {len(invalid) - 1} more runs cannot run)" if len(invalid) > 1 else ""
+            raise ConfigError(f"{invalid[0].label}: {invalid[0].error}{others}")
         restore_published(jobs)
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
@@ -108,10 +112,13 @@ class Sweep:
         """Print how many runs there are and how many are to do; then measure, in some seconds, how long they
         will take, and print it."""
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
-        counts = (f"{done} done before, " if done else "") + (f"{invalid} cannot run, " if invalid else "")
+        published = sum(job.published is not None for job in jobs)
+        of_these = f" ({published} of them published)" if published else ""
+        counts = f"{done} done before{of_these}, " if done else ""
+        counts += f"{invalid} cannot run, " if invalid else ""
         runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
         print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once", flush=True)
-        self.print_estimate(todo)
+        self.print_estimate(todo, sum(job.work * (1 - job.fraction_trained()) for job in todo), len(todo))
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
         """Return one job for each different run; several tuples of overrides may describe the same run.
@@ -142,6 +149,9 @@ class Sweep:
                 label = " ".join(override for override in overrides if override not in shared)
                 job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
                 self.check(job, composed, ignored)
+                if job.is_fresh and self.on_cluster:
+                    problem = "a job that Slurm requeues would begin anew each time"
+                    raise ConfigError(f"fresh: {problem}; remove the folders of the runs instead")
                 jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")
@@ -156,7 +166,8 @@ class Sweep:
             job.identify(job.config, data.fingerprint, ignored)
             if job.run and (not job.config.fresh or job.run in self.trained):
                 job.done = has_ended(job.run)
-                if not job.done and (published := self.published.get(job.run.name)):
+                has_begun = bool(read_status(job.run))
+                if not job.done and not has_begun and (published := self.published.get(job.run.name)):
                     job.published, job.done = published, True
             job.work = training_operations(job.config, data.tokenizer.vocab_size)
         except (UserError, OSError) as error:
@@ -168,21 +179,21 @@ class Sweep:
             self.prepared[key] = tokens_of(config)
         return self.prepared[key]
 
-    def print_estimate(self, todo: list[Job], runs: int = 0) -> None:
-        """Print how long all jobs will take, or so many runs like them, from the measured pace of the first
-        job; nothing if it cannot be measured."""
+    def print_estimate(self, todo: list[Job], work: float, runs: int) -> None:
+        """Print how long ``work`` operations of so many runs will take, at the measured pace of the first of
+        the jobs; nothing if it cannot be measured here."""
         configs = [job.config for job in todo if job.config]
-        if not configs:
+        if not configs or self.on_cluster:
             return
+        # joblib's workers share the cores
+        threads = configs[0].train.threads or max(1, os_compat.cores() // self.at_once)
         try:
             with announced("measuring how fast this machine is", sys.stderr):
-                pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size)
+                vocab_size = self.data(configs[0]).tokenizer.vocab_size
+                pace = seconds_per_operation(configs[0], vocab_size, threads)
         except Exception:  # a norm may raise any exception; the job will report it
             return
-        left = sum(job.work * (1 - job.fraction_trained()) for job in todo)
-        left *= runs / len(todo) if runs else 1
-        seconds = pace * left / min(self.at_once, runs or len(todo))
-        print(f"expected to take about {duration(seconds)}", flush=True)
+        print(f"expected to take about {duration(pace * work / min(self.at_once, runs))}", flush=True)
 
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""

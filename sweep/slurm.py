@@ -41,7 +41,7 @@ def check() -> None:
         )
 
 
-class Job:
+class RequeuedJob:
     """The function that a job runs. submitit resubmits the job after SIGUSR2, Slurm's time-limit warning."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -108,7 +108,7 @@ def submit(
     try:
         with redirect_stderr(io.StringIO()):  # submitit prints the error as well
             submitted = executor.map_array(
-                Job(call), *zip(*(arguments for arguments, _ in pairs), strict=True)
+                RequeuedJob(call), *zip(*(arguments for arguments, _ in pairs), strict=True)
             )
     except FailedJobError as error:
         reason = " ".join(str(error).split())

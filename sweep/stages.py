@@ -6,9 +6,7 @@ loss on the first half of the validation split; runs are compared by val/report_
 """
 
 import datetime
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
 from typing import Any
@@ -16,18 +14,19 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from cli import app
-from comparison.score import Score, score
+from comparison.plans import STARTS, USUAL
 from sweep import plan
+from sweep.choose import Arm, choose
 from sweep.job import Job
 from sweep.part import Part
-from sweep.progress import RESULTS, summary
+from sweep.progress import summary
 from sweep.runner import Sweep
-from sweep.trials import Round, Settings, Tuning, space, trial_settings, tuning
+from sweep.trials import Tuning, space, trial_settings, tuning
 from system import launch
 from system.errors import ConfigError
 from system.validate import invalid_value
 
-Arm = tuple[str, ...]  # overrides
+OPTIONS = (USUAL.keys() | STARTS.keys()) - {"norm", "placement"}  # of an arm, which a baseline may lack
 
 
 def run_stages(
@@ -40,7 +39,7 @@ def run_stages(
 ) -> None:
     """Run every combination of the values of a preset and a command line, for each of ``arms``, each a list
     of overrides that belong together; in stages if ``tune`` says how to choose settings (sweep/trials.py).
-    The last stages take the values of ``final``, and other values from the command line.
+    The last stages take the values of ``final``; a typed value replaces its own, except the seed.
 
     Raises:
         ConfigError: the stages cannot be planned, for example because they would share seeds.
@@ -62,7 +61,8 @@ def run_stages(
         jobs = run_fairly(sweep, values, arms or [[]], how, keys, last)
     else:
         jobs = sweep.run(combined(arms or [[]], values))
-    if any(job.error for job in jobs) if sweep.dry_run else summary(jobs):
+    failed = any(job.error for job in jobs) if sweep.dry_run else summary(jobs) > 0
+    if failed:
         raise SystemExit(1)
 
 
@@ -94,19 +94,21 @@ def run_fairly(
     final: dict[str, list[str]],
 ) -> list[Job]:
     """Tune and compare the arms: every combination of ``values``, with each of ``arms``. Return all jobs; if
-    one has failed, the stages after it are missing."""
-    seeds, lengths = values.pop("seed", ["seed=0"]), values.pop("train.steps", [])
+    a trial has failed, nothing is compared."""
+    seeds, lengths = [*dict.fromkeys(values.pop("seed", ["seed=0"]))], values.pop("train.steps", [])
     tuned = [app.key_in(key) for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
     all_arms = combined(arms, values)
     if len(sweep.jobs_of(all_arms)) < len(all_arms):
         raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
-    steps = sweep.compose([*all_arms[0], *lengths]).train.steps
+    seeds = seeds[: how.rounds[-1].seeds]
     numbers = [number(seed) for seed in seeds]
     settings = trial_settings(how, keys, seed=numbers[0])
+    last = [(*lengths, *rest) for rest in product(*final.values())]
+    steps = valid_steps(sweep.jobs_of([(*all_arms[0], *settings[0], *each) for each in last]))
     over = f"over {', '.join(tuned)}" if tuned else "(nothing is tuned)"
     print(f"{len(all_arms)} arms, {len(settings)} trials of each {over}")
-    runs = total_runs(len(all_arms), len(settings), how, math.prod(map(len, final.values())))
+    runs, lengths_of_runs = total_runs(len(all_arms), len(settings), how, len(last))
     print(f"at most {runs:,} runs in all stages", flush=True)
     trials = {
         "settings": settings,
@@ -119,31 +121,43 @@ def run_fairly(
     jobs, chosen = choose(partial(sweep.run, part=part), all_arms, settings, how.rounds, seeds, steps)
     if not chosen:
         if sweep.dry_run:
-            new = runs - len({job.name for job in jobs if job.done})
-            print(f"\nall stages: at most {new:,} runs", flush=True)
-            sweep.print_estimate([job for job in jobs if not job.done], new)
+            done = {job.name: job.work for job in jobs if job.done}
+            full_run = sum(job.work for job in jobs) / len(jobs) / how.rounds[0].steps
+            print(f"\nstill to train, in all stages: at most {runs - len(done):,} runs", flush=True)
+            left = lengths_of_runs * full_run - sum(done.values())
+            sweep.print_estimate([job for job in jobs if not job.done], left, runs - len(done))
         else:
-            print("\nsettings are chosen once all trials have finished; the same command resumes")
+            command = f"the same command{' without fresh=true' if jobs[0].is_fresh else ''}"
+            print(f"\nsettings are chosen once all trials have finished; {command} resumes")
         return jobs
-    last = [(*lengths, *rest) for rest in product(*final.values())]
     print("\neach arm at its own settings, on other seeds:")
     own = [(*arm, *best, *each) for arm, best in chosen.items() for each in last]
     compared = sweep.run(own, part.as_role("compared"))
     baselines = owners(all_arms, plan.usual_values(compared)) if how.borrow else {}
     borrowed = [(*arm, *chosen[owner], *each) for arm, owner in baselines.items() for each in last]
-    if borrowed:
-        print("\neach arm at the baseline's settings, on the same seeds:")
+    if not borrowed:
+        return [*jobs, *compared]
+    print("\neach arm at the baseline's settings, on the same seeds:")
     return [*jobs, *compared, *sweep.run(borrowed, part.as_role("borrowed"))]
 
 
-def total_runs(arms: int, settings: int, how: Tuning, last: int) -> int:
-    """Return how many runs all stages have, at most: an arm may have chosen the baseline's settings.
-    ``last``: the runs of an arm in a last stage."""
-    per_arm = settings * how.rounds[0].seeds + last * (1 + how.borrow)
+def valid_steps(jobs: Sequence[Job]) -> int:
+    """Return ``train.steps`` of these jobs of a last stage. Raises ConfigError if one cannot run: better
+    before the trials than after them."""
+    if errors := [job.error for job in jobs if job.error]:
+        raise ConfigError(errors[0])
+    [steps] = {job.config.train.steps for job in jobs if job.config}  # validated to be one length
+    return steps
+
+
+def total_runs(arms: int, settings: int, how: Tuning, last: int) -> tuple[int, float]:
+    """Return how many runs all stages have, at most (an arm may have chosen the baseline's settings), and how
+    many runs of ``train.steps`` would take as long. ``last``: the runs of an arm in a last stage."""
+    per_arm = [(last * (1 + how.borrow), 1.0), (settings * how.rounds[0].seeds, how.rounds[0].steps)]
     for earlier, later in pairwise(how.rounds):
         new_seeds = later.seeds - (earlier.seeds if earlier.steps == later.steps else 0)
-        per_arm += math.ceil(later.trials * settings) * new_seeds
-    return arms * per_arm
+        per_arm.append((later.settings_left(settings) * new_seeds, later.steps))
+    return arms * sum(runs for runs, _ in per_arm), arms * sum(runs * length for runs, length in per_arm)
 
 
 def check(
@@ -184,59 +198,13 @@ def number(seed: str) -> int:
     return int(text)
 
 
-def choose(
-    run: Callable[[list[Arm]], list[Job]],
-    arms: Sequence[Arm],
-    settings: Sequence[Settings],
-    rounds: Sequence[Round],
-    seeds: list[str],
-    steps: int,
-) -> tuple[list[Job], dict[Arm, Settings]]:
-    """Return the jobs of all rounds, and the best settings of each arm: those at which the fewest runs
-    diverged; among these, those with the lowest mean loss of the others. If a job fails, its round is the
-    last, and the settings are void."""
-    all_jobs: list[Job] = []
-    left: Mapping[Arm, list[Settings]] = {arm: [*settings] for arm in arms}
-    scores: dict[tuple[Arm, Settings], Score] = {}
-    for number, round_ in enumerate(rounds, 1):
-        length, used = max(1, round(round_.steps * steps)), seeds[: round_.seeds]
-        left = {arm: best[: math.ceil(round_.trials * len(settings))] for arm, best in left.items()}
-        print(f"\ntuning, round {number} of {len(rounds)}: {length:,} steps, {' '.join(used)}")
-        trials = {
-            (*arm, *tried, f"train.steps={length}", seed): (arm, tried)
-            for arm, best in left.items()
-            for tried in best
-            for seed in used
-        }
-        jobs = run([*trials])
-        all_jobs += jobs
-        if any(job.outcome()[0] not in RESULTS for job in jobs):
-            return all_jobs, {}
-        losses, left = defaultdict(list), defaultdict(list)
-        for job in jobs:
-            losses[trials[job.overrides]].append(job.select_loss())
-        scores = {trial: score(values) for trial, values in losses.items()}
-        for arm, tried in sorted(scores, key=lambda trial: scores[trial]):
-            left[arm].append(tried)
-    chosen = {arm: best[0] for arm, best in left.items()}
-    for arm, title in titles(arms).items():
-        diverged, mean = scores[arm, chosen[arm]]
-        remark = f"; {diverged} diverged" if diverged else ""
-        print(f"  {title}: {' '.join(chosen[arm])} (val/select_loss {mean:.4f}{remark})")
-    return all_jobs, chosen
-
-
 def owners(arms: Sequence[Arm], usual: Mapping[str, str]) -> dict[Arm, Arm]:
-    """Return the baseline of each arm that has one: the arm with the usual norm and placement."""
+    """Return the baseline of each arm that has one: the arm with the usual norm and placement and, if there
+    is one, with the other overrides of this arm."""
 
     def baseline(arm: Arm) -> Arm:
-        return tuple(f"{key}={usual[key]}" if (key := app.key_of(o)) in usual else o for o in arm)
+        same = tuple(f"{key}={usual[key]}" if (key := app.key_of(o)) in usual else o for o in arm)
+        return same if same in arms else tuple(o for o in same if app.key_of(o) not in OPTIONS)
 
     baselines = {arm: baseline(arm) for arm in arms}
     return {arm: owner for arm, owner in baselines.items() if owner in arms and owner != arm}
-
-
-def titles(arms: Sequence[Arm]) -> dict[Arm, str]:
-    """Return a title of each arm, such as ``layernorm pre``, without the overrides that all arms share."""
-    shared = {o for o in set.intersection(*map(set, arms)) if app.key_of(o) not in ("norm", "placement")}
-    return {arm: " ".join(o.partition("=")[2] for o in arm if o not in shared) for arm in arms}

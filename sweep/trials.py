@@ -27,6 +27,10 @@ class Round(Checked):
     steps: Annotated[float, Field(gt=0, le=1)]  # how long, as a share of train.steps
     seeds: Annotated[int, Field(ge=1)]  # on how many of the tuning seeds
 
+    def settings_left(self, settings: int) -> int:
+        """Return how many of the settings this round tries, rounded up."""
+        return math.ceil(self.trials * settings - 1e-9)  # the product may be a little above an integer
+
 
 class Tuning(Checked):
     """How the settings are chosen: ``hydra.sweeper.tune``, by rounds of fewer and fewer trials."""
@@ -39,6 +43,8 @@ class Tuning(Checked):
 
     @model_validator(mode="after")
     def rounds_narrow_the_choice(self) -> Self:
+        if self.rounds[0].trials != 1:
+            raise ValueError("rounds: the first one tries all settings; give it trials: 1")
         for earlier, later in pairwise(self.rounds):
             if later.trials > earlier.trials or later.steps < earlier.steps or later.seeds < earlier.seeds:
                 raise ValueError(

@@ -1,7 +1,6 @@
 """A fair comparison tunes each arm by equal trials, then compares the arms on other seeds."""
 
 import json
-import math
 import re
 import shutil
 from collections import Counter
@@ -16,9 +15,8 @@ from comparison.report import build_report
 from comparison.roles import by_role
 from comparison.table import cells
 from rundir.folder import read_status
-from sweep.job import Job
-from sweep.stages import check_typed, choose, combined, owners, titles
-from sweep.trials import Round
+from sweep.stages import check_typed, combined, owners, total_runs
+from sweep.trials import tuning
 from system.errors import ConfigError
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused
@@ -108,9 +106,12 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     publish(runs_of(tmp_path), tmp_path / "tables")
     shutil.rmtree(tmp_path / "runs")
     planned = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]", "--dry-run")
-    assert [line for line in planned.stdout.splitlines() if "to do" in line] == [
-        line for line in again.stdout.splitlines() if "to do" in line
-    ]
+    assert [
+        re.sub(r" \(\d+ of them published\)", "", line)
+        for line in planned.stdout.splitlines()
+        if "to do" in line
+    ] == [line for line in again.stdout.splitlines() if "to do" in line]
+    assert "8 of them published" in planned.stdout
     assert not (tmp_path / "runs").exists()
     tables = f"hydra.sweeper.published=[{tmp_path / 'tables'}]"
     restored = succeed("train.py", *fair, tables, "train.eval_windows=7")
@@ -135,6 +136,22 @@ def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_na
     assert {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)} == losses
     wrong = command("train.py", *one, "hydra.sweeper.published=[nowhere]")
     check_refused(wrong, "hydra.sweeper.published: nowhere: ")
+
+
+@pytest.mark.slow
+def test_a_run_that_has_begun_here_is_resumed_and_not_overwritten_by_its_published_numbers(
+    succeed, fair, tmp_path
+):
+    one = (*fair, "norm=layernorm")
+    succeed("train.py", *one)
+    publish(runs_of(tmp_path), tmp_path / "tables")
+    begun = next(tmp_path.glob("runs/*-s12-*"))
+    status = json.loads((begun / "status.json").read_text())
+    (begun / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
+    done = succeed("train.py", *one, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
+    assert read_status(begun)["state"] == "finished"
+    assert "restored_from" not in json.loads((begun / "environment.json").read_text())
 
 
 @pytest.mark.slow
@@ -189,63 +206,6 @@ def test_typed_values_are_taken_in_every_stage(command, succeed, fair, tmp_path)
     assert {c["seed"] for c in roles(tmp_path)["compared"]} == {5}
 
 
-def job(overrides: tuple[str, ...], loss: float | None) -> Job:
-    made = Job(overrides, " ".join(overrides), Path())
-    state = ("failed", math.inf, "too large") if loss is None else ("finished", loss, "")
-    made.outcome = lambda: state  # type: ignore[method-assign]
-    made.select_loss = lambda: loss  # type: ignore[method-assign]
-    return made
-
-
-class Losses:
-    """A sweep whose runs end at losses that depend on the arm, the settings and the seed."""
-
-    def __init__(self, losses):
-        self.losses, self.asked = losses, []
-
-    def run(self, all_overrides):
-        self.asked.append(list(all_overrides))
-        return [job(o, self.losses[o[0], o[1]][int(o[3][-1])]) for o in all_overrides]
-
-
-ROUNDS = [Round(trials=1, steps=0.1, seeds=1), Round(trials=0.5, steps=1, seeds=2)]
-SEEDS = ["seed=0", "seed=1"]
-
-
-def test_the_best_go_on_and_the_best_mean_without_divergence_is_chosen(capsys):
-    losses = {
-        ("norm=a", "r=1"): [1.0, 4.0],
-        ("norm=a", "r=2"): [2.0, 2.0],
-        ("norm=a", "r=3"): [9.0, 0.1],
-        ("norm=a", "r=4"): [8.0, 0.1],
-        ("norm=b", "r=1"): [math.inf, 1.0],
-        ("norm=b", "r=2"): [1.0, math.inf],
-        ("norm=b", "r=3"): [2.0, math.inf],
-        ("norm=b", "r=4"): [3.0, 1.0],
-    }
-    sweep = Losses(losses)
-    trials = [(f"r={i}",) for i in (1, 2, 3, 4)]
-    jobs, chosen = choose(sweep.run, [("norm=a",), ("norm=b",)], trials, ROUNDS, SEEDS, steps=40)
-    assert chosen == {("norm=a",): ("r=2",), ("norm=b",): ("r=2",)}
-    assert len(jobs) == 8 + 8
-    assert {o[2] for o in sweep.asked[0]} == {"train.steps=4"}
-    assert {o[:2] for o in sweep.asked[1]} == {
-        ("norm=a", "r=1"),
-        ("norm=a", "r=2"),
-        ("norm=b", "r=2"),
-        ("norm=b", "r=3"),
-    }
-    printed = capsys.readouterr().out
-    assert "  a: r=2 (val/select_loss 2.0000)" in printed
-    assert "  b: r=2 (val/select_loss 1.0000; 1 diverged)" in printed
-
-
-def test_a_failed_trial_ends_tuning_without_a_choice():
-    sweep = Losses({("norm=a", "r=1"): [1.0, 1.0], ("norm=a", "r=2"): [None, None]})
-    jobs, chosen = choose(sweep.run, [("norm=a",)], [("r=1",), ("r=2",)], ROUNDS, SEEDS, steps=40)
-    assert (len(jobs), chosen) == (2, {})
-
-
 def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
     arms = [(f"norm={n}", f"model.n_layer={k}") for n in ("layernorm", "none") for k in (2, 4)]
     usual = {"norm": "layernorm"}
@@ -253,7 +213,25 @@ def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
         ("norm=none", f"model.n_layer={k}"): ("norm=layernorm", f"model.n_layer={k}") for k in (2, 4)
     }
     assert owners(arms, {}) == {}
-    assert titles([("norm=a", "x=1"), ("norm=b", "x=1")]) == {("norm=a", "x=1"): "a", ("norm=b", "x=1"): "b"}
+
+
+def test_an_arm_with_a_qk_norm_has_the_baseline_without_one_unless_there_is_one_with_it():
+    usual = ("norm=layernorm", "placement=pre")
+    with_it, other = ("norm=rmsnorm", "placement=pre", "model.qk_norm=same"), (*usual, "model.qk_norm=same")
+    names = {"norm": "layernorm", "placement": "pre"}
+    assert owners([usual, with_it], names) == {with_it: usual}
+    assert owners([usual, with_it, other], names) == {with_it: other}
+
+
+def test_the_runs_of_all_stages_are_counted_and_their_lengths_added():
+    rounds = [
+        {"trials": 1, "steps": 0.5, "seeds": 1},
+        {"trials": 0.14, "steps": 0.5, "seeds": 2},
+        {"trials": 0.14, "steps": 1, "seeds": 2},
+    ]
+    how = tuning({"keys": {}, "trials": 50, "rounds": rounds, "borrow": True})
+    # of an arm: 50 short runs, 7 on a second seed, 14 long ones, 3 at its own settings, 3 at the baseline's
+    assert total_runs(2, 50, how, 3) == (2 * (50 + 7 + 14 + 3 + 3), 2 * (25 + 3.5 + 14 + 3 + 3))
 
 
 def test_an_arms_overrides_take_the_place_of_values():
@@ -289,8 +267,10 @@ def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_pa
     assert read_status(first.parent)["state"] == "finished"
     done = command("train.py", *fair, "norm=none")
     assert done.returncode == 1
-    line = f"error: {first.parent.name}: it has no val/select_loss, by which settings are chosen; fresh=true"
-    assert line in done.stderr
+    line = "it has no val/select_loss, by which settings are chosen; remove this folder, and the same command"
+    assert f"{first.parent.name}: {line}" in done.stderr
+    shutil.rmtree(first.parent)
+    succeed("train.py", *fair, "norm=none")
 
 
 @pytest.mark.slow
@@ -307,13 +287,25 @@ def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_pa
         ("seed=a,b", "seed: invalid value 'a'"),
         ("seed=0,0", "seed: tuning needs 2 seeds"),
         (
-            "hydra.sweeper.tune.rounds=[{trials: 0.5, steps: 1, seeds: 1}, {trials: 1, steps: 1, seeds: 1}]",
+            "hydra.sweeper.tune.rounds=[{trials: 1, steps: 1, seeds: 2}, {trials: 1, steps: 1, seeds: 1}]",
             "sort",
         ),
+        ("hydra.sweeper.tune.rounds=[{trials: 0.5, steps: 1, seeds: 1}]", "give it trials: 1"),
+        ("train.steps=ten", "train.steps: invalid value 'ten'"),
+        ("train.steps=3.5", "train.steps: invalid value 3.5"),
+        ("optim.beta1=0.9,2", "optim.beta1=2"),  # of the trials of an arm
     ],
 )
 def test_an_unfair_comparison_is_refused_before_its_first_trial(command, fair, tmp_path, argument, line):
     done = command("train.py", *fair, argument)
     assert done.returncode == 1
     assert line in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_an_invalid_value_of_the_last_stage_is_refused_before_the_first_trial(command, fair, tmp_path):
+    preset = tmp_path / "mine" / "experiment" / "small.yaml"
+    preset.write_text(preset.read_text().replace('{seed: "10,11,12"}', '{seed: "10,11,12", optim.beta1: 2}'))
+    check_refused(command("train.py", *fair), "optim.beta1: invalid value 2")
     assert not (tmp_path / "runs").exists()

@@ -34,8 +34,8 @@ def test_trials_are_in_range_and_more_of_them_begin_with_the_same(count, seed):
         assert list(values) == list(KEYS)
         assert 1e-4 <= float(values["a.rate"]) <= 1e-1
         assert -1 <= float(values["b"]) <= 3
-        assert values["c"] in "xy"
-        assert values["d"] in "789"
+        assert values["c"] in ("x", "y")
+        assert values["d"] in ("7", "8", "9")
 
 
 @pytest.mark.parametrize("seed", range(5))
