@@ -131,7 +131,8 @@ def main() -> None:
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    is_table = args.metric or args.baseline or args.over or args.where or args.mixed or args.out
+    options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
+    is_table = any(options)
     are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
     are_two = len(args.runs) == 2 and are_runs and not is_table
     with programs.running():

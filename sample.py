@@ -55,7 +55,9 @@ def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple
         raise DataError(f"{key}: {error}; give a shorter text") from None
 
 
-def load(config: SampleConfig, checkpoint: Checkpoint, vocab_size: int) -> "tuple[LastLogits, Compute]":
+def load_last_logits(
+    config: SampleConfig, checkpoint: Checkpoint, vocab_size: int
+) -> "tuple[LastLogits, Compute]":
     """Return the checkpoint's model as a function of a window of tokens, and the device and precision.
 
     ``precision=auto`` is resolved as in training, except that small models on a CPU use fp32: bf16 halves the
@@ -96,7 +98,7 @@ def draw(
     scores, tokens = logits.double(), None
     if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
         scores, tokens = scores.topk(min(top_k or scores.shape[-1], scores.shape[-1]))
-    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # less overflows
+    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below it: overflow
     total = cumulative[:, -1:]
     if top_p is not None:
         last_kept = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
@@ -157,7 +159,7 @@ def main(config: SampleConfig) -> None:
 
         import torch
 
-        last_logits, compute = load(config, checkpoint, tokenizer.vocab_size)
+        last_logits, compute = load_last_logits(config, checkpoint, tokenizer.vocab_size)
     headline = f"{terminal.escaped(str(checkpoint.path))}, step {checkpoint.meta.step:,}"
     print(f"{headline}, {compute.device.type}, {compute.precision}", file=sys.stderr)
 

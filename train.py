@@ -44,21 +44,21 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
     # builds everything and tries it on one batch; on exit, even by an error, records how the run ended
     with set_up(run, tokens, ranks) as s:
-        net, optimizer = s.strategy.net, s.optimizer  # net: the model, or its DDP wrapper
+        net, optimizer = s.strategy.net, s.optimizer  # net: the model, or what DDP or FSDP makes of it
 
         for step in range(s.start, steps + 1):  # the last pass only evaluates and saves
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
-            row: dict[str, Any] = {}  # what is measured at this step
+            metrics: dict[str, Any] = {}  # what is measured at this step
             if step == 0:
-                row |= s.certifier.metrics  # leaks from later tokens and other rows, before training
+                metrics |= s.certifier.metrics  # leaks from later tokens and other rows, before training
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
                 s.divergence.check_updates(step, optimizer.skipped)  # Diverged if an update was skipped
             with s.checkpoints.ending_on_signal(step):  # Ctrl-C, before or in this block: saves, then ends
                 if due.evaluation:
-                    row |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
-            is_best = due.evaluation and s.log.update_best(step, row)
+                    metrics |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
+            is_best = due.evaluation and s.log.update_best(step, metrics)
             if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
@@ -66,7 +66,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             if step < steps:
                 if due.statistics:  # an extra forward and backward, which leaves gradients and buffers alone
                     sample = s.batches.first_micro_batch(step)
-                    row |= s.statistics.of_activations(sample, due.histograms)
+                    metrics |= s.statistics.of_activations(sample, due.histograms)
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     torch.manual_seed(batch.dropout_seed)  # so a resumed run draws the same masks
@@ -77,16 +77,16 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
-                with s.statistics.of_update(row, due.statistics):  # adds the update's size to the row, if due
+                with s.statistics.of_update(metrics, due.statistics):  # adds the update's size, if due
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
                     optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite so far
                 optimizer.zero_grad()
                 if due.log or optimizer.known_to_skip():  # a skipped update ends the run
-                    row |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
+                    metrics |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
-            # write the row
-            row = s.log.write(step, row)  # copies tensors from the device, all at once
-            s.divergence.check(step, row, optimizer.skipped)  # raises Diverged: the run ends
+            # log it
+            metrics = s.log.write(step, metrics)  # copies tensors from the device, all at once
+            s.divergence.check(step, metrics, optimizer.skipped)  # raises Diverged: the run ends
 
         s.certifier.end()  # tests the trained model for causality, on training text
 

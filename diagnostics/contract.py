@@ -219,9 +219,9 @@ def check_repeatable(
         with buffers_kept(model):
             return function()
 
-    wirings = {name: module for name, module in model.named_modules() if isinstance(module, Residual)}
+    residuals = {name: module for name, module in model.named_modules() if isinstance(module, Residual)}
     inside = {f"{n}.{i}".rstrip("."): part for n, norm in norms.items() for i, part in norm.named_modules()}
-    modules = wirings | inside
+    modules = residuals | inside
     evaluated = [call(evaluate)]  # before any training, as when a model is only sampled from
     losses, states = [], []
     for _ in range(2):

@@ -66,7 +66,8 @@ def require_dtype(title: str, norm: nn.Module, args: tuple[Tensor, ...], output:
 
 def check_gradient(s: Subject) -> str:
     """Every parameter of the norm has a finite gradient. The remark says whether the gradient of the loss is
-    not its derivative, as where statistics are detached: measured in fp64 along a random direction."""
+    not its derivative, as where statistics are detached: measured in fp64 along a random direction, by
+    differences of the loss. If these depend on their step, it names torch.autograd.gradcheck."""
     model = s.new_model().double()
     loss = s.loss(model)
     if not loss.isfinite():
@@ -89,6 +90,8 @@ def check_gradient(s: Subject) -> str:
     difference = slope(s, direction)
     if abs(along - difference) <= SAME_SLOPE * size:
         return ""
+    if abs(slope(s, direction, step=1e-6) - difference) > SAME_SLOPE * size:
+        return "not compared with differences, which depend on their step, as after a median; use gradcheck"
     return f"not the derivative of the loss: along a random direction {along:.4g} instead of {difference:.4g}"
 
 

@@ -179,6 +179,17 @@ def test_a_config_of_a_huge_model_is_rejected_before_memory_is_allocated(command
     check_refused(command("sample.py", f"checkpoint={file}"), "its config describes a model of")
 
 
+def test_a_norm_that_is_larger_than_a_block_is_loaded_if_it_stands_once(tiny):
+    """Estimates for 128 positions are more numbers than a block has; rezero has them before the head only."""
+    sizes = "model.block_size=128", "model.n_embd=4", "model.n_layer=8"
+    config = tiny("norm=batchnorm_position", "placement=rezero", *sizes, "train.steps=1")
+    run = str(train_anew(config))
+    source = ModelSource(run=run, checkpoint=None, init_from=None, which="last", runs_dir="runs")
+    checkpoint = load_model.load(source)
+    model = load_model.load_model(checkpoint, from_spec(checkpoint.meta.tokenizer).vocab_size)
+    assert model.block_size == 128
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_path, number):

@@ -1,5 +1,6 @@
 """Draw the batches of a run's training steps and of its evaluations; each rank draws its share of a batch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -84,10 +85,11 @@ class Batches:
         """Return how many batches of ``whole_split`` lie in the first half of the split; and the batch that
         spans the middle, split in two, or []."""
         rows, size = self.evaluation_rows, self.block_size
-        middle = -(-self.val_targets // size) // 2  # in windows, as ``first`` and ``last``
-        first = middle // rows * rows
-        last = min(first + rows, self.val_targets // size)
-        if not first < middle < last:
-            return -(-middle // rows), []
+        middle = math.ceil(self.val_targets / size) // 2  # windows in the first half
+        before = middle // rows  # full batches in it
+        # the windows of the next batch; the split's last window, if it is shorter, is a batch of its own
+        first, last = before * rows, min((before + 1) * rows, self.val_targets // size)
+        if not first < middle < last:  # no batch spans the middle
+            return math.ceil(middle / rows), []
         parts = (first, middle), (middle, last)
-        return first // rows, [windows.consecutive(self.tokens.val, size, *part) for part in parts]
+        return before, [windows.consecutive(self.tokens.val, size, *part) for part in parts]

@@ -1,6 +1,6 @@
 """Measure the causality certificate of a run at its start, and at its end with trained weights, on text.
 
-certificate.json has both answers, ``start`` and ``end``; ``end`` is null as long as the run trains.
+certificate.json has both, ``start`` and ``end``; ``end`` is null as long as the run trains.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from rundir.folder import Run
 from rundir.run_files import read_json
 from system.terminal import announced
 from training.batches import Batches
-from training.loss import Loss, cross_entropy
+from training.loss import Loss
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
@@ -31,8 +31,7 @@ class Certifier:
     """Tests the model as the run uses it: its batch, precision and, in one process, compiled form.
 
     Args:
-        loss: the loss of a training step; its ``objective`` is ``cross_entropy``, possibly compiled together
-            with the net.
+        loss: the loss of a training step, possibly compiled together with the net.
 
     Attributes:
         metrics: the leaks at the start.
@@ -44,23 +43,23 @@ class Certifier:
         self.run, self.tokens, self.strategy, self.loss = run, tokens, strategy, loss
         self.shape = batches.micro_rows // ranks.count, batches.block_size
         train = run.config.train
-        forwards = SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum  # of each certificate
-        self.rounds = max(0, round((forwards - FIXED) / 2))
-        self.compiled = loss.objective is not cross_entropy and ranks.count == 1
+        forwards = SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum  # of one of two certificates
+        self.rounds = max(0, round((forwards - FIXED) / 2))  # each in training and in evaluation mode
+        self.compiled = loss.is_compiled and ranks.count == 1
         self.ranks = ranks
 
     def start(self, resumed: bool) -> dict[str, Any]:
-        """Return the content of certificate.json before the end. A resumed run keeps its first answer."""
+        """Return the content of certificate.json before the end; that of a resumed run stays as it is."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
-        self.answer = earlier.get("start") or self.certificate_at("start")
-        self.metrics = causality.leak_metrics(self.answer)
-        return {"start": self.answer, "end": None}
+        self.at_start = earlier.get("start") or self.certificate_at("start")
+        self.metrics = causality.leak_metrics(self.at_start)
+        return {"start": self.at_start, "end": None}
 
     def end(self) -> None:
-        """Test the trained model, write the answer to certificate.json, and print it."""
-        answer = self.certificate_at("end")
-        self.run.write(self.run.certificate, {"start": self.answer, "end": answer})
-        print(causality.describe(answer, f"the trained {self.run.config.label()}"), flush=True)
+        """Test the trained model; write the certificate to certificate.json, and print it."""
+        certificate = self.certificate_at("end")
+        self.run.write(self.run.certificate, {"start": self.at_start, "end": certificate})
+        print(causality.describe(certificate, f"the trained {self.run.config.label()}"), flush=True)
 
     def certificate_at(self, when: str) -> dict[str, Any]:
         """Return the certificate at the run's ``start``, on random tokens, or at its ``end``, on text."""

@@ -2,7 +2,7 @@
 
 A model that ignores its context can do no better than to guess each token by its frequency. On given targets
 such guesses cost at least the entropy of the targets' frequencies (Gibbs' inequality), so a model whose loss
-is no lower has learned nothing, or has lost what it had learned: it has diverged.
+is no lower predicts no better than the best such guess. If that lasts, the run is called diverged.
 """
 
 import math

@@ -33,7 +33,7 @@ class Evaluator:
     ranks: Ranks
     running_norms: Sequence[nn.Module]  # normalize by running estimates in evaluation only
     stop: Pending  # if a signal came, ends the evaluation between two batches
-    log: RunLog  # at step ``log.steps``, the last, the whole validation split is evaluated, too
+    log: RunLog  # at step ``log.last_step`` the whole validation split is evaluated, too
 
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
@@ -48,7 +48,7 @@ class Evaluator:
                     self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
                 )
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - row["val/loss"]}
-            if step == self.log.steps:
+            if step == self.log.last_step:
                 row |= self.on_the_whole_split(step)
         return row
 
@@ -133,7 +133,7 @@ def evaluate_on_batch_statistics(
     return float(ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
 
 
-def with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
+def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
     """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
     normalize by these buffers in training, too. The buffers are kept."""
     with torch.no_grad():

@@ -18,6 +18,7 @@ from system.errors import CheckpointError, ConfigError, NoCheckpointError, UserE
 
 if TYPE_CHECKING:
     from model import GPT
+    from model.placements import Placement
 
 ATTEMPTS = 10  # to read a checkpoint of a run that is training
 
@@ -90,9 +91,10 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
     import torch
 
     from training.build import instances
-    from training.state import model_tensors
+    from training.state import OPTIMIZER, model_tensors
 
-    sizes, n_stored = checkpoint.meta.config.model, sum(t.numel() for t in checkpoint.tensors.values())
+    sizes = checkpoint.meta.config.model
+    n_stored = sum(t.numel() for key, t in checkpoint.tensors.items() if not key.startswith(OPTIMIZER))
 
     def check(part: str, count: int) -> None:
         if count > n_stored:
@@ -104,7 +106,9 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
     positions = sizes.block_size if sizes.positions == "learned" else 0
     check("model", sizes.n_embd * (vocab_size + positions + 12 * sizes.n_layer * sizes.n_embd))
     with torch.device("meta"):  # takes no memory
-        for key, part in instances(checkpoint.meta.config, packages):
-            tensors = model_tensors(part) if isinstance(part, torch.nn.Module) else {}  # a placement has none
-            copies = 1 if key in ("model.final_norm", "model.embedding_norm") else 2 * sizes.n_layer
-            check(key, copies * sum(tensor.numel() for tensor in tensors.values()))
+        parts = dict(instances(checkpoint.meta.config, packages))
+    placement: Placement = parts.pop("placement")
+    slots = [placement.slots(layer, site) for layer in range(sizes.n_layer) for site in ("attn", "mlp")]
+    copies = {"norm": sum(s.pre + s.out + s.post for s in slots), "model.qk_norm": 2 * sizes.n_layer}
+    for key, norm in parts.items():
+        check(key, copies.get(key, 1) * sum(tensor.numel() for tensor in model_tensors(norm).values()))

@@ -21,12 +21,12 @@ class RunLog:
         earlier: the rows before ``start`` that have a validation loss, and the last row before ``start``.
         best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
         clock: measures the run's seconds from ``with`` on.
-        steps: the last step.
+        last_step: the step after the last update.
     """
 
     def __init__(self, run: Run, compute: Compute, ranks: Ranks, start: int) -> None:
         train = run.config.train
-        self.run, self.compute, self.steps = run, compute, train.steps
+        self.run, self.compute, self.last_step = run, compute, train.steps
         self.tokens_per_step = train.batch_size * run.config.model.block_size
         self.rows = rows_before(run.metrics, start) if ranks.first else []
         self.earlier = ranks.broadcast(losses(self.rows))
@@ -54,7 +54,7 @@ class RunLog:
     def update_best(self, step: int, row: dict[str, Any]) -> bool:
         """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns True in that case."""
         loss, lowest = row.get("val/loss", math.inf), self.best["val/loss"] if self.best else math.inf
-        if (step == 0 and self.steps > 0) or not loss < lowest:
+        if (step == 0 and self.last_step > 0) or not loss < lowest:
             return False
         self.best = {"step": step, "val/loss": loss}
         return True

@@ -30,6 +30,10 @@ class Loss:
     compute: Compute
     objective: Objective = cross_entropy
 
+    @property
+    def is_compiled(self) -> bool:
+        return self.objective is not cross_entropy
+
     def __call__(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
         with self.compute.autocast():
             return self.objective(net, x, y)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.optimizer_base import Uncompiled
+from training.optimizer_base import BaseOptimizer
 
 LARGE = 2**16  # elements; a CPU is faster if it takes larger matrices one at a time
 
 
-class Muon(Uncompiled, torch.optim.Muon):
+class Muon(BaseOptimizer, torch.optim.Muon):
     """torch.optim.Muon, but matrices of one shape are orthogonalised together, as small models have many.
 
     Args:

@@ -10,16 +10,16 @@ from cli.schema import MuonConfig, OptimConfig
 from model import GPT
 from model.linear import Linear
 from training.muon import Muon
-from training.optimizer_base import Uncompiled
+from training.optimizer_base import BaseOptimizer
 from training.parallel.strategies import full_tensor
 
 
-class AdamW(Uncompiled, torch.optim.AdamW):
+class AdamW(BaseOptimizer, torch.optim.AdamW):
     state_keys = ("step", "exp_avg", "exp_avg_sq")  # per parameter, in checkpoints
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
-def new_optimizers(model: GPT, config: OptimConfig) -> list[Uncompiled]:
+def new_optimizers(model: GPT, config: OptimConfig) -> list[BaseOptimizer]:
     """Return AdamW (Loshchilov & Hutter 2019) for every parameter; or Muon (Jordan 2024) for the matrices of
     the blocks and AdamW for the rest.
 
@@ -32,7 +32,7 @@ def new_optimizers(model: GPT, config: OptimConfig) -> list[Uncompiled]:
     for_adamw = [p for p in parameters if p not in for_muon]
     matrices = {"params": [p for p in for_adamw if p.dim() >= 2], "weight_decay": config.weight_decay}
     vectors = {"params": [p for p in for_adamw if p.dim() < 2], "weight_decay": 0.0}
-    optimizers: list[Uncompiled] = [
+    optimizers: list[BaseOptimizer] = [
         AdamW(
             [group for group in (matrices, vectors) if group["params"]],
             lr=config.learning_rate,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Uncompiled(torch.optim.Optimizer):
+class BaseOptimizer(torch.optim.Optimizer):
     """torch's methods without their ``torch._dynamo`` wrappers: the first call of a wrapper imports the
     compiler, which takes a third of the time that an uncompiled run needs to start."""
 

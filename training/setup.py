@@ -27,9 +27,9 @@ from training.checkpoints import Checkpoints
 from training.compile import compile_loss
 from training.device import Compute
 from training.divergence import Divergence, find_non_finite
-from training.evaluation import Evaluator, evaluate, with_running_estimates
+from training.evaluation import Evaluator, evaluate, modules_with_running_estimates
 from training.log import RunLog
-from training.loss import Loss, cross_entropy
+from training.loss import Loss
 from training.optimizer import Optimizer
 from training.parallel.ranks import Ranks, lost_ranks_explained
 from training.parallel.strategies import Strategy
@@ -144,7 +144,7 @@ def find_running_norms(
     if next(batches.micro_windows(), None) is None:
         return []
     with strategy.full_model():
-        return with_running_estimates(strategy.model, partial(loss, x=batch.x, y=batch.y))
+        return modules_with_running_estimates(strategy.model, partial(loss, x=batch.x, y=batch.y))
 
 
 def lock_and_resume(run: Run, strategy: Strategy, optimizer: Optimizer, ranks: Ranks) -> int:
@@ -166,7 +166,7 @@ def environment_of(
     config, compute, sweep = run.config, loss.compute, app.sweep_record()
     computed = {
         "threads": threads,
-        "compile": loss.objective is not cross_entropy,
+        "compile": loss.is_compiled,
         "deterministic": config.deterministic,
         "ranks": ranks.count,
         "device": str(compute.device),

@@ -14,7 +14,7 @@ from interop.gpt2_layout import entries
 from interop.pretrained import pretrained
 from rundir.checkpoint_file import Checkpoint
 from system.errors import CheckpointError
-from training.optimizer_base import Uncompiled
+from training.optimizer_base import BaseOptimizer
 
 OPTIMIZER = "optimizer/"  # prefix of the names of the optimizers' tensors
 
@@ -25,7 +25,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def optimizer_state(
-    model: nn.Module, optimizers: Sequence[Uncompiled]
+    model: nn.Module, optimizers: Sequence[BaseOptimizer]
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
     """Return the optimizers' tensors by the name ``optimizer/<parameter>/<key>``, and a table of these names.
     An optimizer's options (betas, decay) are not part of its state: they come from the config."""
@@ -83,7 +83,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 def restore_optimizers(
     model: nn.Module,
-    optimizers: Sequence[Uncompiled],
+    optimizers: Sequence[BaseOptimizer],
     checkpoint: Checkpoint,
     shard: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
 ) -> None:

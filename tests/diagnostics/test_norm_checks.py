@@ -13,6 +13,7 @@ from diagnostics.causality import perturbed, random_tokens
 from diagnostics.norm_checks import CHECKS, outcome
 from diagnostics.norm_subject import Subject
 from model import GPT
+from model.placements import Pre
 from tests.conftest import AROUND, NORMS, PLACEMENTS, configured, daily
 from tests.helpers import leaks
 from tests.helpers.norm_leaks import SEES
@@ -277,6 +278,29 @@ def test_a_gradient_that_is_not_the_derivative_is_remarked():
         assert kept
         assert remark.startswith(line)
         assert bool(remark) == bool(line)
+
+
+class MedianNorm(nn.Module):
+    """Its derivative jumps wherever another feature becomes the median."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x - x.median(-1, keepdim=True).values
+        return y / (y.abs().median(-1, keepdim=True).values + 1e-5) * self.weight
+
+
+def test_a_gradient_is_not_called_wrong_where_differences_cannot_tell():
+    sizes = {"vocab_size": V, "block_size": 32, "n_layer": 2, "n_head": 2, "n_embd": 128}
+    tokens = random_tokens(V, 8, 32, torch.Generator().manual_seed(0))
+    s = Subject(
+        lambda: GPT(**sizes, norm=MedianNorm, placement=Pre), lambda m: named(m, MedianNorm), V, tokens
+    )
+    kept, remark = outcome(CHECKS["gradient"], s)
+    assert kept
+    assert remark.startswith("not compared with differences")
 
 
 COMPILED = [

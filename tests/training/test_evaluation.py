@@ -72,7 +72,7 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         loss_of(net, batch)
         raise ZeroDivisionError
 
-    running_norms = evaluation.with_running_estimates(model, lambda net: loss_of(net, batch))
+    running_norms = evaluation.modules_with_running_estimates(model, lambda net: loss_of(net, batch))
     assert running_norms == [module for module in model.modules() if hasattr(module, "running_mean")]
     assert len(running_norms) == 3
 
@@ -108,7 +108,7 @@ def test_a_norm_that_counts_its_calls_in_a_buffer_does_not_count_evaluations():
             net(torch.from_numpy(batch[0])).flatten(0, 1), torch.zeros(8, dtype=torch.long)
         )
 
-    assert evaluation.with_running_estimates(model, lambda net: loss_of(net, batch)) == []
+    assert evaluation.modules_with_running_estimates(model, lambda net: loss_of(net, batch)) == []
     assert not any(buffer for name, buffer in model.named_buffers() if name.endswith("calls"))
     loss_of(model, batch)
     first, second = (evaluation.evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
@@ -125,7 +125,7 @@ def test_a_buffer_that_does_not_move_is_no_running_estimate():
 
     model = GPT(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre)
     x = torch.randint(11, (4, 8))
-    assert evaluation.with_running_estimates(model, lambda net: net(x).mean()) == []
+    assert evaluation.modules_with_running_estimates(model, lambda net: net(x).mean()) == []
 
 
 def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
