@@ -54,17 +54,19 @@ def render(a: Run, b: Run) -> RenderableType:
         text_a, text_b = (as_text(run.config.get(key, MISSING)) for run in (a, b))
         if text_a != text_b:
             table.add_row(Text(key), Text(text_a), Text(text_b), style="" if is_compared(key) else "dim")
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table] if table.row_count else [Text("the same settings")]
     for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
         parts.append(Text(f"statistics {phrase}: {first_difference(a, b, tolerance)}"))
     x, y = (run.last("val/full_loss") for run in (a, b))
     if math.isfinite(y - x):
-        parts.append(Text(f"val/full_loss: {x:.4f} and {y:.4f}, differing by {y - x:+.4f}"))
+        how = f"differing by {y - x:+.4f}" if x != y else "the same to the last digit"
+        parts.append(Text(f"val/full_loss: {x:.4f} and {y:.4f}, {how}"))
     for run in (a, b):
         if run.diverged:
             parts.append(Text(f"{run.name} diverged by step {run.status['step']}: {run.status['reason']}"))
         if run.causality != "causal":
             parts.append(Text(f"{run.name}: does it leak? {run.causality}", "yellow"))
     hint = "One run each: only more seeds can tell whether that is noise (python compare.py FOLDER)."
-    parts.append(Text(hint, "dim"))
+    if x != y:
+        parts.append(Text(hint, "dim"))
     return Lines(*parts)

@@ -41,9 +41,8 @@ def text(path: str) -> str:
     files = sorted(source.glob("*.txt")) if source.is_dir() else [source]
     content = "".join(map(read_utf8, files))
     if not content:
-        raise DataError(
-            f"data.path: {path}: has no characters; give a UTF-8 text file or a folder of .txt files"
-        )
+        missing = "no characters" if files else "no .txt files"
+        raise DataError(f"data.path: {path}: has {missing}; give a UTF-8 text file or a folder of .txt files")
     return content
 
 

@@ -28,6 +28,7 @@ class ProgressLine:
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
         self.latest: dict[str, Any] = {}
+        self.evaluated = first  # the step of the latest val/loss
         self.start = self.printed = time.monotonic()
         self.bar = None
         if sys.stdout.isatty():
@@ -55,12 +56,16 @@ class ProgressLine:
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Show the latest value of each metric; ``row`` may lack some metrics."""
         self.latest |= row
-        text = "  ".join(form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest)
+        texts = {key: form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest}
+        if "val/loss" in row:
+            self.evaluated = step
+        elif "val/loss" in texts:
+            texts["val/loss"] += f" (step {self.evaluated})"
         eta = ""
         if self.first < step < self.steps and not self.bar:  # the live line shows its own ETA
             pace = (time.monotonic() - self.start) / (step - self.first)  # seconds per step
             eta = f"  eta {pace * (self.steps - step):.0f} s"
-        self.show(step, text + eta, force="val/loss" in row)
+        self.show(step, "  ".join(texts.values()) + eta, force="val/loss" in row)
 
     def through(self, step: int, batches: "Iterable[Batch]", targets: int, what: str) -> "Iterator[Batch]":
         """Yield the batches of an evaluation, which have ``targets`` target tokens in all; show ``what`` and

@@ -192,7 +192,8 @@ def begin(job: dict[str, Any]) -> Any:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)
-    say(f"offline{why_offline}; watch: wandb leet {os.path.dirname(folder)}; upload: wandb sync {folder}")
+    leet, sync = f"wandb leet {os.path.dirname(folder)}", f"wandb sync {folder}"
+    say(f"offline{why_offline}; to watch it: {leet}; to upload it: {sync}")
     return run
 
 

@@ -106,10 +106,13 @@ class ProgressWatcher:
         return sum(job.work * job.fraction_done() for job in self.todo)
 
     def time_left(self) -> str:
-        """Return the remaining time, estimated from the pace so far; "" while the pace is unknown."""
-        done = self.work_done()
-        pace = (time.monotonic() - self.start) / max(done - self.work_at_start, 1e-9)
-        return f"about {duration(pace * (self.work - done))} left" if done > self.work_at_start else ""
+        """Return the remaining time, estimated from the pace so far; "" before as much is done as one run
+        takes, as the start of the first runs says little."""
+        done = self.work_done() - self.work_at_start
+        if done <= 0 or done < self.work / len(self.todo):
+            return ""
+        pace = (time.monotonic() - self.start) / done
+        return f"about {duration(pace * (self.work - self.work_at_start - done))} left"
 
 
 def silence_after(seconds: float) -> float:

@@ -36,7 +36,7 @@ from system import os_compat, signals
 from system.errors import ConfigError, UserError
 from system.terminal import announced, duration
 from system.validate import checked
-from training.cost import seconds_per_operation, training_operations
+from training.cost import operations_of_run, seconds_per_operation
 from training.load_data import tokens_of
 
 JOBS_A_CORE = 8  # more processes would wait for each other and fill the memory
@@ -118,6 +118,8 @@ class Sweep:
         counts += f"{invalid} cannot run, " if invalid else ""
         runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
         print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once", flush=True)
+        if self.at_once == 1 < min(len(todo), os_compat.cores()) and not self.on_cluster:
+            print("several small runs at once take less time: hydra/launcher=joblib train.threads=1")
         self.print_estimate(todo, sum(job.work * (1 - job.fraction_trained()) for job in todo), len(todo))
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
@@ -169,7 +171,7 @@ class Sweep:
                 has_begun = bool(read_status(job.run))
                 if not job.done and not has_begun and (published := self.published.get(job.run.name)):
                     job.published, job.done = published, True
-            job.work = training_operations(job.config, data.tokenizer.vocab_size)
+            job.work = operations_of_run(job.config, data.tokenizer.vocab_size, len(data.val))
         except (UserError, OSError) as error:
             job.error = messages.error_line(error, [])
 

@@ -17,14 +17,10 @@ from rundir.folder import Run
 from rundir.run_files import read_json
 from system.terminal import announced
 from training.batches import Batches
+from training.cost import CERTIFICATES_SHARE, FIXED_FORWARDS, FORWARDS_A_BATCH
 from training.loss import Loss
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
-
-# Share of a run's time for both certificates; more if that is too short to test each position and row once
-SHARE = 0.03
-FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-FIXED = 32  # the time of a certificate without the tests of positions, in forwards
 
 
 class Certifier:
@@ -43,8 +39,12 @@ class Certifier:
         self.run, self.tokens, self.strategy, self.loss = run, tokens, strategy, loss
         self.shape = batches.micro_rows // ranks.count, batches.block_size
         train = run.config.train
-        forwards = SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum  # of one of two certificates
-        self.rounds = max(0, round((forwards - FIXED) / 2))  # each in training and in evaluation mode
+        forwards = (
+            CERTIFICATES_SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum
+        )  # of one of two certificates
+        self.rounds = max(
+            0, round((forwards - FIXED_FORWARDS) / 2)
+        )  # each in training and in evaluation mode
         self.compiled = loss.is_compiled and ranks.count == 1
         self.ranks = ranks
 

@@ -7,6 +7,11 @@ from functools import partial
 from cli import operations
 from cli.schema import RunConfig
 
+FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
+# Share of a run's time for both certificates; more if that is too short to test each position and row once
+CERTIFICATES_SHARE = 0.03
+FIXED_FORWARDS = 32  # the time of a certificate without the tests of positions, in forwards
+
 
 def operations_per_step(config: RunConfig, vocab_size: int) -> int:
     """Return the approximate number of floating-point operations of a step of a run."""
@@ -18,6 +23,20 @@ def operations_per_step(config: RunConfig, vocab_size: int) -> int:
 def training_operations(config: RunConfig, vocab_size: int) -> int:
     """Return the approximate number of floating-point operations of all steps of a run."""
     return config.train.steps * operations_per_step(config, vocab_size)
+
+
+def operations_of_run(config: RunConfig, vocab_size: int, val_tokens: int) -> float:
+    """Return the approximate number of floating-point operations of a run: training, the evaluations on
+    ``val_tokens`` tokens of the validation split and on its fixed windows, and the certificates."""
+    train, block_size = config.train, config.model.block_size
+    evaluations = 1 + train.steps // train.eval_every if train.eval_every else 1
+    evaluated = val_tokens + evaluations * min(train.eval_windows * block_size, val_tokens)
+    forwards = evaluated / (train.batch_size * block_size)  # in forwards of a batch, as in the next line
+    forwards += max(
+        2 * FIXED_FORWARDS / train.grad_accum, CERTIFICATES_SHARE * FORWARDS_A_BATCH * train.steps
+    )
+    each = operations_per_step(config, vocab_size)
+    return training_operations(config, vocab_size) + forwards / FORWARDS_A_BATCH * each
 
 
 # A run of at least this many operations is worth compiling. On two cores with bf16, compiling takes 20 to 40

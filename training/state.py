@@ -55,9 +55,14 @@ def describe_initialisation(model: nn.Module, name: str) -> str:
     """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
     parameters = {key for key, _ in model.named_parameters()}
     weights = {entry.our_name for entry in entries(pretrained(name).config)}
-    unused, initial = len(weights - parameters), len(parameters - weights)
-    note = f"; {unused} norm tensors were skipped (not in this model), {initial} keep their fresh values"
-    return f"initialised from {name}{note if unused or initial else ''}"
+    parts = {"left out, as this model lacks them": weights - parameters}
+    parts |= {"not in the file, so at their initial values": parameters - weights}
+    notes = [
+        f"; {what}: {', '.join(sorted(some)[:2])}{', …' * (len(some) > 2)} ({len(some)})"
+        for what, some in parts.items()
+        if some
+    ]
+    return f"initialised from {name}{''.join(notes)}"
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:

@@ -337,10 +337,14 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
     assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
     words = describe_initialisation(model, str(tmp_path))
-    skipped = {"rmsnorm": 5, "dyt": 0, "none": 10, "torch_layernorm": 0}[norm]  # 5 biases; all of 5 norms
-    fresh = {"dyt": 6}.get(norm, 0)  # 5 α, and the scale of the embedding
-    exceptions = f"; {skipped} norm tensors were skipped (not in this model), {fresh} keep their fresh values"
-    assert words == f"initialised from {tmp_path}" + exceptions * bool(skipped or fresh)
+    here, there = "left out, as this model lacks them", "not in the file, so at their initial values"
+    exceptions = {
+        "rmsnorm": f"; {here}: blocks.0.attn.pre.bias, blocks.0.mlp.pre.bias, … (5)",
+        "none": f"; {here}: blocks.0.attn.pre.bias, blocks.0.attn.pre.weight, … (10)",
+        "dyt": f"; {there}: blocks.0.attn.pre.alpha, blocks.0.mlp.pre.alpha, … (6)",  # 5 α, the embedding's scale
+        "torch_layernorm": "",
+    }
+    assert words == f"initialised from {tmp_path}{exceptions[norm]}"
 
 
 # nanoGPT ------------------------------------------------------------------------------------------------

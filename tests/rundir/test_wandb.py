@@ -67,7 +67,7 @@ def test_without_a_key_a_run_is_offline_and_its_file_holds_every_row(watched, tm
     metrics = records("metric", file)
     axes = {metric.get("glob_name", metric.get("name")): metric.get("step_metric") for metric in metrics}
     assert axes == {"step": None, "tokens": None, "*": "step", "val/*": "tokens"}
-    assert "wandb: offline; watch: wandb leet " in capsys.readouterr().out
+    assert "wandb: offline; to watch it: wandb leet " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -3,7 +3,14 @@
 import pytest
 
 from tests.conftest import configured
-from training.cost import WORTH_COMPILING, seconds_per_operation, training_operations, worth_compiling
+from training.cost import (
+    WORTH_COMPILING,
+    operations_of_run,
+    operations_per_step,
+    seconds_per_operation,
+    training_operations,
+    worth_compiling,
+)
 
 
 def test_the_pace_can_be_measured_for_a_run_of_no_steps():
@@ -35,3 +42,12 @@ def test_the_operations_are_nanogpts_count_for_its_recipe():
     n = 12 * 4 * 128**2 + 65 * 128
     tokens = 2000 * 12 * 64
     assert training_operations(config, 65) == tokens * (6 * n + 12 * 4 * 128 * 64)
+
+
+def test_a_forward_of_evaluation_is_a_third_of_a_step():
+    config = configured("train.steps=1000", "train.eval_every=500", "train.eval_windows=64")
+    rows, T = config.train.batch_size, config.model.block_size
+    step, n_val = operations_per_step(config, 65), 30 * rows * T
+    # the whole split, three evaluations of 64 windows, and certificates for 3 % of training
+    extra = 30 / 3 + 3 * (64 / rows) / 3 + 30
+    assert operations_of_run(config, 65, n_val) == pytest.approx((1000 + extra) * step)
