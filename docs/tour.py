@@ -25,7 +25,7 @@
 #
 # The last line fetches the text, Shakespeare's plays. If pip asks you to restart the runtime, do so once.
 #
-# On a computer where the project is installed: `pip install notebook`, then `jupyter notebook docs/tour.ipynb`.
+# Where the project is installed: `pip install notebook`, then `jupyter notebook docs/tour.ipynb`.
 
 # %%
 import sys

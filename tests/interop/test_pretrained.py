@@ -341,7 +341,7 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     exceptions = {
         "rmsnorm": f"; {here}: blocks.0.attn.pre.bias, blocks.0.mlp.pre.bias, … (5)",
         "none": f"; {here}: blocks.0.attn.pre.bias, blocks.0.attn.pre.weight, … (10)",
-        "dyt": f"; {there}: blocks.0.attn.pre.alpha, blocks.0.mlp.pre.alpha, … (6)",  # 5 α, the embedding's scale
+        "dyt": f"; {there}: blocks.0.attn.pre.alpha, blocks.0.mlp.pre.alpha, … (6)",  # and the embedding's
         "torch_layernorm": "",
     }
     assert words == f"initialised from {tmp_path}{exceptions[norm]}"
