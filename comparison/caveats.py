@@ -32,21 +32,29 @@ def span(values: Sequence[float], form: str) -> str:
 def couplings(runs: Sequence[Run]) -> list[str]:
     """Return a list of one sentence on the settings that norm and placement decide; [] if there are none."""
     keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
-    varied_keys = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
-    decided_settings = [run.environment.get("settled", {}) for run in runs]
-    titles: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # key -> value -> titles
-    for run, values in zip(runs, decided_settings, strict=True):
-        for key, value in values.items():
-            titles[key][as_text(value)].append(title({part: run.config.get(part) for part in varied_keys}))
-    sentences = []
-    for key, by_value in sorted(titles.items()):
-        everywhere = all(key in values for values in decided_settings)
-        majority = max(by_value, key=lambda value: len({*by_value[value]})) if everywhere else None
-        exceptions = {value: dict.fromkeys(names) for value, names in by_value.items() if value != majority}
-        phrases = [f"{value} for {grouping.join(names)}" for value, names in exceptions.items()]
-        phrases += [f"else {majority}" if phrases else majority] if majority is not None else []
-        sentences.append(f"{key}={', '.join(phrases)}")
-    return [f"Norm and placement decide: {'; '.join(sentences)}."] if sentences else []
+    varied = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
+    decided = sorted({key for run in runs for key in run.environment.get("settled", {})})
+    phrases = [f"{key}={values_by_arm(key, runs, varied)}" for key in decided]
+    return [f"Norm and placement decide: {'; '.join(phrases)}."] if phrases else []
+
+
+def values_by_arm(key: str, runs: Sequence[Run], varied: Sequence[str]) -> str:
+    """Return the values of a setting that runs decided, each with those that have it, named by as few of the
+    ``varied`` keys as tell them apart: such as ``true for pre and post, else false``."""
+    values = [
+        (run, as_text(run.environment["settled"][key])) for run in runs if key in run.environment["settled"]
+    ]
+    own_first = sorted(varied, key=lambda part: not key.startswith(f"{part}."))  # placement.alpha: placement
+    for parts in (*([part] for part in own_first), varied):
+        names: dict[str, dict[str, None]] = defaultdict(dict)  # value -> names, in order
+        for run, value in values:
+            names[value][title({part: run.config.get(part) for part in parts})] = None
+        if sum(map(len, names.values())) == len({name for some in names.values() for name in some}):
+            break  # no name has two values
+    majority = max(names, key=lambda value: len(names[value])) if len(values) == len(runs) else None
+    phrases = [f"{value} for {grouping.join(some)}" for value, some in names.items() if value != majority]
+    phrases += [f"else {majority}" if phrases else majority] if majority is not None else []
+    return ", ".join(phrases)
 
 
 def finite_gaps(runs: Sequence[Run]) -> list[float]:

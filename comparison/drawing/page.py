@@ -49,10 +49,11 @@ TEMPLATES = Environment(
 def page(report: Report) -> str:
     """Return the whole page."""
     keys = [re.sub("^(optim|model|train)[.]", "", key) for key in report.keys]
+    what = f"of {len(report.rows)} arms" if len(keys) > 3 else f"by {', '.join(keys) or 'seed'}"
     return TEMPLATES.get_template("page.html").render(
         css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
-        title=f"{report.metric} by {', '.join(keys) or 'seed'}: {len(report.runs)} runs",
+        title=f"{report.metric} {what}: {len(report.runs)} runs",
         report=report,
         lead=glance.sentence(report),
         effort=glance.effort(report),

@@ -295,3 +295,27 @@ def test_what_norm_and_placement_settled_is_reported(tmp_path):
         "Norm and placement decide: model.embedding_scale=false; "
         "model.final_norm=same for pre, else none; placement.alpha=1.68 for deepnorm, 8 for keel."
     )
+
+
+def test_what_they_settled_is_told_by_the_one_of_them_that_settles_it(tmp_path):
+    arms = [
+        ("layernorm", "pre", {"model.embedding_scale": False, "model.final_norm": "same"}),
+        ("dyt", "pre", {"model.embedding_scale": True, "model.final_norm": "same"}),
+        (
+            "layernorm",
+            "deepnorm",
+            {"model.embedding_scale": False, "model.final_norm": "none", "placement.beta": 0.4},
+        ),
+        (
+            "dyt",
+            "deepnorm",
+            {"model.embedding_scale": True, "model.final_norm": "none", "placement.beta": 0.4},
+        ),
+        ("dyt", "post", {"model.embedding_scale": True, "model.final_norm": "none"}),
+    ]
+    runs = [load(made(tmp_path, f"norm={n}", f"placement={p}", settled=settled))[0] for n, p, settled in arms]
+    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm and")]
+    assert sentence == (
+        "Norm and placement decide: model.embedding_scale=true for dyt, else false; "
+        "model.final_norm=same for pre, else none; placement.beta=0.4 for deepnorm."
+    )
