@@ -77,12 +77,14 @@ def check_typed(keys: Iterable[str], arms: Sequence[Sequence[str]]) -> None:
 
 
 def combined(arms: Iterable[Sequence[str]], values: Mapping[str, list[str]]) -> list[Arm]:
-    """Return every combination of the values, with each of ``arms``, whose overrides replace values."""
-    return [
+    """Return every combination of the values, with each of ``arms``, whose overrides replace values; each
+    once."""
+    all_arms = (
         tuple({app.key_of(o): o for o in (*combination, *arm)}.values())
         for arm in arms
         for combination in product(*values.values())
-    ]
+    )
+    return [*dict.fromkeys(all_arms)]
 
 
 def run_fairly(

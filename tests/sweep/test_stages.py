@@ -243,6 +243,8 @@ def test_an_arms_overrides_take_the_place_of_values():
         ("norm=dyt", "placement=post", "seed=0"),
         ("norm=dyt", "placement=post", "seed=1"),
     ]
+    several = {"norm": ["norm=layernorm", "norm=rmsnorm"], "placement": ["placement=pre"]}
+    assert combined(arms[:1], several) == [("norm=none", "placement=pre")]
     check_typed(["norm", "seed"], [["norm=none"], ["placement=post"]])
     with pytest.raises(ConfigError, match=r"norm: each of .* has its own; add hydra\.sweeper\.arms=\[\] to"):
         check_typed(["seed", "norm"], arms)
