@@ -99,9 +99,9 @@ class Post(Placement):
 class Peri(Placement):
     """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    At the start each branch adds a variance of 1, at any scale of its weights at which ε does not matter, so
-    the stream's variance grows linearly, by 2·n_layer; so the scale need not depend on depth. (With a norm
-    that normalizes: with dyt or none a branch adds what it likes.)
+    At the start each branch adds a variance of 1, whatever the scale of its weights (unless ε matters), so
+    the stream's variance grows by 1 a branch, and the scale need not depend on depth. This needs a norm that
+    normalizes: dyt and none do not.
     """
 
     depth_scaled_init = False
@@ -132,10 +132,10 @@ class DeepNorm(Placement):
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
     β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
     initialises by Xavier's rule, and derives both from it: give model.init=xavier. With GPT-2's 0.02 the
-    branches start several times smaller.
+    branches start several times smaller (and in docs/atlas.md, at 4 blocks, end better).
 
     Args:
-        alpha, beta: other values; None: the paper's, by depth. training/build.py reads the attributes.
+        alpha, beta: other values; None: the paper's, by depth. The values in use are attributes.
     """
 
     final_norm = False

@@ -35,7 +35,8 @@ class Statistics:
             model = self.strategy.model
             with Activations(model, self.wanted, histograms) as values:
                 torch.manual_seed(batch.dropout_seed)
-                (self.loss(without_effects(model), batch.x, batch.y) / self.ranks.count).backward()
+                loss = self.loss(without_effects(model), batch.x, batch.y)
+                (loss / self.ranks.count).backward()  # as in a step, whose loss is the mean over the ranks
             return values
 
     @contextmanager
