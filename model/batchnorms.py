@@ -152,8 +152,8 @@ class PositionBatchNorm(BatchNorm):
     recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
     No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: a batch
-    needs at least two, and statistics of few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by
-    up to 0.005 in fp32 (torch's: 0.003). ``weight`` begins at 1, in the paper at 0.1. ``start``: embeddings.py.
+    needs two or more, and statistics of few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by
+    0.005 in fp32 (torch's: 0.003). ``weight`` begins at 1 (in the paper 0.1). ``start``: model/embeddings.py.
 
     Args:
         channels, eps, momentum, affine, bias, sync: as in BatchNorm.
