@@ -40,7 +40,8 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
     with its traceback; with --debug, so is every error."""
     if isinstance(error, BrokenPipeError):
         exit_quietly()
-    if isinstance(error, USERS) or (isinstance(error, RecursionError) and raised_by(error, READERS)):
+    is_unreadable = isinstance(error, RecursionError | ValueError) and raised_by(error, READERS)
+    if isinstance(error, USERS) or is_unreadable:
         line = error_line(error, known)
     elif isinstance(error, MemoryError):
         line = f"memory: none is left ({described(error)}); free some, or raise the limit of this process"
@@ -106,7 +107,8 @@ def error_line(error: Exception, known: list[str]) -> str:
         return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}: there is no {choice!r}; choose one of {', '.join(error.options)}"
+        choices = ", ".join(error.options)
+        return f"{group}: there is no {choice!r}; choose one of {choices}; one of your own needs --config-dir"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
