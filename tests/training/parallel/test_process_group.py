@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -97,12 +98,17 @@ def test_a_rank_may_have_no_sequence_whose_attention_is_observed(arguments, tmp_
     assert {"attn.max_logit/00.attn", "attn.entropy/00.attn"} <= rows_of(tmp_path)[0].keys()
 
 
-def until_saved(folder: Path, step: int) -> None:
-    until(
-        lambda: any(
-            checkpoint_file.saved_steps(run / "checkpoints")[-1:] >= [step] for run in folder.glob("runs/*-*")
-        )
-    )
+def until_saved(folder: Path, step: int, programs: Sequence[Program] = ()) -> None:
+    """Wait until a run of the folder has saved this step; fail at once if a program has ended before."""
+
+    def is_saved() -> bool:
+        runs = folder.glob("runs/*-*")
+        if any(checkpoint_file.saved_steps(run / "checkpoints")[-1:] >= [step] for run in runs):
+            return True
+        assert [program.poll() for program in programs] == [None] * len(programs), "a program has ended"
+        return False
+
+    until(is_saved)
 
 
 @pytest.fixture
@@ -122,7 +128,7 @@ def test_a_run_is_resumed_by_more_ranks_by_fewer_and_in_shards(longer):
     parts = ((1, "ddp", 5, 143), (2, "fsdp", 20, 130), (2, "ddp", 35, 143))
     for count, kind, stop_at, status in parts:
         programs = rank_program.started(count, *arguments, f"distributed={kind}", cwd=folder)
-        until_saved(folder, stop_at)
+        until_saved(folder, stop_at, programs)
         programs[-1].send_signal(status - 128)  # one rank receives the signal, all ranks end
         statuses = [(program.communicate(), program.wait())[1] for program in programs]
         assert statuses == [status] * count
