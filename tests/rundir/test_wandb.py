@@ -236,9 +236,9 @@ def test_a_histogram_of_non_finite_numbers_is_their_count():
     ("setting", "key", "mode", "line"),
     [
         ("disabled", KEY, "auto", "wandb: disabled by its own settings"),
-        ("offline", KEY, "online", "wandb: offline (its own settings say offline); watch"),
-        ("offline", KEY, "auto", "wandb: offline; watch"),
-        ("online", "", "online", "wandb: offline (no key; run wandb login); watch"),
+        ("offline", KEY, "online", "wandb: offline (its own settings say offline); to watch it"),
+        ("offline", KEY, "auto", "wandb: offline; to watch it"),
+        ("online", "", "online", "wandb: offline (no key; run wandb login); to watch it"),
         pytest.param("online", "abc", "auto", "wandb: offline (", marks=pytest.mark.faults),
     ],
 )
