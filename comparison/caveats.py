@@ -41,9 +41,8 @@ def couplings(runs: Sequence[Run]) -> list[str]:
 def values_by_arm(key: str, runs: Sequence[Run], varied: Sequence[str]) -> str:
     """Return the values of a setting that runs decided, each with those that have it, named by as few of the
     ``varied`` keys as tell them apart: such as ``true for pre and post, else false``."""
-    values = [
-        (run, as_text(run.environment["settled"][key])) for run in runs if key in run.environment["settled"]
-    ]
+    settled = [(run, run.environment.get("settled", {})) for run in runs]
+    values = [(run, as_text(by_key[key])) for run, by_key in settled if key in by_key]
     own_first = sorted(varied, key=lambda part: not key.startswith(f"{part}."))  # placement.alpha: placement
     for parts in (*([part] for part in own_first), varied):
         names: dict[str, dict[str, None]] = defaultdict(dict)  # value -> names, in order

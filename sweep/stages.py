@@ -124,7 +124,8 @@ def run_fairly(
     if not chosen:
         if sweep.dry_run:
             done = {job.name: job.work for job in jobs if job.done}
-            full_run = sum(job.work for job in jobs) / len(jobs) / how.rounds[0].steps
+            works = [job.work * steps / job.config.train.steps for job in jobs if job.config]
+            full_run = sum(works) / max(1, len(works))
             print(f"\nstill to train, in all stages: at most {runs - len(done):,} runs", flush=True)
             left = lengths_of_runs * full_run - sum(done.values())
             sweep.print_estimate([job for job in jobs if not job.done], left, runs - len(done))
@@ -148,8 +149,10 @@ def valid_steps(jobs: Sequence[Job]) -> int:
     before the trials than after them."""
     if errors := [job.error for job in jobs if job.error]:
         raise ConfigError(errors[0])
-    [steps] = {job.config.train.steps for job in jobs if job.config}  # validated to be one length
-    return steps
+    lengths = {job.config.train.steps for job in jobs if job.config}
+    if len(lengths) > 1:
+        raise ConfigError("hydra.sweeper.final.train.steps: a fair comparison has one length; give one value")
+    return lengths.pop()
 
 
 def total_runs(arms: int, settings: int, how: Tuning, last: int) -> tuple[int, float]:
