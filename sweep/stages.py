@@ -26,8 +26,6 @@ from system import launch
 from system.errors import ConfigError
 from system.validate import invalid_value
 
-OPTIONS = (USUAL.keys() | STARTS.keys()) - {"norm", "placement"}  # of an arm, which a baseline may lack
-
 
 def run_stages(
     sweep: Sweep,
@@ -204,12 +202,16 @@ def number(seed: str) -> int:
 
 
 def owners(arms: Sequence[Arm], usual: Mapping[str, str]) -> dict[Arm, Arm]:
-    """Return the baseline of each arm that has one: the arm with the usual norm and placement and, if there
-    is one, with the other overrides of this arm."""
+    """Return the baseline of each arm that has one, as compare.py does: the arm with the usual norms and
+    placement and the other overrides of this arm, if there is one, also with its start (STARTS)."""
+    options = {key: value for key, value in USUAL.items() if key not in ("norm", "placement")}
+    words = options | dict(usual)
 
     def baseline(arm: Arm) -> Arm:
-        same = tuple(f"{key}={usual[key]}" if (key := app.key_of(o)) in usual else o for o in arm)
-        return same if same in arms else tuple(o for o in same if app.key_of(o) not in OPTIONS)
+        normed = tuple(f"{key}={words[key]}" if (key := app.key_of(o)) in words else o for o in arm)
+        plain = tuple(o for o in normed if app.key_of(o) not in options)  # the baseline may leave them out
+        started_as_usual = tuple(o for o in plain if app.key_of(o) not in STARTS)
+        return next((each for each in (normed, plain, started_as_usual) if each in arms), arm)
 
     baselines = {arm: baseline(arm) for arm in arms}
-    return {arm: owner for arm, owner in baselines.items() if owner in arms and owner != arm}
+    return {arm: owner for arm, owner in baselines.items() if owner != arm}

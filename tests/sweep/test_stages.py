@@ -215,12 +215,17 @@ def test_the_baseline_of_an_arm_has_the_usual_norm_and_the_arms_other_values():
     assert owners(arms, {}) == {}
 
 
-def test_an_arm_with_a_qk_norm_has_the_baseline_without_one_unless_there_is_one_with_it():
+def test_an_arm_with_a_qk_norm_has_the_baseline_without_one_and_another_start_that_with_it():
     usual = ("norm=layernorm", "placement=pre")
     with_it, other = ("norm=rmsnorm", "placement=pre", "model.qk_norm=same"), (*usual, "model.qk_norm=same")
     names = {"norm": "layernorm", "placement": "pre"}
     assert owners([usual, with_it], names) == {with_it: usual}
-    assert owners([usual, with_it, other], names) == {with_it: other}
+    assert owners([usual, with_it, other], names) == {with_it: usual, other: usual}
+    start, started = ("norm=dyt", "placement=pre", "model.init=xavier"), (*usual, "model.init=xavier")
+    assert owners([usual, start], names) == {start: usual}
+    assert owners([usual, start, started], names) == {start: started}
+    typed = [(*usual, f"model.qk_norm={value}") for value in ("none", "same")]
+    assert owners(typed, names) == {typed[1]: typed[0]}
 
 
 def test_the_runs_of_all_stages_are_counted_and_their_lengths_added():
