@@ -3,19 +3,37 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from data.windows import Batch
 from training.device import Compute
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
 Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d
+AT_ONCE = 2**26  # logits: 256 MB in fp32
 
 
 def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of ``targets``, the tokens after ``idx``, in nats per token."""
-    return F.cross_entropy(net(idx).flatten(0, 1).float(), targets.flatten())
+    """Return the mean cross-entropy of ``targets``, the tokens after ``idx``, in nats per token.
+
+    More than AT_ONCE logits are computed in fp32 in parts, and each part again in the backward, as the copies
+    need more memory than the rest: for GPT-2's 50,257 logits of 12 · 1,024 tokens 3.1 GB in place of 7.3, in
+    bf16.
+    """
+    logits, targets = net(idx).flatten(0, 1), targets.flatten()  # (N, V), (N,)
+    if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # which makes no copy
+        return F.cross_entropy(logits.float(), targets)
+    rows = max(1, AT_ONCE // logits.shape[1])
+    parts = zip(logits.split(rows), targets.split(rows), strict=True)
+    sums = [checkpoint(summed, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    return torch.stack(sums).sum() / len(targets)
+
+
+def summed(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), targets, reduction="sum")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+"""The cross-entropy of many logits is computed in parts."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from training import loss
+from training.loss import cross_entropy
+
+V, C = 7, 3
+
+
+def loss_and_gradients(rows: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    head = torch.randn(V, C, generator=generator).requires_grad_()
+    x = torch.randn(rows, 4, C, generator=generator).requires_grad_()
+    targets = torch.randint(V, (rows, 4), generator=generator)
+    value = cross_entropy(lambda idx: (x @ head.T).to(dtype), targets, targets)
+    return [value.detach(), *torch.autograd.grad(value, [x, head])]
+
+
+@given(rows=st.integers(1, 6), at_once=st.integers(1, 6 * 4 * V))
+def test_parts_have_the_loss_and_the_gradients_of_all_logits_at_once(rows: int, at_once: int) -> None:
+    whole = loss_and_gradients(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss, "AT_ONCE", at_once)
+        parts = loss_and_gradients(rows)
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_an_evaluation_computes_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = torch.randn(2, 4, V), torch.randint(V, (2, 4))
+    whole = cross_entropy(lambda idx: logits, targets, targets)
+    monkeypatch.setattr(loss, "AT_ONCE", 3 * V)
+    with torch.inference_mode():
+        torch.testing.assert_close(cross_entropy(lambda idx: logits, targets, targets), whole)
+
+
+def test_no_fp32_copy_of_many_logits_is_kept_for_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_kept() -> int:
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            cross_entropy(lambda idx: logits, targets, targets)
+        return sum(kept.values())
+
+    logits = torch.randn(64, 4, V, dtype=torch.bfloat16, requires_grad=True)
+    targets = torch.randint(V, (64, 4))
+    assert bytes_kept() >= 4 * logits.numel()  # log-softmax in fp32
+    monkeypatch.setattr(loss, "AT_ONCE", 16 * V)
+    assert bytes_kept() <= 8 * targets.numel() + 2 * logits.numel()  # targets and the logits themselves
