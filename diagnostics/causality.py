@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics.contract import described, line_of
+from diagnostics.exchange import needed_rounds
 from diagnostics.questions import Questions
 from diagnostics.repeatable import Repeated, UntestableError, random_states_kept, seed_all
 
@@ -45,7 +46,7 @@ def certificate(
     model: Any,
     vocab_size: int,
     tokens: tuple[Tensor, Tensor] | None = None,
-    rounds: int = 0,
+    rounds: int | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     compiled_loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     seed: int = 0,
@@ -56,9 +57,9 @@ def certificate(
     Args:
         tokens: two batches (B, T), int64: the tested one, and one from which replacement tokens are taken; by
             default both are random.
-        rounds: number of forwards in which cuts are tested, one cut per row; raised to ⌈(T−1)/B⌉ if lower, so
-            that each cut is tested in at least one row. T−1 tests every cut in every row. If rows depend on
-            each other, all rows share a cut, in at most max(rounds, 64) forwards.
+        rounds: number of forwards in which cuts are tested, one cut per row; by default ⌈(T−1)/B⌉, which
+            test each cut in one row. T−1 test every cut in every row. If rows depend on each other, all rows
+            share a cut, in at most max(rounds, 64) forwards.
         autocast: computes in the precision of the run.
         compiled_loss: tokens, targets -> mean loss, 0-d, in training; it may not change the model's buffers.
         seed: of the random cuts and groups of rows.
@@ -79,6 +80,7 @@ def certificate(
     idx, other = tokens or random_tokens(vocab_size, ROWS, model.block_size, generator)
     idx, other = idx.to(device), different(idx, other, vocab_size, generator).to(device)
     shape = {"rows": len(idx), "context": idx.shape[1]}
+    rounds = needed_rounds(*idx.shape) if rounds is None else rounds
     result: dict[str, Any] = {"reason": None, "varies": [], "asked": {}} | shape
     with random_states_kept(device):
         seed_all(seed)
@@ -106,7 +108,7 @@ def measure_mode(
     """Test the model in one mode, and add the leaks to ``result``."""
     result[mode], result["asked"][mode] = questions.leaks(rounds)
     if mode == "train" and compiled_loss and not questions.varies:
-        result[mode] |= questions.compiled_leaks(compiled_loss)
+        result[mode] |= questions.compiled_leaks(compiled_loss, rounds)
     if mode == "eval":
         result[mode] |= questions.memory()
     result["varies"] += [f"{what} {PHASES[mode]}" for what in questions.varies]

@@ -22,10 +22,9 @@ def needed_rounds(rows: int, steps: int) -> int:
 
 
 def cut_rounds(rows: int, steps: int, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the cuts of each row, (B,), in ``count`` rounds, but at least as many as ask every cut once, and
-    at most T−1, which ask every cut of every row. No cut of a row is asked twice."""
+    """Return the cuts of each row, (B,), in ``count`` rounds, at most T−1, which ask every cut of every row.
+    No cut of a row is asked twice, and every cut is asked of one row before any is asked of a second."""
     n = steps - 1
-    count = max(count, needed_rounds(rows, steps))
     order = torch.randperm(n, generator=generator)
     starts = [round_ * rows for round_ in range(needed_rounds(rows, steps))]
     first = {*starts}

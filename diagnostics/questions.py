@@ -36,7 +36,7 @@ class Questions:
         self.rounding: float | None = None
 
     def leaks(self, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the leaks by kind, and how many cuts and rows were asked."""
+        """Return the leaks by kind, asked in ``rounds`` forwards, and how many cuts and rows were asked."""
         state = self.generator.get_state()
         leaks, asked = self.all_changes(self.repeated, rounds)
         largest = max(leaks.values())
@@ -53,7 +53,7 @@ class Questions:
         """Return ``changes``, the largest over SEEDS if the model draws random numbers."""
         leaks, asked = self.changes(repeated, rounds)
         for seed in range(1, SEEDS if NUMBERS in self.varies else 1):
-            more, _ = self.changes(repeated, 0, seed)
+            more, _ = self.changes(repeated, min(rounds, exchange.needed_rounds(*self.idx.shape)), seed)
             leaks = {kind: max(leak, more[kind]) for kind, leak in leaks.items()}
         return leaks, asked
 
@@ -76,7 +76,7 @@ class Questions:
         else:
             cuts = exchange.cut_rounds(B, T, rounds, self.generator)
             future = exchange.change_at_cuts(ask, cuts, T)
-        asked_cuts = len(cuts) if rows else T - 1
+        asked_cuts = len(cuts) if rows else min(T - 1, B * len(cuts))
         asked = {"cuts": asked_cuts, "all_cuts": T - 1, "rows": B, "cut_rows": len(cuts) / max(1, T - 1)}
         return {"future": future.item(), "rows": rows.item()}, asked
 
@@ -119,8 +119,9 @@ class Questions:
         scale = self.second.std().clamp(min=1e-30)
         return {"memory": ((self.second - after_other).abs().max() / scale).item()}
 
-    def compiled_leaks(self, loss: Callable[[Tensor, Tensor], Tensor]) -> dict[str, float]:
-        """Return the leaks of the compiled loss; none if that loss varies for the same tokens."""
+    def compiled_leaks(self, loss: Callable[[Tensor, Tensor], Tensor], rounds: int) -> dict[str, float]:
+        """Return the leaks of the compiled loss; none if that loss varies for the same tokens. Every cut is
+        asked once at most."""
 
         def same_numbers(tokens: Tensor, targets: Tensor) -> Tensor:
             seed_all(0)
@@ -132,7 +133,7 @@ class Questions:
             return {}
         ask = exchange.of_loss(same_numbers, self.idx, self.other)
         rows = exchange.change_between_rows(ask, exchange.row_groups(B, self.generator), T)
-        cuts = exchange.cut_rounds(B, T, 0, self.generator)
+        cuts = exchange.cut_rounds(B, T, min(rounds, exchange.needed_rounds(B, T)), self.generator)
         if rows:
             cuts = [torch.full((B,), t) for t in self.draw_cuts(len(cuts))]
         future = exchange.change_at_cuts(ask, cuts, T)

@@ -17,7 +17,7 @@ from rundir.folder import Run
 from rundir.run_files import read_json
 from system.terminal import announced
 from training.batches import Batches
-from training.cost import CERTIFICATES_SHARE, FIXED_FORWARDS, FORWARDS_A_BATCH
+from training.cost import certificate_rounds
 from training.loss import Loss
 from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
@@ -38,13 +38,7 @@ class Certifier:
     ) -> None:
         self.run, self.tokens, self.strategy, self.loss = run, tokens, strategy, loss
         self.shape = batches.micro_rows // ranks.count, batches.block_size
-        train = run.config.train
-        forwards = (
-            CERTIFICATES_SHARE / 2 * FORWARDS_A_BATCH * train.steps * train.grad_accum
-        )  # of one of two certificates
-        self.rounds = max(
-            0, round((forwards - FIXED_FORWARDS) / 2)
-        )  # each in training and in evaluation mode
+        self.rounds = certificate_rounds(run.config, ranks.count)
         self.compiled = loss.is_compiled and ranks.count == 1
         self.ranks = ranks
 

@@ -8,8 +8,9 @@ from cli import operations
 from cli.schema import RunConfig
 
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-# Share of a run's time for both certificates; more if that is too short to test each position and row once
-CERTIFICATES_SHARE = 0.03
+CERTIFICATES_SHARE = 0.03  # of the time of training, for both certificates
+LARGEST_SHARE = 0.1  # if that is too short to test each position once
+LEAST_ROUNDS = 32  # of a certificate of a short run, or as many as test each position once
 FIXED_FORWARDS = 32  # the time of a certificate without the tests of positions, in forwards
 
 
@@ -32,11 +33,23 @@ def operations_of_run(config: RunConfig, vocab_size: int, val_tokens: int) -> fl
     evaluations = 1 + train.steps // train.eval_every if train.eval_every else 1
     evaluated = val_tokens + evaluations * min(train.eval_windows * block_size, val_tokens)
     forwards = evaluated / (train.batch_size * block_size)  # in forwards of a batch, as in the next line
-    forwards += max(
-        2 * FIXED_FORWARDS / train.grad_accum, CERTIFICATES_SHARE * FORWARDS_A_BATCH * train.steps
-    )
+    forwards += 2 * (FIXED_FORWARDS + 2 * certificate_rounds(config)) / train.grad_accum
     each = operations_per_step(config, vocab_size)
     return training_operations(config, vocab_size) + forwards / FORWARDS_A_BATCH * each
+
+
+def certificate_rounds(config: RunConfig, ranks: int = 1) -> int:
+    """Return in how many forwards of a rank's micro-batch a certificate tests positions, one of each row: as
+    many in training as in evaluation."""
+    train = config.train
+    batches = train.steps * train.grad_accum
+    once = math.ceil((config.model.block_size - 1) * train.grad_accum * ranks / train.batch_size)
+
+    def within(share: float) -> int:
+        forwards = share / 2 * FORWARDS_A_BATCH * batches  # of one of two certificates
+        return max(0, round((forwards - FIXED_FORWARDS) / 2))
+
+    return max(within(CERTIFICATES_SHARE), min(once, max(LEAST_ROUNDS, within(LARGEST_SHARE))))
 
 
 # A run of at least this many operations is worth compiling. On two cores with bf16, compiling takes 20 to 40

@@ -4,7 +4,10 @@ import pytest
 
 from tests.conftest import configured
 from training.cost import (
+    FIXED_FORWARDS,
+    FORWARDS_A_BATCH,
     WORTH_COMPILING,
+    certificate_rounds,
     operations_of_run,
     operations_per_step,
     seconds_per_operation,
@@ -48,6 +51,27 @@ def test_a_forward_of_evaluation_is_a_third_of_a_step():
     config = configured("train.steps=1000", "train.eval_every=500", "train.eval_windows=64")
     rows, T = config.train.batch_size, config.model.block_size
     step, n_val = operations_per_step(config, 65), 30 * rows * T
-    # the whole split, three evaluations of 64 windows, and certificates for 3 % of training
+    # the whole split, three evaluations of 64 windows, and certificates for 3 % of training, in whole rounds
     extra = 30 / 3 + 3 * (64 / rows) / 3 + 30
-    assert operations_of_run(config, 65, n_val) == pytest.approx((1000 + extra) * step)
+    assert operations_of_run(config, 65, n_val) == pytest.approx((1000 + extra) * step, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        ("block_size=64 batch_size=12 steps=20", 6),  # each of 63 positions once
+        ("block_size=64 batch_size=12 steps=2000", 29),  # 3 % of the time of training
+        ("block_size=1024 batch_size=12 steps=5000", 96),
+        ("block_size=1024 batch_size=12 steps=2000", 86),  # each position once, for less than 10 %
+        ("block_size=1024 batch_size=32 grad_accum=32 steps=20", 32),  # each once would take 1,023
+        ("block_size=1024 batch_size=32 grad_accum=32 steps=50", 104),  # 10 %
+    ],
+)
+def test_a_certificate_of_a_short_run_at_a_long_context_does_not_take_longer_than_training(settings, rounds):
+    keys = [f"{'model' if 'block' in setting else 'train'}.{setting}" for setting in settings.split()]
+    config = configured(*keys)
+    assert certificate_rounds(config) == rounds
+    steps = config.train.steps
+    share = operations_of_run(config, 65, 0) / training_operations(config, 65) - 1
+    forwards = 2 * (FIXED_FORWARDS + 2 * rounds) / (FORWARDS_A_BATCH * steps * config.train.grad_accum)
+    assert share == pytest.approx(forwards)
