@@ -20,7 +20,8 @@ from rich.text import Text
 
 from cli import programs
 from comparison import table
-from comparison.groups import ComparisonError, IncomparableError
+from comparison.comparable import IncomparableError
+from comparison.groups import ComparisonError
 from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report

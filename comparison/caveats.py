@@ -4,15 +4,15 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from comparison import groups as grouping
-from comparison.groups import as_text, title
+from comparison.comparable import trained_tokens
+from comparison.groups import as_text, join, title
 from comparison.load import Run
 
 
 def regime(runs: Sequence[Run]) -> str:
     """Return a sentence that says how much data the runs had and how long they trained."""
     tokens = [run.environment["data"].get("train_tokens", 0) for run in runs]
-    trained = [grouping.trained_tokens(run) for run in runs]
+    trained = [trained_tokens(run) for run in runs]
     parts = [
         f"{span([run.environment.get('parameters', 0) for run in runs], ',')} parameters",
         f"{span(tokens, ',')} unique training tokens",
@@ -51,7 +51,7 @@ def values_by_arm(key: str, runs: Sequence[Run], varied: Sequence[str]) -> str:
         if sum(map(len, names.values())) == len({name for some in names.values() for name in some}):
             break  # no name has two values
     majority = max(names, key=lambda value: len(names[value])) if len(values) == len(runs) else None
-    phrases = [f"{value} for {grouping.join(some)}" for value, some in names.items() if value != majority]
+    phrases = [f"{value} for {join(some)}" for value, some in names.items() if value != majority]
     phrases += [f"else {majority}" if phrases else majority] if majority is not None else []
     return ", ".join(phrases)
 
@@ -81,11 +81,11 @@ def differences(runs: Sequence[Run], who: str) -> list[str]:
     warnings = []
     for name, values in conditions.items():
         if len(distinct := sorted({*map(str, values)})) > 1:
-            warnings.append(f"{who} differ in {name}: {grouping.join(distinct)}")
+            warnings.append(f"{who} differ in {name}: {join(distinct)}")
     codes = [environment.get("code", {}) for environment in environments]
     files = sorted({file for code in codes for file in code})
     if changed := [file for file in files if len({code.get(file) for code in codes}) > 1]:
         folders = sorted({file.rpartition("/")[0] or file for file in changed})
-        listed = changed if len(changed) <= 5 else [f"{len(changed)} files of {grouping.join(folders)}"]
-        warnings.append(f"{who} differ in the project's code: {grouping.join(listed)}")
+        listed = changed if len(changed) <= 5 else [f"{len(changed)} files of {join(folders)}"]
+        warnings.append(f"{who} differ in the project's code: {join(listed)}")
     return warnings

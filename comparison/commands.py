@@ -1,12 +1,32 @@
-"""Commands that train the compared runs again, or the runs that are missing for a verdict."""
+"""Commands that compare runs, train them again, or train the runs that are missing for a verdict."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from comparison.comparable import kind_of, selecting
+from comparison.find import find_runs
 from comparison.groups import Group
-from comparison.load import Run
+from comparison.load import REQUIRED, Run, UnreadableError, naming_errors, read_config
 
 MAX_SEEDS = 20  # the most seeds that a command proposes
+
+
+def compare(runs: Collection[Path]) -> str:
+    """Return the command that compares these runs, but leaves out those in the same folders that are longer,
+    shorter or of another text."""
+    folders = sorted({str(run.parent) for run in runs})
+    configs = {}
+    for folder in find_runs(folders):
+        with suppress(UnreadableError), naming_errors():
+            configs[folder] = REQUIRED.validate_python(read_config(folder))
+    wanted = [config for folder, config in configs.items() if folder in runs]
+    steps = max((config["train.steps"] for config in wanted), default=0)  # those of trials are fewer
+    wanted = [config for config in wanted if config["train.steps"] == steps]
+    kinds = [kind_of(config) for config in wanted]
+    others = [c for folder, c in configs.items() if folder not in runs and kind_of(c) not in kinds]
+    return shlex.join(["python", "compare.py", *folders]) + (selecting(wanted, others) or "")
 
 
 def rerun(run: Run) -> str:

@@ -3,9 +3,8 @@
 import difflib
 import fnmatch
 import math
-import shlex
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +14,12 @@ from system.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
-# These do not depend on train.eval_windows.
-WHOLE_SPLIT = ("val/full_loss", "val/bpb", "val/select_loss", "val/report_loss")
-LENGTHS = ("train.steps", "train.batch_size", "model.block_size")
-TEXTS = ("data.corpus", "data.tokenizer", "data.path")
 Keys = dict[str, Any]
 MISSING = "—"  # stands for the value of a key that a run does not have
 
 
 class ComparisonError(UserError):
     """Runs that cannot be compared."""
-
-
-class IncomparableError(ComparisonError):
-    """Runs that differ in what every compared run must have in common."""
 
 
 @dataclass
@@ -202,49 +193,3 @@ def matches(value: Any, text: str) -> bool:
         return float(text) == value
     except ValueError:
         return False
-
-
-def conditions(metric: str) -> dict[str, Callable[[Run], Any]]:
-    """Return what runs must have in common to be compared: tokens, context, windows, length of training."""
-    properties: dict[str, Callable[[Run], Any]] = {
-        "data (the fingerprint of the tokens)": lambda run: run.environment["data"]["fingerprint"][:12],
-        "model.block_size (the context that is evaluated)": lambda run: run.config["model.block_size"],
-        "tokens trained on": lambda run: int(trained_tokens(run)),
-    }
-    if metric.startswith("val/") and metric not in WHOLE_SPLIT:
-        properties["train.eval_windows"] = lambda run: run.config["train.eval_windows"]
-    return properties
-
-
-def check_comparable(runs: Sequence[Run], metric: str) -> None:
-    """Raise IncomparableError unless runs have all ``conditions`` in common."""
-    properties = conditions(metric)
-    alike = defaultdict(list)
-    for run in runs:
-        alike[tuple(value_of(run) for value_of in properties.values())].append(run)
-    for name, value_of in properties.items():
-        counts = Counter(value_of(run) for run in runs)
-        if len(counts) > 1:
-            values = join(f"{value} ({count} of {len(runs)} runs)" for value, count in counts.items())
-            raise IncomparableError(
-                f"these runs cannot be compared, as they differ in {name}: {values}; "
-                f"{advice([*alike.values()])}, or compare them anyway with --mixed"
-            )
-
-
-def trained_tokens(run: Run) -> int:
-    """Return how many tokens the run was to train on; a diverged run saw fewer."""
-    config = run.config
-    return int(config["train.steps"] * config["train.batch_size"] * config["model.block_size"])
-
-
-def advice(parts: Sequence[Sequence[Run]]) -> str:
-    """Tell how to select the largest part: by conditions that no other run fulfils, or else by folders."""
-    largest, *others = sorted(parts, key=len, reverse=True)
-    left, wanted = [run for part in others for run in part], ""
-    for key in (*LENGTHS, *TEXTS):
-        values = {run.config.get(key) for run in largest}
-        alike = [run for run in left if run.config.get(key) in values]
-        if len(values) == 1 and len(alike) < len(left):
-            left, wanted = alike, f"{wanted} --where {shlex.quote(f'{key}={values.pop()}')}"
-    return "name only the folders of comparable runs" if left else f"select some with{wanted}"

@@ -128,7 +128,7 @@ def load(folder: Path) -> tuple[Run, list[str]]:
     with naming_errors():
         if not (folder / "metrics.jsonl").exists():
             raise UnreadableError("not a run: it has no metrics.jsonl")
-        config = flatten(escape_strings(read_yaml(folder / "config.yaml")))
+        config = read_config(folder)
         status = run_files.read_valid(folder / "status.json")
         environment = run_files.read_valid(folder / "environment.json")
         certificate_file = folder / "certificate.json"
@@ -170,6 +170,11 @@ def ended_run(run: Run) -> Run:
     if state == "finished" and "val/full_loss" not in run.metrics:
         raise UnreadableError("damaged: it has finished, but has no val/full_loss")
     return run
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a run's settings by dotted key."""
+    return flatten(escape_strings(read_yaml(folder / "config.yaml")))
 
 
 def read_yaml(file: Path) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from comparison import caveats, doubts, tuning
 from comparison import groups as grouping
+from comparison.comparable import check_comparable, conditions
 from comparison.decisions import Row, by_difference, judge
 from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
@@ -77,7 +78,7 @@ def build_report(
     roles = all_roles.showing(compared)
     metric = checked_metric(metric, roles)
     if not mixed:
-        grouping.check_comparable(compared, metric)
+        check_comparable(compared, metric)
     rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
     if hidden := hidden_siblings(all_roles.compared, compared, metric):
         together = all_roles.showing([*compared, *hidden])
@@ -156,7 +157,7 @@ def judged_rows(
 def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str) -> list[Run]:
     """Return the runs that are not shown, but are comparable and of the same sweeps as those shown."""
     arms = {arm for run in shown for arm in (run.environment.get("plan") or {}).get("arms", [])}
-    properties = grouping.conditions(metric).values()
+    properties = conditions(metric).values()
     alike = [[value_of(run) for value_of in properties] for run in shown[:1]]
     seen = {id(run) for run in shown}
     return [

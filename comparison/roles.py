@@ -9,16 +9,24 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from comparison import groups as grouping
 from comparison.groups import RATE, Keys, title
 from comparison.load import Run
 from comparison.rates import LOSS, Family
-from comparison.score import Score, score
 from rundir.run_files import Role
 
 SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
 Settings = tuple[object, ...]  # the value of each tuned key
+Score = tuple[int, float]  # how many trials diverged, and the mean loss of the others; less is better
+
+
+def score(losses: Iterable[float]) -> Score:
+    """Return the score of settings from the losses of their trials, infinite for those that diverged."""
+    values = [*losses]
+    finished = [loss for loss in values if math.isfinite(loss)]
+    return len(values) - len(finished), fmean(finished) if finished else math.inf
 
 
 @dataclass(frozen=True)

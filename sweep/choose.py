@@ -6,7 +6,7 @@ Settings are chosen by val/select_loss, the loss on the first half of the valida
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from comparison.score import Score, score
+from comparison.roles import Score, score
 from sweep.job import Job
 from sweep.progress import RESULTS
 from sweep.trials import Round, Settings

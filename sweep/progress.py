@@ -1,6 +1,5 @@
 """Show a sweep on the terminal: a line as each run ends, the remaining time, and a table at the end."""
 
-import shlex
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import job_record
+from comparison import commands
 from rundir.folder import leaks
 from sweep.job import Job
 from system.terminal import duration
@@ -144,9 +144,8 @@ def summary(jobs: Sequence[Job]) -> int:
         console.print(table)
     if len(jobs) > MANY:
         print(f"{sum(state == 'finished' for _, state, *_ in outcomes)} of {len(jobs)} runs have finished")
-    folders = sorted({str(job.run.parent) for job in jobs if job.run})
-    if folders:
-        print(f"compare them: python compare.py {shlex.join(folders)}", flush=True)
+    if runs := {job.run for job in jobs if job.run and job.run.exists()}:
+        print(f"compare them: {commands.compare(runs)}", flush=True)
     failed = [outcome for outcome in outcomes if outcome[1] not in RESULTS]
     for job, state, _, reason in failed:
         log = job.folder / "log.txt"

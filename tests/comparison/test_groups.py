@@ -2,7 +2,7 @@
 
 import pytest
 
-from comparison.groups import ComparisonError, average, check_comparable, group_runs, select, title
+from comparison.groups import ComparisonError, average, group_runs, select, title
 from tests.helpers.run_folders import several
 
 METRIC = "val/full_loss"
@@ -77,21 +77,3 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
 def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
     runs = several(tmp_path, {"norm=none": [2.0, 2.1], "norm=layernorm": [2.0]})
     assert len(select(runs, condition)) == count
-
-
-def test_other_data_lengths_and_contexts_are_not_compared_and_the_difference_is_named(tmp_path):
-    runs = several(tmp_path, {"train.steps=10": [2.0], "train.steps=20": [2.0, 2.0]})
-    with pytest.raises(
-        ComparisonError, match=r"differ in tokens trained on: .*\(1 of 3 runs\).*--where train.steps=20"
-    ):
-        check_comparable(runs, METRIC)
-    other = several(tmp_path / "b", {"seed=0": [2.0]}, data={"fingerprint": "e" * 64, "train_tokens": 9})
-    with pytest.raises(ComparisonError, match="the fingerprint of the tokens"):
-        check_comparable([*several(tmp_path / "a", {"seed=0": [2.0]}), *other], METRIC)
-    contexts = {"model.block_size=32 train.batch_size=64": [2.0], "model.block_size=64": [2.0]}
-    with pytest.raises(ComparisonError, match="the context that is evaluated"):
-        check_comparable(several(tmp_path / "c", contexts), METRIC)
-    windows = several(tmp_path / "d", {"train.eval_windows=8": [2.0], "train.eval_windows=9": [2.0]})
-    check_comparable(windows, METRIC)
-    with pytest.raises(ComparisonError, match="train.eval_windows"):
-        check_comparable(windows, "val/loss")
