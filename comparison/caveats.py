@@ -12,7 +12,7 @@ from comparison.load import Run
 def regime(runs: Sequence[Run]) -> str:
     """Return a sentence that says how much data the runs had and how long they trained."""
     tokens = [run.environment["data"].get("train_tokens", 0) for run in runs]
-    trained = [trained_tokens(run) for run in runs]
+    trained = [trained_tokens(run.config) for run in runs]
     parts = [
         f"{span([run.environment.get('parameters', 0) for run in runs], ',')} parameters",
         f"{span(tokens, ',')} unique training tokens",

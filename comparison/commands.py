@@ -5,28 +5,31 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from comparison.comparable import kind_of, selecting
+from comparison.comparable import kind_of, selecting, trained_tokens
 from comparison.find import find_runs
 from comparison.groups import Group
-from comparison.load import REQUIRED, Run, UnreadableError, naming_errors, read_config
+from comparison.load import Config, Run, UnreadableError, naming_errors, read_settings, valid
 
 MAX_SEEDS = 20  # the most seeds that a command proposes
 
 
 def compare(runs: Collection[Path]) -> str:
-    """Return the command that compares these runs, but leaves out those in the same folders that are longer,
-    shorter or of another text."""
+    """Return the command that compares these runs, the longest of them if they differ in length, and leaves
+    out runs in the same folders that cannot be compared with them."""
     folders = sorted({str(run.parent) for run in runs})
-    configs = {}
+    wanted: list[Config] = []
+    others: list[Config] = []
     for folder in find_runs(folders):
         with suppress(UnreadableError), naming_errors():
-            configs[folder] = REQUIRED.validate_python(read_config(folder))
-    wanted = [config for folder, config in configs.items() if folder in runs]
-    steps = max((config["train.steps"] for config in wanted), default=0)  # those of trials are fewer
-    wanted = [config for config in wanted if config["train.steps"] == steps]
-    kinds = [kind_of(config) for config in wanted]
-    others = [c for folder, c in configs.items() if folder not in runs and kind_of(c) not in kinds]
-    return shlex.join(["python", "compare.py", *folders]) + (selecting(wanted, others) or "")
+            config, environment = read_settings(folder)
+            roles = {role["role"] for role in environment.get("roles", [])}
+            if not roles or "compared" in roles:  # compare.py leaves out trials by itself
+                (wanted if folder in runs else others).append(valid(config))
+    length = max(map(trained_tokens, wanted), default=0)
+    longest = [config for config in wanted if trained_tokens(config) == length]
+    kinds = [kind_of(config) for config in longest]
+    unlike = [config for config in wanted + others if kind_of(config) not in kinds]
+    return shlex.join(["python", "compare.py", *folders]) + (selecting(longest, unlike) or "")
 
 
 def rerun(run: Run) -> str:

@@ -11,7 +11,7 @@ from comparison.load import Run
 # These do not depend on train.eval_windows.
 WHOLE_SPLIT = ("val/full_loss", "val/bpb", "val/select_loss", "val/report_loss")
 LENGTHS = ("train.steps", "train.batch_size", "model.block_size")
-TEXTS = ("data.corpus", "data.tokenizer", "data.path")
+TEXTS = ("data.corpus", "data.tokenizer", "tokens")
 
 
 class IncomparableError(ComparisonError):
@@ -23,7 +23,7 @@ def conditions(metric: str) -> dict[str, Callable[[Run], Any]]:
     properties: dict[str, Callable[[Run], Any]] = {
         "data (the fingerprint of the tokens)": lambda run: run.environment["data"]["fingerprint"][:12],
         "model.block_size (the context that is evaluated)": lambda run: run.config["model.block_size"],
-        "tokens trained on": lambda run: int(trained_tokens(run)),
+        "tokens trained on": lambda run: trained_tokens(run.config),
     }
     if metric.startswith("val/") and metric not in WHOLE_SPLIT:
         properties["train.eval_windows"] = lambda run: run.config["train.eval_windows"]
@@ -46,9 +46,8 @@ def check_comparable(runs: Sequence[Run], metric: str) -> None:
             )
 
 
-def trained_tokens(run: Run) -> int:
-    """Return how many tokens the run was to train on; a diverged run saw fewer."""
-    config = run.config
+def trained_tokens(config: Mapping[str, Any]) -> int:
+    """Return how many tokens a run was to train on; a diverged run saw fewer."""
     return int(config["train.steps"] * config["train.batch_size"] * config["model.block_size"])
 
 
@@ -61,14 +60,15 @@ def advice(parts: Collection[Sequence[Run]]) -> str:
 
 
 def selecting(wanted: Sequence[Mapping[str, Any]], others: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the options of compare.py that select runs of the wanted configs and none of the others; None if
-    there are none."""
+    """Return the options of compare.py that select runs of the wanted configs and none of the others: "" if
+    none are needed, None if no options do it."""
     left, options = [*others], ""
     for key in (*LENGTHS, *TEXTS):
-        values = {config.get(key) for config in wanted}
+        values = dict.fromkeys(config.get(key) for config in wanted)
         alike = [config for config in left if config.get(key) in values]
-        if len(values) == 1 and len(alike) < len(left):
-            left, options = alike, f"{options} --where {shlex.quote(f'{key}={values.pop()}')}"
+        if len(alike) < len(left):
+            condition = f"{key}={','.join(map(str, values))}"
+            left, options = alike, f"{options} --where {shlex.quote(condition)}"
     return None if left else options
 
 

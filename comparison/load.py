@@ -49,6 +49,7 @@ Required = TypedDict(
     },
 )
 REQUIRED = TypeAdapter(configured(ConfigDict(extra="allow"))(Required))
+Config = dict[str, Any]  # by dotted key
 Floats = NDArray[np.float64]
 Axes = dict[str, Floats]  # step, tokens and seconds -> its value in each row of metrics.jsonl
 Metrics = dict[str, tuple[NDArray[np.int32], Floats]]  # name -> row numbers, values
@@ -63,7 +64,7 @@ class Run:
     """A run that has ended: finished or diverged."""
 
     folder: Path
-    config: dict[str, Any]  # by dotted key
+    config: Config
     status: dict[str, Any]
     environment: dict[str, Any]
     certificate: dict[str, Any]
@@ -128,15 +129,10 @@ def load(folder: Path) -> tuple[Run, list[str]]:
     with naming_errors():
         if not (folder / "metrics.jsonl").exists():
             raise UnreadableError("not a run: it has no metrics.jsonl")
-        config = read_config(folder)
+        config, environment = read_settings(folder)
         status = run_files.read_valid(folder / "status.json")
-        environment = run_files.read_valid(folder / "environment.json")
         certificate_file = folder / "certificate.json"
         certificate = run_files.read_valid(certificate_file) if certificate_file.exists() else {}
-        config["precision"] = environment["precision"]
-        if digest := environment.get("init_from"):
-            config["init_from"] = f"{Path(str(config['init_from'])).name} {digest[:8]}"
-        config["tokens"] = environment["data"]["fingerprint"][:8]
         axes, metrics, remarks = read_metrics(folder / "metrics.jsonl")
         return ended_run(Run(folder, config, status, environment, certificate, axes, metrics)), remarks
 
@@ -159,8 +155,7 @@ def naming_errors() -> Iterator[None]:
 def ended_run(run: Run) -> Run:
     """Return a run, its config validated, if it has ended and has what every comparison needs. Raises
     UnreadableError, ValidationError."""
-    run.config = VALUES.validate_python(run.config)
-    run.config |= REQUIRED.validate_python(run.config)
+    run.config = valid(run.config)
     state = run.status["state"]
     if state not in ("finished", "diverged"):
         raise UnreadableError(f"{state} at step {run.status.get('step')} of {run.config.get('train.steps')}")
@@ -172,9 +167,20 @@ def ended_run(run: Run) -> Run:
     return run
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return a run's settings by dotted key."""
-    return flatten(escape_strings(read_yaml(folder / "config.yaml")))
+def read_settings(folder: Path) -> tuple[Config, dict[str, Any]]:
+    """Return a run's settings by dotted key, with the fingerprint of its tokens, and its environment."""
+    config = flatten(escape_strings(read_yaml(folder / "config.yaml")))
+    environment = run_files.read_valid(folder / "environment.json")
+    config["precision"] = environment["precision"]
+    if digest := environment.get("init_from"):
+        config["init_from"] = f"{Path(str(config['init_from'])).name} {digest[:8]}"
+    config["tokens"] = environment["data"]["fingerprint"][:8]
+    return config, environment
+
+
+def valid(config: Config) -> Config:
+    """Return a config with values of the right types. Raises ValidationError."""
+    return VALUES.validate_python(config) | REQUIRED.validate_python(config)
 
 
 def read_yaml(file: Path) -> Any:

@@ -209,4 +209,7 @@ def causality(certificate: Mapping[str, Any]) -> str:
         return "not known"
     if "asked" not in certificate["start"]:
         return "tested at 4 positions"
+    asked = [mode for answer in answers(certificate) for mode in answer["asked"].values()]
+    if (least := min(asked, key=lambda mode: int(mode["cuts"])))["cuts"] < least["all_cuts"]:
+        return f"tested at {least['cuts']:,} of {least['all_cuts']:,} positions"
     return "causal" if certificate["end"] else "tested at the start only"

@@ -8,9 +8,10 @@ from cli import operations
 from cli.schema import RunConfig
 
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-CERTIFICATES_SHARE = 0.03  # of the time of training, for both certificates
-LARGEST_SHARE = 0.1  # if that is too short to test each position once
-LEAST_ROUNDS = 32  # of a certificate of a short run, or as many as test each position once
+# Shares of the time of training for both certificates, without the tests of a compiled form
+CERTIFICATES_SHARE = 0.03
+LARGEST_SHARE = 0.1  # if the first is too small to test each position once
+LEAST_ROUNDS = 32  # in a short run, or, if fewer, as many as test each position once
 FIXED_FORWARDS = 32  # the time of a certificate without the tests of positions, in forwards
 
 
@@ -39,8 +40,8 @@ def operations_of_run(config: RunConfig, vocab_size: int, val_tokens: int) -> fl
 
 
 def certificate_rounds(config: RunConfig, ranks: int = 1) -> int:
-    """Return in how many forwards of a rank's micro-batch a certificate tests positions, one of each row: as
-    many in training as in evaluation."""
+    """Return the number of forwards, in each mode, in which a certificate tests positions. Each is of one
+    micro-batch of a rank, and tests one position of each row."""
     train = config.train
     batches = train.steps * train.grad_accum
     once = math.ceil((config.model.block_size - 1) * train.grad_accum * ranks / train.batch_size)

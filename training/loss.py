@@ -24,12 +24,12 @@ def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
     bf16.
     """
     logits, targets = net(idx).flatten(0, 1), targets.flatten()  # (N, V), (N,)
-    if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # which makes no copy
+    if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # compiled, nothing is copied
         return F.cross_entropy(logits.float(), targets)
     rows = max(1, AT_ONCE // logits.shape[1])
     parts = zip(logits.split(rows), targets.split(rows), strict=True)
     sums = [checkpoint(summed, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
-    return torch.stack(sums).sum() / len(targets)
+    return torch.stack(sums).sum() / (targets >= 0).sum()  # a negative target is ignored
 
 
 def summed(logits: Tensor, targets: Tensor) -> Tensor:

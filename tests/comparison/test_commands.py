@@ -6,26 +6,20 @@ from pathlib import Path
 import pytest
 
 from comparison import commands
-from comparison.comparable import check_comparable
-from comparison.find import find_runs
-from comparison.groups import select
-from comparison.load import load
-from comparison.roles import by_role
+from comparison.published import load_all
+from comparison.report import build_report
 from tests.helpers.fair_runs import role
-from tests.helpers.run_folders import made
+from tests.helpers.run_folders import FACTS, made
+
+NORMS = ("layernorm", "none")
 
 
 def compared_by(command: str) -> set[Path]:
     """Return the runs that a command compares."""
     python, program, folder, *options = shlex.split(command)
     assert (python, program) == ("python", "compare.py")
-    runs = [load(run)[0] for run in find_runs([folder]) if run.name != "no run"]
-    for option, condition in zip(options[::2], options[1::2], strict=True):
-        assert option == "--where"
-        runs = select(runs, condition)
-    runs = by_role(runs).compared
-    check_comparable(runs, "val/full_loss")
-    return {run.folder for run in runs}
+    assert {*options[::2]} <= {"--where"}
+    return {run.folder for run in build_report(load_all([folder])[0], where=options[1::2]).runs}
 
 
 @pytest.mark.parametrize(
@@ -34,14 +28,16 @@ def compared_by(command: str) -> set[Path]:
         ("train.steps=10",),
         ("train.steps=10", "model.block_size=32", "train.batch_size=99"),
         ("data=text data.path=other.txt",),
+        ("data.tokenizer=bpe data.vocab_size=2048",),
     ],
 )
 def test_runs_of_another_length_or_text_are_left_out(tmp_path, others):
-    sweep = {made(tmp_path, f"norm={norm}", "train.steps=20") for norm in ("layernorm", "none")}
+    sweep = {made(tmp_path, f"norm={norm}", "train.steps=20") for norm in NORMS}
     trial = {"roles": [role("trial", "a tuning")]}
-    trials = {made(tmp_path, f"norm={norm}", "train.steps=5", **trial) for norm in ("layernorm", "none")}
+    trials = {made(tmp_path, f"norm={norm}", "train.steps=5", **trial) for norm in NORMS}
     for other in others:
-        made(tmp_path, "train.steps=20", "norm=dyt", *other.split())
+        data = {"data": FACTS | {"fingerprint": "e" * 64}} if "data" in other else {}
+        made(tmp_path, "train.steps=20", "norm=dyt", *other.split(), **data)
     (tmp_path / "no run").mkdir()
     assert compared_by(commands.compare(sweep | trials)) == sweep
 
@@ -52,9 +48,22 @@ def test_runs_of_the_same_length_and_text_stay_in(tmp_path):
     assert compared_by(commands.compare(sweep)) == sweep | other
 
 
-def test_a_sweep_over_lengths_and_one_whose_runs_are_damaged_have_a_command_too(tmp_path):
-    lengths = {made(tmp_path, f"train.steps={steps}") for steps in (10, 20)}
-    assert commands.compare(lengths) == f"python compare.py {tmp_path}"
-    for run in lengths:
-        (run / "config.yaml").write_text("damaged: {}")
-    assert commands.compare(lengths) == f"python compare.py {tmp_path}"
+def test_the_longest_runs_of_a_sweep_over_lengths_are_compared(tmp_path):
+    lengths = [made(tmp_path, f"train.steps={steps}", f"norm={norm}") for steps in (10, 20) for norm in NORMS]
+    assert compared_by(commands.compare(lengths)) == {*lengths[2:]}
+
+
+def test_runs_that_see_as_many_tokens_in_more_steps_are_compared(tmp_path):
+    made(tmp_path, "train.steps=5")
+    lengths = ("train.steps=20", "train.steps=40 train.batch_size=16")
+    equal = {made(tmp_path, *each.split()) for each in lengths}
+    assert compared_by(commands.compare(equal)) == equal
+
+
+def test_damaged_runs_are_passed_over(tmp_path):
+    sweep = {made(tmp_path, f"norm={norm}") for norm in NORMS}
+    for number, content in enumerate(("damaged: {}", "data: {path: [a, b]}", "[", "")):
+        damaged = made(tmp_path, f"train.steps={number}")
+        (damaged / "config.yaml").write_text(content)
+        sweep.add(damaged)
+    assert len(compared_by(commands.compare(sweep))) == len(NORMS)

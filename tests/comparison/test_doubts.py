@@ -19,7 +19,7 @@ from comparison.two_runs import render
 from comparison.write import run_row, write_report
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
-from tests.helpers.run_folders import CLEAN, made, several
+from tests.helpers.run_folders import ASKED, CLEAN, made, several
 
 BASE = [2.00, 2.05, 1.95, 2.02, 1.98]
 TRAIN_ONLY = {"train": {"future": 0.4, "rows": 0.4}, "eval": {"future": 0.0, "rows": 0.0}}
@@ -119,6 +119,10 @@ def test_a_leaking_arm_has_numbers_and_no_verdict_on_what_the_leak_makes_better(
     assert cells_of(against, "layernorm")["verdict"] == expected
 
 
+SOME = {
+    "train": ASKED["train"] | {"cuts": 64, "all_cuts": 1023},
+    "eval": ASKED["eval"] | {"cuts": 32, "all_cuts": 1023},
+}
 CERTIFICATES = {
     "missing": (None, "not tested"),
     "null": ({"start": CLEAN | NO_LEAK | {"causal": None}, "end": None}, "not known"),
@@ -127,6 +131,10 @@ CERTIFICATES = {
         "not known",
     ),
     "earlier": ({key: CLEAN[key] for key in CLEAN if key != "asked"} | NO_LEAK, "tested at 4 positions"),
+    "of some positions": (
+        {"start": CLEAN | {"asked": SOME} | NO_LEAK, "end": CLEAN},
+        "tested at 32 of 1,023 positions",
+    ),
     "of the start": ({"start": CLEAN, "end": None}, "tested at the start only"),
 }
 

@@ -16,6 +16,7 @@ ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mod
 CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64, "asked": ASKED}
 LEAKS = {mode: {"future": value, "rows": value} for mode, value in (("train", 0.4), ("eval", 0.0))}
 NOT_IN_GROUP = ("seed", "runs_dir")
+FACTS = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000, "vocab_size": 74}
 
 # Arms share the noise of five seeds, so that a small constant difference is a certain one.
 BASE = [2.00, 2.05, 1.98, 2.03, 2.01]
@@ -65,11 +66,10 @@ def made(
     state = {"state": "diverged" if final is None else "finished", "step": last, "final": final}
     leaks = config["norm"]["_name_"] == "batchnorm"
     answer = CLEAN | ({"causal": False} | LEAKS if leaks else {})
-    facts = {"fingerprint": "f" * 64, "train_tokens": 4_000_000, "val_tokens": 400_000, "vocab_size": 74}
     packages = {"torch": "2.13.0", "numpy": "2.4.6"}
     machine = {"group": group, "precision": "fp32", "device": "cpu", "threads": 1, "compile": False}
     machine |= {"processor": "a processor", "python": "3.11.7", "packages": packages, "parameters": 800_000}
-    machine |= {"data": facts, "code": {"train.py": "0123"}, "overrides": list(overrides), "git": None}
+    machine |= {"data": FACTS, "code": {"train.py": "0123"}, "overrides": list(overrides), "git": None}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     (folder / "status.json").write_text(
         json.dumps(state | {"reason": None if final is not None else "it grew"})
