@@ -40,7 +40,6 @@ ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
     "uv": "needs uv",
-    "source": "is the shell's own",
     "eval": "is the shell's own: tests/cli/test_app.py asks what is completed",
     "torchrun --nnodes=2": "needs two machines",
     "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
@@ -323,12 +322,11 @@ CHECKS = {"train.py": trained, "sample.py": sampled, "compare.py": compared, "sc
 def test_the_loop_of_the_page_for_programs_decides(folder):
     page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     [loop] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    tiny = ", ".join(map(repr, ("placement=pre", *OTHER_TEXT, *TINY, "runs_dir=tried")))
+    tiny = ", ".join(map(repr, ("placement=pre", *OTHER_TEXT, *TINY)))
     for old, new in {
         '"experiment=fair_ablation", "placement=pre"': tiny,
         '"rmsnorm", "dyt", "scalenorm"': '"rmsnorm"',
         "f\"hydra.sweeper.final.seed='{seeds}'\"": '"seed=0,1"',
-        '"runs"': '"tried"',
         '"train.py"': repr(str(ROOT / "train.py")),
         '"compare.py"': repr(str(ROOT / "compare.py")),
     }.items():
