@@ -131,6 +131,8 @@ def main() -> None:
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
+    if args.json and args.candidate:
+        parser.error("--json and --candidate: give one; the JSON has the outcome of each arm")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
     is_table = any(options)

@@ -1,35 +1,44 @@
 """Commands that compare runs, train them again, or train the runs that are missing for a verdict."""
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from comparison.comparable import kind_of, selecting, trained_tokens
 from comparison.find import find_runs
 from comparison.groups import Group
-from comparison.load import Config, Run, UnreadableError, naming_errors, read_settings, valid
+from comparison.load import Run, UnreadableError, naming_errors, read_settings, valid
+from comparison.roles import by_role
 
 MAX_SEEDS = 20  # the most seeds that a command proposes
 
 
 def compare(runs: Collection[Path]) -> str:
     """Return the command that compares these runs, the longest of them if they differ in length, and leaves
-    out runs in the same folders that cannot be compared with them."""
+    out runs in the same folders that cannot be compared with them; "" if these are trials alone."""
     folders = sorted({str(run.parent) for run in runs})
-    wanted: list[Config] = []
-    others: list[Config] = []
-    for folder in find_runs(folders):
-        with suppress(UnreadableError), naming_errors():
-            config, environment = read_settings(folder)
-            roles = {role["role"] for role in environment.get("roles", [])}
-            if not roles or "compared" in roles:  # compare.py leaves out trials by itself
-                (wanted if folder in runs else others).append(valid(config))
-    length = max(map(trained_tokens, wanted), default=0)
+    roles = by_role([run for folder in find_runs(folders) for run in settings_of(folder)])
+    # tuned runs of the same arms, in place of which compare.py leaves these out
+    if any(run.folder in runs and not run.roles for run in roles.others):
+        folders = sorted(map(str, runs))
+        roles = by_role([run for folder in runs for run in settings_of(folder)])
+    wanted = [run.config for run in roles.compared if run.folder in runs]
+    if not wanted:
+        return ""
+    length = max(map(trained_tokens, wanted))
     longest = [config for config in wanted if trained_tokens(config) == length]
     kinds = [kind_of(config) for config in longest]
-    unlike = [config for config in wanted + others if kind_of(config) not in kinds]
+    unlike = [run.config for run in roles.compared if kind_of(run.config) not in kinds]
     return shlex.join(["python", "compare.py", *folders]) + (selecting(longest, unlike) or "")
+
+
+def settings_of(folder: Path) -> Iterator[Run]:
+    """Yield a run with its settings and environment alone, unless its folder is damaged."""
+    with suppress(UnreadableError), naming_errors():
+        config, environment = read_settings(folder)
+        if environment["group"]:
+            yield Run(folder, valid(config), {}, environment, {}, {}, {})
 
 
 def rerun(run: Run) -> str:
@@ -41,10 +50,11 @@ def rerun(run: Run) -> str:
     return shlex.join(["python", "train.py", *arguments, *mode])
 
 
-def more_seeds(groups: Sequence[Group], least: int) -> str:
-    """Return the command that trains the missing seeds, so that all groups have the same, in number at least
-    ``least`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single command."""
-    seeds = sorted({seed for group in groups for seed in group.seeds})
+def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = ()) -> str:
+    """Return the command that trains the missing seeds, so that all groups have the same: those that were
+    planned, and at least ``least`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single
+    command."""
+    seeds = sorted({*planned}.union(*(group.seeds for group in groups)))
     count = min(max(least, 3), MAX_SEEDS)
     trials = {seed for group in groups for run in group.runs for role in run.roles for seed in role["seeds"]}
     next_seed = max([*seeds, *trials], default=-1) + 1

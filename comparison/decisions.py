@@ -75,8 +75,10 @@ def judge(
             row.verdict = row.outcome = "baseline"
             continue
         row.verdict = "no baseline with the same other settings"
-        candidates = (keys | wanted, keys | usual_start | wanted)
-        families = (other.family for alike in candidates for other in rows if other.family.keys == alike)
+        alike = [keys | wanted, keys | usual_start | wanted]
+        if len(rates_of_versions(row, rows)) == 1:
+            alike += [without_code(each) for each in alike]
+        families = (other.family for each in alike for other in rows if other.family.keys == each)
         row.baseline = next(families, None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
@@ -96,6 +98,16 @@ def judge(
     for (_, *planned), members in by_plan.items():
         judge_together(members, planned, comparisons, metric, matters)
     return comparisons
+
+
+def without_code(keys: Keys) -> Keys:
+    return {key: value for key, value in keys.items() if key != "code"}
+
+
+def rates_of_versions(row: Row, rows: Sequence[Row]) -> set[float]:
+    """Return the learning rates of an arm in all versions of its norm's code."""
+    versions = [each for each in rows if without_code(each.family.keys) == without_code(row.family.keys)]
+    return {rate for version in versions for rate in version.family.rates}
 
 
 def judge_together(
@@ -136,7 +148,7 @@ def judge_together(
                 values = differences[np.isfinite(differences)]
                 row.seed_range = looks_needed(values, plan, comparisons, matters)
             least = row.seed_range[0] if row.seed_range else next_look(count, plan)
-            row.command = commands.more_seeds([row.group, other.best_group], least or 0)
+            row.command = commands.more_seeds([row.group, other.best_group], least or 0, planned)
             row.missing = (least or 0) - count
 
 

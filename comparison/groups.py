@@ -131,9 +131,10 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     return sorted(groups, key=sort_key)
 
 
-def average(groups: Sequence[Group], key: str) -> list[Group]:
+def average(groups: Sequence[Group], key: str) -> tuple[list[Group], str]:
     """Merge groups that differ only in ``key``. A seed's value is the mean over the values of ``key`` that
-    all groups have; a seed that lacks one of these values is left out. Raises ComparisonError."""
+    all groups have; a seed that lacks one of these values is left out. Return the groups, and a sentence on
+    these values. Raises ComparisonError."""
     if not any(key in group.keys for group in groups):
         names = join(keys_of(groups))
         raise ComparisonError(f"--over: the runs do not differ in {key}; they differ in {names}")
@@ -148,7 +149,11 @@ def average(groups: Sequence[Group], key: str) -> list[Group]:
         values = {seed: sum(part.values[seed] for part in parts) / len(parts) for seed in seeds}
         diverged = set().union(*(part.diverged for part in parts))
         merged.append(Group(keys, [run for part in parts for run in part.runs], values, diverged))
-    return merged
+    kept = {repr(group.keys[key]): as_text(group.keys[key]) for group in groups}
+    sentence = f"Each number is a mean over {key}={','.join(kept[text] for text in kept if text in common)}"
+    if unused := sorted(text for value, text in kept.items() if value not in common):
+        sentence += f"; runs at {join(unused)}, which not all arms have, are left out"
+    return merged, f"{sentence}."
 
 
 def families_over(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from comparison.decisions import Outcome, Row
-from comparison.groups import ComparisonError, has_values, join, title
+from comparison.groups import RATE, ComparisonError, has_values, join, matches, title
 from comparison.report import Report
 from comparison.verdicts import Interval
 
@@ -106,10 +106,11 @@ def comparison(report: Report) -> Comparison:
 
 def arm(row: Row) -> Arm:
     group = row.group
+    rates = {run.config[RATE] for run in group.runs}  # several in a mean over another key
     return {
         "title": row.title,
         "keys": dict(row.family.keys),
-        "learning_rate": row.family.best,
+        "learning_rate": row.family.best if len(rates) == 1 else None,
         "values": dict(group.values),
         "diverged": sorted(group.diverged),
         "mean": mean(row.loss, sorted(group.losses)),
@@ -134,7 +135,13 @@ def mean(interval: Interval, seeds: list[int]) -> Mean | None:
 def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[Status, str]:
     """Return the exit status for the arm that has these values, and a line that says why. Raises
     ComparisonError unless exactly one arm that has a baseline has them."""
-    rows = [row for row in report.rows if has_values(row.family.keys, candidate)]
+    varied = {key for row in report.rows for key in row.family.keys}
+    named = {  # without what all runs have in common
+        key: text
+        for key, text in candidate.items()
+        if key in varied or not all(matches(run.config.get(key), text) for run in report.runs)
+    }
+    rows = [row for row in report.rows if has_values(row.family.keys, named)]
     compared = [row for row in rows if row.verdict != "baseline"]
     if len(compared) != 1:
         words = ",".join(f"{key}={value}" for key, value in candidate.items())

@@ -13,7 +13,7 @@ from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
-from comparison.roles import REPORT, Roles, Settings, by_role, find_arms
+from comparison.roles import REPORT, Roles, by_role, find_arms
 from comparison.settings import Choice, choices
 from comparison.verdicts import MATTERS, interval
 
@@ -79,18 +79,18 @@ def build_report(
     metric = checked_metric(metric, roles)
     if not mixed:
         check_comparable(compared, metric)
-    rows, comparisons = judged_rows(roles, metric, baseline or {}, over, matters)
+    rows, comparisons, averaged = judged_rows(roles, metric, baseline or {}, over, matters)
     if hidden := hidden_siblings(all_roles.compared, compared, metric):
         together = all_roles.showing([*compared, *hidden])
         with suppress(ComparisonError):  # the hidden runs may have other values of an ``over`` key
-            all_rows, all_comparisons = judged_rows(together, metric, baseline or {}, over, matters)
+            all_rows, all_comparisons, _ = judged_rows(together, metric, baseline or {}, over, matters)
             adopt_verdicts(rows, all_rows, hidden, roles)
             comparisons = max(comparisons, all_comparisons)
     by_rate = [row.family for row in rows]
     arms = find_arms(by_rate, roles)
     tried = families(grouping.group_runs(roles.trials, LOSS)) if roles.trials else []
     is_fair, how_chosen = tuning.sentences(by_rate, arms, roles, metric)
-    summary = [caveats.regime(compared), *how_chosen, *caveats.couplings(compared)]
+    summary = [caveats.regime(compared), *averaged, *how_chosen, *caveats.couplings(compared)]
     lines = [(row.title, doubts.of_row(row.family, row.difference, tried, metric, roles)) for row in rows]
     warnings = [
         *caveats.differences(compared, "the runs"),
@@ -135,23 +135,25 @@ def checked_metric(metric: str | None, roles: Roles) -> str:
 
 def judged_rows(
     roles: Roles, metric: str, baseline: Mapping[str, str], over: Sequence[str], matters: float
-) -> tuple[list[Row], int]:
-    """Return a row per group of the compared runs, and the number of comparisons for which their verdicts
-    hold. The baseline is first, then the lowest difference; if there are several baselines, these are first,
-    and the rows are sorted by their keys."""
+) -> tuple[list[Row], int, list[str]]:
+    """Return a row per group of the compared runs, the number of comparisons for which their verdicts hold,
+    and sentences on the keys that are averaged over. The baseline is first, then the lowest difference; if
+    there are several baselines, these are first, and the rows are sorted by their keys."""
     groups = grouping.group_runs(roles.compared, metric)
     hide_chosen_settings(groups, roles, with_rate=bool(over))
+    averaged = []
     for key in over:
         if key == RATE:
             advice = f"--where {RATE}=… selects one rate"
             raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
-        groups = grouping.average(groups, key)
+        groups, sentence = grouping.average(groups, key)
+        averaged.append(sentence)
     rows = [Row(family, interval([*family.best_group.losses.values()])) for family in families(groups)]
     comparisons = judge(rows, baseline, metric, roles.compared, matters)
     if sum(row.outcome == "baseline" for row in rows) == 1:
         rows.sort(key=by_difference)
     rows.sort(key=lambda row: row.outcome != "baseline")
-    return rows, comparisons
+    return rows, comparisons, averaged
 
 
 def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str) -> list[Run]:
@@ -196,14 +198,20 @@ def is_chosen_on_a_half(roles: Roles) -> bool:
 
 
 def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:
-    """Remove the tuned keys, but the learning rate, from groups' keys if each arm has one setting: arms with
-    different settings are then compared. To average over other keys, remove the learning rate, too."""
-    keys = roles.keys if with_rate else roles.keys[1:]
-    settings: dict[str, set[Settings]] = {}
-    for group in groups:
-        for run in group.runs:
-            settings.setdefault(roles.likeness(run), set()).add(roles.settings(run))
-    if all(len(values) == 1 for values in settings.values()):
-        for group in groups:
-            for key in keys:
+    """Remove the tuned keys, but the learning rate, from groups' keys, so that arms at different settings are
+    compared. To average over other keys, remove the learning rate, too. A key that was not tuned for all, or
+    in which an arm has several values, stays; its value is ``tuned`` where it was."""
+    values: dict[tuple[str, str, int], set[object]] = defaultdict(set)  # of a key in an arm
+    for run in (run for group in groups for run in group.runs):
+        arm = roles.likeness(run), run.config["train.steps"]
+        for key in roles.keys:
+            values[key, *arm].add(run.config.get(key))
+    several = {key for (key, *_), found in values.items() if len(found) > 1}
+    tuned = [roles.tuned.get(group.runs[0].group, frozenset()) for group in groups]
+    for key in roles.keys[0 if with_rate else 1 :]:
+        if key not in several and all(key in own for own in tuned if own):
+            for group in groups:
                 group.keys.pop(key, None)
+        elif key != RATE:
+            for group, own in zip(groups, tuned, strict=True):
+                group.keys |= {key: "tuned"} if key in own and key in group.keys else {}

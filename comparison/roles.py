@@ -44,6 +44,8 @@ class Roles:
 
     Attributes:
         keys: the tuned keys, the learning rate first.
+        tuned: those of them that were tuned for the runs of a group, by its hash; a sweep may tune a key by
+            which the arms of another sweep differ.
         compared: also runs outside of fair comparisons.
         trials: runs by which the settings of the compared runs were chosen.
         borrowed: runs of an arm at another arm's settings.
@@ -53,6 +55,7 @@ class Roles:
     """
 
     keys: list[str]
+    tuned: dict[str, frozenset[str]] = field(default_factory=dict)
     tunings: set[str] = field(default_factory=set)
     compared: list[Run] = field(default_factory=list)
     trials: list[Run] = field(default_factory=list)
@@ -67,12 +70,20 @@ class Roles:
     def settings(self, run: Run) -> Settings:
         return tuple(run.config.get(key) for key in self.keys)
 
-    def likeness(self, run: Run) -> str:
-        """Return a text that is the same for runs that differ only in settings, length and seed."""
-        ignored = (*self.keys, "train.steps", "seed")
+    def likeness(self, run: Run, tuned: frozenset[str] | None = None) -> str:
+        """Return a text that is the same for runs that differ only in settings, length and seed: in ``tuned``
+        keys, by default those that were tuned for the run."""
+        own = self.tuned.get(run.group, self.keys) if tuned is None else tuned
+        ignored = {"train.steps", "seed", *own}
         return repr(
             sorted((k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k))
         )
+
+    def likenesses(self, run: Run) -> set[str]:
+        """Return the likenesses of the arms of which a run may be one."""
+        if run.group in self.tuned:
+            return {self.likeness(run)}
+        return {self.likeness(run, tuned) for tuned in {*self.tuned.values()}}
 
     def tunings_of(self, runs: Iterable[Run]) -> set[str]:
         return {role["tuning"] for run in runs for role in run.roles} & self.tunings
@@ -80,7 +91,7 @@ class Roles:
     def showing(self, compared: Sequence[Run]) -> "Roles":
         """Return the roles of some of the compared runs, and of the runs that have to do with them."""
         arms = {self.likeness(run) for run in compared}
-        others = [run for run in self.others if self.likeness(run) in arms]
+        others = [run for run in self.others if self.likenesses(run) & arms]
         trials, borrowed = (self.related(compared, runs) for runs in (self.trials, self.borrowed))
         return replace(self, compared=[*compared], trials=trials, borrowed=borrowed, others=others)
 
@@ -95,6 +106,9 @@ def by_role(runs: Sequence[Run]) -> Roles:
     settings counts; of several, the newest."""
     tuned = dict.fromkeys(key for run in runs for role in run.roles for key in role["keys"])
     result = Roles([RATE, *(key for key in tuned if key != RATE)])
+    for run in runs:
+        if own := {key for role in run.roles for key in role["keys"]}:
+            result.tuned[run.group] = result.tuned.get(run.group, frozenset({RATE})) | own
     tried: dict[str, set[Settings]] = defaultdict(set)
     for run in runs:
         for role in run.roles:
@@ -116,7 +130,8 @@ def by_role(runs: Sequence[Run]) -> Roles:
     for run, mine in zip(runs, names, strict=True):
         is_trial = any(role["role"] == "trial" for role in run.roles)
         is_more_seeds = run.group in chosen and not is_trial
-        is_apart = not run.roles and (result.likeness(run), run.config["train.steps"]) not in best
+        own_arms = {(likeness, run.config["train.steps"]) for likeness in result.likenesses(run)}
+        is_apart = not run.roles and not own_arms & best.keys()
         if "compared" in mine or is_more_seeds or is_apart:
             result.compared.append(run)
         elif "trial" in mine:

@@ -144,8 +144,8 @@ def summary(jobs: Sequence[Job]) -> int:
         console.print(table)
     if len(jobs) > MANY:
         print(f"{sum(state == 'finished' for _, state, *_ in outcomes)} of {len(jobs)} runs have finished")
-    if runs := {job.run for job in jobs if job.run and job.run.exists()}:
-        print(f"compare them: {commands.compare(runs)}", flush=True)
+    if command := commands.compare({job.run for job in jobs if job.run and job.run.exists()}):
+        print(f"compare them: {command}", flush=True)
     failed = [outcome for outcome in outcomes if outcome[1] not in RESULTS]
     for job, state, _, reason in failed:
         log = job.folder / "log.txt"

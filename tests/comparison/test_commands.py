@@ -1,5 +1,6 @@
 """The command that a sweep prints compares its runs, whatever else is in their folder."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from comparison import commands
 from comparison.published import load_all
 from comparison.report import build_report
-from tests.helpers.fair_runs import role
+from tests.helpers.fair_runs import FAR, fair_runs, role
 from tests.helpers.run_folders import FACTS, made
 
 NORMS = ("layernorm", "none")
@@ -66,4 +67,24 @@ def test_damaged_runs_are_passed_over(tmp_path):
         damaged = made(tmp_path, f"train.steps={number}")
         (damaged / "config.yaml").write_text(content)
         sweep.add(damaged)
+    old = made(tmp_path, "train.steps=9")
+    environment = json.loads((old / "environment.json").read_text())
+    (old / "environment.json").write_text(json.dumps({k: v for k, v in environment.items() if k != "group"}))
+    sweep.add(old)
     assert len(compared_by(commands.compare(sweep))) == len(NORMS)
+
+
+def test_a_sweep_of_arms_that_another_sweep_tuned_is_compared_by_its_own_folders(tmp_path):
+    tuned = fair_runs(tmp_path / "other", "none", FAR, [1.5, 1.6, 1.71])
+    for run in tuned:
+        run.folder.rename(tmp_path / run.folder.name)
+    sweep = {made(tmp_path, "norm=none", "train.steps=20", f"seed={seed}") for seed in range(3)}
+    command = shlex.split(commands.compare(sweep))
+    assert command == ["python", "compare.py", *sorted(map(str, sweep))]
+    assert {run.folder for run in build_report(load_all(command[2:])[0]).runs} == sweep
+
+
+def test_trials_alone_have_no_command(tmp_path):
+    made(tmp_path, "norm=dyt")
+    trials = [made(tmp_path, f"norm={norm}", roles=[role("trial", "a tuning")]) for norm in NORMS]
+    assert commands.compare(trials) == ""

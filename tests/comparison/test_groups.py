@@ -55,7 +55,11 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
         {f"norm={n} model.n_layer={d}": [d + 0.0, d + 1.0] for n in ("none", "layernorm") for d in (2, 4)},
     )
     runs += several(tmp_path / "more", {"norm=none model.n_layer=2": [0.0, 0.0, 5.0]})[2:]
-    groups = average(group_runs(runs, METRIC), "model.n_layer")
+    runs += several(tmp_path / "deep", {"norm=none model.n_layer=8": [9.0]})
+    groups, sentence = average(group_runs(runs, METRIC), "model.n_layer")
+    assert sentence == (
+        "Each number is a mean over model.n_layer=2,4; runs at 8, which not all arms have, are left out."
+    )
     assert [group.keys for group in groups] == [{"norm": "layernorm"}, {"norm": "none"}]
     assert groups[1].values == {0: 3.0, 1: 4.0}
     with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they differ in norm"):

@@ -9,6 +9,7 @@ from comparison.machine import SCHEMA, Status, comparison, status_of
 from comparison.report import build_report
 from tests.conftest import ROOT
 from tests.helpers import programs
+from tests.helpers.fair_runs import role
 from tests.helpers.run_folders import ARMS, made, several
 
 ONE_RATE = (
@@ -68,6 +69,30 @@ def test_a_candidate_is_one_arm_beside_the_baseline(report, values):
         status_of(report, values)
 
 
+def test_a_candidate_may_be_named_by_what_all_runs_have_in_common(report):
+    assert status_of(report, {"norm": "rmsnorm", "placement": "pre"}) == status_of(
+        report, {"norm": "rmsnorm"}
+    )
+    with pytest.raises(ComparisonError, match="not one arm"):
+        status_of(report, {"norm": "rmsnorm", "placement": "post"})
+
+
+def test_a_mean_over_arms_at_several_rates_has_no_rate(tmp_path):
+    rates = {"pre": "1e-2", "post": "3e-3"}
+    arms = {
+        f"norm={norm} placement={placement} optim.learning_rate={rate}": [2.0, 2.1, 2.2]
+        for norm in ("layernorm", "none")
+        for placement, rate in rates.items()
+    }
+    tuned = [role("compared", "both", ("optim.learning_rate",))]
+    runs = several(tmp_path, arms, first=10, roles=tuned)
+    each = comparison(build_report(runs))["arms"]
+    assert {arm["learning_rate"] for arm in each} == {1e-2, 3e-3}
+    data = comparison(build_report(runs, over=["placement"]))
+    assert [arm["learning_rate"] for arm in data["arms"]] == [None, None]
+    assert "Each number is a mean over placement=post,pre." in data["summary"]
+
+
 def test_programs_get_json_and_status_from_compare(tmp_path):
     for norm in ("layernorm", "rmsnorm"):
         for seed, loss in enumerate(ARMS[f"norm={norm}"]):
@@ -87,3 +112,5 @@ def test_programs_get_json_and_status_from_compare(tmp_path):
     assert (unlike.returncode, unlike.stderr) == (Status.UNFIT, "")
     assert unlike.stdout.startswith("these runs cannot be compared, as they differ in tokens trained on")
     assert programs.run("compare.py", "--candidate", "norm", cwd=tmp_path).returncode == 2
+    both = programs.run("compare.py", "--json", "--candidate", "norm=layernorm", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (2, "")

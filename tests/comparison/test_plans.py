@@ -24,8 +24,9 @@ def plan_of(norm, seeds=(0, 1, 2), written="2026-01-01", ended_before=(), arms=N
     }
 
 
-def runs_of(folder, seeds=(0, 1, 2), norms=NORMS, **plan):
+def runs_of(folder, seeds=(0, 1, 2), norms=NORMS, plan_seeds=None, **plan):
     """Return runs of ``norms`` that carry a plan: rmsnorm is a little better than layernorm."""
+    plan |= {"seeds": [*plan_seeds]} if plan_seeds else {}
     runs = []
     for norm in norms:
         for seed in seeds:
@@ -159,3 +160,10 @@ def test_what_is_missing_of_a_plan_is_named(tmp_path):
     runs = runs_of(tmp_path, seeds=(0, 1)) + runs_of(tmp_path / "more", seeds=(9, 10), written="2026-01-03")
     without_seed_0 = [run for run in runs if run.seed != 0 or run.config["norm"] != "none"]
     assert verdicts(without_seed_0)["none"] == "no verdict: 1 of the 3 planned seeds"
+
+
+def test_a_command_for_more_seeds_has_the_planned_seeds_that_are_missing(tmp_path):
+    report = build_report(runs_of(tmp_path, seeds=(30, 31, 33, 34), plan_seeds=range(30, 35)))
+    for row in report.rows[1:]:
+        assert row.verdict == "no verdict: 4 of the 5 planned seeds"
+        assert "seed=32 " in f"{row.command} "

@@ -10,7 +10,7 @@ from comparison.load import load
 from comparison.report import Report, build_report
 from comparison.table import cells
 from comparison.write import markdown
-from tests.helpers.run_folders import made, several
+from tests.helpers.run_folders import BASE, made, several
 
 PAIR = [2.0, 2.1]  # the losses of two seeds
 THREE = {
@@ -319,3 +319,15 @@ def test_what_they_settled_is_told_by_the_one_of_them_that_settles_it(tmp_path):
         "Norm and placement decide: model.embedding_scale=true for dyt, else false; "
         "model.final_norm=same for pre, else none; placement.beta=0.4 for deepnorm."
     )
+
+
+@pytest.mark.parametrize(("rates", "verdict"), [((1e-3,), "better"), ((1e-3, 2e-3), "no baseline with")])
+def test_versions_of_an_edited_norm_are_each_compared_with_the_baseline(tmp_path, rates, verdict):
+    runs = several(tmp_path / "a", {"norm=layernorm optim.learning_rate=1e-3": BASE})
+    for i, (version, rate) in enumerate((version, rate) for version in "ab" for rate in rates):
+        ends = [loss - 0.1 - i / 100 + 1e-3 * (seed % 2) for seed, loss in enumerate(BASE)]
+        arm = {f"norm=rmsnorm optim.learning_rate={rate}": ends}
+        runs += several(tmp_path / f"{version}{i}", arm, group=f"rmsnorm-pre-{version}{i}")
+    versions = [row for row in build_report(runs).rows if row.title.startswith("rmsnorm")]
+    assert len(versions) == 2 * len(rates)
+    assert all(row.verdict.startswith(verdict) for row in versions)

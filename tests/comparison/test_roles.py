@@ -164,3 +164,41 @@ def test_hidden_arms_have_no_part_in_what_is_said_of_the_trials(fair):
     report = build_report(fair, where=["norm=none"])
     assert [row.title for row in report.rows] == ["all runs"]
     assert report.summary[2].startswith("4 ")
+
+
+def test_a_key_that_one_sweep_tuned_and_by_which_the_arms_of_another_differ_keeps_these_apart(tmp_path):
+    def arm(norm, init, keys, ends):
+        tuning = f"{norm} {init} {len(keys)}"
+        at = f"norm={norm} model.init={init} train.steps=20 optim.weight_decay=0.{len(keys)}"
+        trials = several(tmp_path / tuning / "t", {at: [2.0]}, roles=[role("trial", tuning, keys, (0,))])
+        own = [role("compared", tuning, keys, (0,))]
+        return trials + several(tmp_path / tuning / "c", {at: ends}, first=10, roles=own)
+
+    rate, both = ("optim.learning_rate",), ("optim.learning_rate", "model.init")
+    runs = arm("layernorm", "gpt2", rate, [2.0, 2.1, 2.2]) + arm("layernorm", "xavier", rate, [2.4, 2.5, 2.7])
+    assert len(build_report(runs).rows) == 2
+    runs += arm("layernorm", "xavier", both, [2.0, 2.1, 2.2]) + arm("none", "gpt2", both, [2.5, 2.6, 2.8])
+    report = build_report(runs)
+    assert {row.title: row.loss.mean for row in report.rows} == pytest.approx(
+        {
+            "layernorm weight_decay=0.1": 2.1,
+            "layernorm init=xavier weight_decay=0.1": 2.5333,
+            "layernorm init=tuned weight_decay=0.2": 2.1,
+            "none init=tuned weight_decay=0.2": 2.6333,
+        },
+        abs=1e-3,
+    )
+    assert report.passed_over == []
+    none = next(row for row in report.rows if row.title.startswith("none"))
+    assert none.baseline.keys["model.init"] == "tuned"
+
+
+@pytest.mark.parametrize("key", ["optim.learning_rate=1e-3", "model.init=xavier"])
+def test_plain_runs_of_another_norm_at_two_settings_leave_the_verdicts_on_fair_arms(fair, tmp_path, key):
+    [before] = [row for row in build_report(fair).rows if row.outcome != "baseline"]
+    plain = {"norm=dyt train.steps=20": [2.3, 2.4, 2.5], f"norm=dyt train.steps=20 {key}": [2.4, 2.5, 2.6]}
+    report = build_report(fair + several(tmp_path / "plain", plain, first=10))
+    [after] = [row for row in report.rows if row.title.startswith("none")]
+    assert before.difference == after.difference
+    assert after.baseline.keys["norm"] == "layernorm"
+    assert "no baseline" not in after.verdict
