@@ -41,7 +41,13 @@ def whole_split(tokens: Tokens, block_size: int, rows: int) -> Iterator[Batch]:
     for first in range(0, count, rows):
         yield consecutive(tokens, block_size, first, min(first + rows, count))
     if rest:
-        yield windows(tokens, np.array([count * block_size]), rest)
+        yield rest_of(tokens, block_size)
+
+
+def rest_of(tokens: Tokens, block_size: int) -> Batch:
+    """Return the window after all full ones, which has at least one target."""
+    count, rest = divmod(len(tokens) - 1, block_size)
+    return windows(tokens, np.array([count * block_size]), rest)
 
 
 def consecutive(tokens: Tokens, block_size: int, first: int, last: int) -> Batch:

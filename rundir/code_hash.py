@@ -35,19 +35,25 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     nodes = statements(file)
     mine = [node for node in nodes if name in bound(node)]
     definitions[module, name] = "\n".join(map(ast.unparse, mine))
+    all_imports = [statement for node in nodes for statement in imports(node)]
     for node in mine:
-        if isinstance(node, ast.ImportFrom):
-            origin, _, original = imported(node, name, module, file).rpartition(".")
-            follow(origin, original, package, definitions)
+        for statement in imports(node):
+            if isinstance(statement, ast.ImportFrom) and name in map(bound_by, statement.names):
+                origin, _, original = imported(statement, name, module, file).rpartition(".")
+                follow(origin, original, package, definitions)
         if isinstance(node, ast.Import | ast.ImportFrom):
             continue
         for used, *attributes in chains(node):
             if used != name:
                 follow(module, used, package, definitions)
-            for other in nodes:
-                if isinstance(other, ast.Import | ast.ImportFrom) and used in bound(other):
-                    dotted = ".".join([imported(other, used, module, file), *attributes])
+            for statement in all_imports:
+                if used in map(bound_by, statement.names):
+                    dotted = ".".join([imported(statement, used, module, file), *attributes])
                     follow_attribute(dotted, package, definitions)
+                elif "*" in map(bound_by, statement.names):
+                    origin = imported(statement, "*", module, file).removesuffix(".*")
+                    if used in names_of(source_file(origin, package)):
+                        follow(origin, used, package, definitions)
 
 
 def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
@@ -57,10 +63,14 @@ def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str
     for count in range(len(parts), 0, -1):
         module = ".".join(parts[:count])
         if file := source_file(module, package):
-            names = {name for node in statements(file) for name in bound(node)}
-            for name in parts[count : count + 1] or names:
+            for name in parts[count : count + 1] or names_of(file):
                 follow(module, name, package, definitions)
             return
+
+
+def imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports of a statement, also inside ``if``, ``try`` and functions."""
+    return (inner for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom))
 
 
 def imported(node: ast.Import | ast.ImportFrom, name: str, module: str, file: Path) -> str:
@@ -120,6 +130,13 @@ def bound(node: ast.stmt) -> Iterator[str]:
                 yield inner.id
             elif isinstance(inner, ast.ClassDef | ast.FunctionDef):
                 yield inner.name
+            elif isinstance(inner, ast.Import | ast.ImportFrom):
+                yield from map(bound_by, inner.names)
+
+
+def names_of(file: Path | None) -> set[str]:
+    """Return the names that a module defines."""
+    return {name for node in statements(file) for name in bound(node)} if file else set()
 
 
 def bound_by(alias: ast.alias) -> str:

@@ -161,3 +161,29 @@ def test_the_check_of_a_norm_that_breaks_the_contract_ends_with_status_1(home):
     shape = "shape          NO   blocks.0.attn.pre (broken.L1Norm) returns a tuple; return one tensor\n"
     assert shape in done.stdout
     assert done.stdout.count("\n") == 9
+
+
+FIXED_LENGTH = """
+import torch
+from torch import nn
+
+
+class PerStep(nn.Module):
+    def __init__(self, n_features, steps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(steps, 1))
+
+    def forward(self, x):
+        return self.weight * x
+"""
+
+
+def test_a_norm_that_the_last_shorter_window_breaks_is_refused_before_training(tmp_path):
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "perstep.py").write_text(FIXED_LENGTH)
+    yaml = "_target_: perstep.PerStep\nsteps: ${model.block_size}\n"
+    (tmp_path / "mine" / "norm" / "perstep.yaml").write_text(yaml)
+    (tmp_path / "text.txt").write_text(LETTERS)
+    failed = programs.run("train.py", "norm=perstep", *usual(tmp_path), cwd=tmp_path, PYTHONPATH="mine")
+    check_refused(failed, "norm=perstep")
+    assert not list(tmp_path.glob("runs/*"))

@@ -81,6 +81,11 @@ class Batches:
         """Yield the whole validation split, which has ``val_targets`` target tokens."""
         return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
 
+    def shorter_window(self) -> list[Batch]:
+        """Return the last window of ``whole_split`` if it is shorter than the others, else []."""
+        is_shorter = self.val_targets % self.block_size > 0
+        return [windows.rest_of(self.tokens.val, self.block_size)] if is_shorter else []
+
     def middle(self) -> tuple[int, list[Batch]]:
         """Return how many batches of ``whole_split`` lie in the first half of the split; and the batch that
         spans the middle, split in two, or []."""

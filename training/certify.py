@@ -37,7 +37,8 @@ class Certifier:
         self, run: Run, tokens: Prepared, strategy: Strategy, batches: Batches, loss: Loss, ranks: Ranks
     ) -> None:
         self.run, self.tokens, self.strategy, self.loss = run, tokens, strategy, loss
-        self.shape = batches.micro_rows // ranks.count, batches.block_size
+        # several ranks: two rows at least, as a norm may mix the rows of ranks that have one each
+        self.shape = max(batches.micro_rows // ranks.count, min(2, ranks.count)), batches.block_size
         self.rounds = certificate_rounds(run.config, ranks.count)
         self.compiled = loss.is_compiled and ranks.count == 1
         self.ranks = ranks

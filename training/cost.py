@@ -31,7 +31,7 @@ def operations_of_run(config: RunConfig, vocab_size: int, val_tokens: int) -> fl
     """Return the approximate number of floating-point operations of a run: training, the evaluations on
     ``val_tokens`` tokens of the validation split and on its fixed windows, and the certificates."""
     train, block_size = config.train, config.model.block_size
-    evaluations = 1 + train.steps // train.eval_every if train.eval_every else 1
+    evaluations = 1 + math.ceil(train.steps / train.eval_every) if train.eval_every else 1
     evaluated = val_tokens + evaluations * min(train.eval_windows * block_size, val_tokens)
     forwards = evaluated / (train.batch_size * block_size)  # in forwards of a batch, as in the next line
     forwards += 2 * (FIXED_FORWARDS + 2 * certificate_rounds(config)) / train.grad_accum

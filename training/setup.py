@@ -127,11 +127,11 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
 def build_strategy(
     config: RunConfig, vocab_size: int, batch: MicroBatch, batches: Batches, loss: Loss, ranks: Ranks
 ) -> Strategy:
-    """Return the model's strategy, after ``batch`` and an evaluation have been through it. Raises
+    """Return the model's strategy, after ``batch`` and windows of all lengths have been through it. Raises
     ConfigError."""
     loss_of_step = partial(loss, x=batch.x, y=batch.y)
-    one_round = [[next(batches.fixed_windows())]]  # of one batch, as if this rank were alone
-    evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=one_round, ranks=Ranks())
+    evaluated = [[each] for each in (next(batches.fixed_windows()), *batches.shorter_window())]
+    evaluation = partial(evaluate, loss_of=loss.of_batch, rounds=evaluated, ranks=Ranks())  # as if alone
     with announced("trying the model on one batch"):
         return rehearsal.build_and_try(config, vocab_size, loss.compute, loss_of_step, evaluation, ranks)
 

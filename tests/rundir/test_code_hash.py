@@ -135,3 +135,21 @@ def test_a_norm_that_extends_ours_changes_with_ours(module):
     assert "at_least_fp32" in module(
         "from model.norms import LayerNorm\n\nclass Norm(LayerNorm):\n    pass\n"
     )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try:\n    from a_helper import scale\nexcept ImportError:\n    pass\n\nclass Norm:\n    f = scale\n",
+        "from a_helper import *\n\nclass Norm:\n    f = scale\n",
+        "class Norm:\n    def f(self, x):\n        from a_helper import scale\n        return scale(x)\n",
+        "if True:\n    import a_helper as h\n\nclass Norm:\n    f = h.scale\n",
+    ],
+)
+def test_imports_inside_of_try_if_and_functions_and_of_everything_are_followed(module, tmp_path, code):
+    sources = set()
+    for factor, other in ((1, 1), (5, 1), (5, 2)):
+        helper = f"def scale(x):\n    return {factor} * x\n\ndef other(x):\n    return {other} * x\n"
+        (tmp_path / "a_helper.py").write_text(helper)
+        sources.add(module(code))
+    assert len(sources) == 2

@@ -246,6 +246,15 @@ def test_without_sync_each_rank_takes_its_own_statistics(arguments, tmp_path):
     assert results["true"] != pytest.approx(results["false"], rel=1e-6)
 
 
+@pytest.mark.slow
+def test_a_norm_that_mixes_the_rows_of_ranks_leaks_also_where_each_has_one(arguments, tmp_path):
+    settings = [*arguments, "norm=batchnorm_position", "train.batch_size=2", "train.steps=2"]
+    assert [status for status, *_ in rank_program.trained(2, *settings, cwd=tmp_path)] == [0, 0]
+    [run] = (tmp_path / "runs").glob("*-*")
+    for answer in read_json(run / "certificate.json").values():
+        assert answer["independent_rows"] is False
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_compiled_ranks_train_the_same_run(arguments, tmp_path, kind):
