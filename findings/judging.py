@@ -110,4 +110,6 @@ def undecided(outcome: Outcome) -> str:
         return f"fewer than {MIN_SEEDS} seeds"
     if not math.isfinite(outcome.interval.mean):
         return f"{outcome.quantity}: the value is non-finite in some seeds"
+    if outcome.expected.excludes(outcome.interval):  # which is not widened for the number of quantities
+        return f"{outcome.quantity}: widened for several quantities, the interval crosses an end of the range"
     return f"{outcome.quantity}: the interval crosses an end of the expected range"

@@ -28,8 +28,10 @@ SPECIAL = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # names of special tokens that
 # possessive quantifiers, which Hugging Face's library reads differently. It has GPT-2's expression built in.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# GPT4 in files of others and of earlier versions, which differs in blank lines at the end of a text
+EARLIER = GPT4.replace(r"|\s+\z", "")
 
 
 def split(expression: str) -> dict[str, Any]:
@@ -136,6 +138,8 @@ def essence(content: dict[str, Any]) -> tuple[Any, ...]:
     options = [model.get(key) or None for key in OPTIONS]
     pre_tokenizer = {"use_regex": True} | content["pre_tokenizer"]
     pre_tokenizer.pop("trim_offsets", None)  # trim_offsets changes offsets only
+    parts = pre_tokenizer.get("pretokenizers", [])
+    pre_tokenizer["pretokenizers"] = [split(GPT4) if part == split(EARLIER) else part for part in parts]
     kind = model.get("type", "BPE")  # missing in old files
     post = (content.get("post_processor") or {}).get("type", "ByteLevel")  # other types add tokens
     vocab, normalizer = model["vocab"] | special, content["normalizer"]

@@ -12,14 +12,15 @@ Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embe
 def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> Table:
     """Return a table for a terminal. ``formats``: title -> format of the column, by default .3g."""
     forms = formats or {}
-    order = {"embed": "", "final": "~"}  # before and after the blocks 00, 01, …
-    sites = sorted({site for column in columns.values() for site in column}, key=lambda s: order.get(s, s))
+    order = {"embed": 0, "final": 2}  # before and after the blocks 00, 01, …, 100
+    sites = {site for column in columns.values() for site in column}
+    in_order = sorted(sites, key=lambda site: (order.get(site, 1), len(site), site))
     cells = [
         {"": site}
         | {
             title: format(column[site], forms.get(title, ".3g")) if site in column else ""
             for title, column in columns.items()
         }
-        for site in sites
+        for site in in_order
     ]
     return rich_table(cells, {""})

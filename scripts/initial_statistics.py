@@ -73,7 +73,7 @@ def main() -> None:
                 measured[choice] = measure_choice(config)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 30 + 30 * len(measured)  # not a terminal: wide enough for a column per choice
+        console.width = 1000  # more than the tables need, so that nothing is cut
     if len(measured) == 1:
         [(columns, causality_line)] = measured.values()
         console.print(depth_table(columns))

@@ -21,7 +21,13 @@ from comparison.drawing.specs import Spec, number, spec
 from comparison.load import read_metrics
 from system.errors import ConfigError
 
-METRICS = ("act.rms/*.mlp", "act.ratio/*.mlp.branch", "grad.rms/*.mlp", "attn.entropy/*", "update.ratio/??")
+METRICS = (
+    "act.rms/*.mlp",
+    "act.ratio/*.mlp.branch",
+    "grad.rms/*.mlp",
+    "attn.entropy/*",
+    "update.ratio/[0-9]*",
+)
 Curves = dict[str, list[tuple[int, float]]]  # metric -> (step, finite value)
 
 
@@ -54,7 +60,7 @@ def titles(folders: Sequence[Path]) -> list[str]:
 def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
     """Return a figure with a row of panels for each pattern and a column for each run."""
     names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
-    blocks = sorted({block(name) for name in names if block(name).isdigit()})
+    blocks = sorted({block(name) for name in names if block(name).isdigit()}, key=int)
     resolve = {"scale": {"y": "shared", "x": "shared"}}
     rows = [
         [panel(title, run, pattern, blocks, is_log(runs.values(), pattern)) for title, run in runs.items()]

@@ -205,7 +205,8 @@ def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
         meta[split] = {"tokens": file.stat().st_size // dtype.itemsize, "sha256": file_digest(file)}
         if not meta[split]["tokens"]:
             raise DataError(
-                "--val-fraction: the text is too short to be split; give a larger fraction or more text"
+                "--val-fraction: the text is too short, or has too few lines, to be split; give a larger "
+                "fraction, or a text of more lines"
             )
     write_atomically(part / "meta.json", json.dumps(meta, indent=1), sync=True)
     if out.exists():

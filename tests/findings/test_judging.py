@@ -127,6 +127,15 @@ def test_without_a_fulfilled_condition_a_finding_is_inconclusive_and_has_a_reaso
     assert judge(finding(**parts), by_seed).reason == "because"
 
 
+def test_the_reason_says_if_only_the_widened_interval_crosses_an_end():
+    quantities = {name: expected(low=0) for name in "abcd"}
+    below = [-1.0, -1.3, -0.45, -1.1]
+    by_seed = {seed: dict.fromkeys("bcd", 1 + seed / 10) | {"a": a} for seed, a in enumerate(below)}
+    judgement = judge(finding(expected=quantities), by_seed)
+    assert judgement.verdict == Verdict.INCONCLUSIVE
+    assert judgement.reason.startswith("a: widened for several quantities, the interval crosses an end")
+
+
 def test_the_likely_reason_does_not_affect_the_verdict():
     parts = {"expected": {"x": expected(low=0)}, "because": {"y": expected(low=0)}}
     assert verdict({"x": [1, 1.1, 0.9], "y": [-1, -1.1, -0.9]}, **parts) == Verdict.PASS

@@ -75,6 +75,23 @@ def test_transformers_gives_the_ids_that_ours_gives_of_a_thousand_random_texts(w
     assert len(theirs) == ours.vocab_size
 
 
+def test_blank_lines_at_the_end_of_a_text_are_cut_as_ours(tmp_path):
+    from tokenizers import Tokenizer
+
+    draw = random.Random(0)
+    code = "".join(" " * draw.randrange(6) + draw.choice(["if x:", "", "y = 1"]) + "\n" for _ in range(2000))
+    ours = tokenizers.train_bpe(code, "", 330)
+    content = tokenizer_json.to_tokenizer_json(ours.spec)
+    theirs = Tokenizer.from_str(json.dumps(content))
+    for _ in range(2000):
+        sample = "".join(draw.choices([" ", "  ", "    ", "\n", "\t", "x", "if"], k=draw.randrange(1, 9)))
+        assert theirs.encode(sample).ids == ours.encode(sample).tolist(), repr(sample)
+    of_earlier = copy.deepcopy(content)
+    of_earlier["pre_tokenizer"]["pretokenizers"][0] = tokenizer_json.split(tokenizer_json.EARLIER)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(of_earlier))
+    assert tokenizer_json.read(tmp_path / "tokenizer.json") == ours.spec
+
+
 def test_reading_undoes_writing(written):
     ours, folder = written
     assert tokenizer_json.read(folder / "tokenizer.json") == ours.spec

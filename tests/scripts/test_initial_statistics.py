@@ -3,6 +3,7 @@
 import pytest
 
 from scripts import initial_statistics
+from scripts.depth_table import depth_table
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows, train_anew
@@ -40,6 +41,21 @@ def test_choices_stand_side_by_side(succeed, tmp_path, text_file):
     assert done.stdout.count("WARNING: norm=batchnorm placement=pre LEAKS") == 2
     deepest = [line.split() for line in lines if line.startswith("02")]
     assert [len(line) for line in deepest] == [3] * 4  # the shallow models have no such block
+
+
+@pytest.mark.slow
+def test_nothing_of_a_table_is_cut_in_a_pipe(succeed, tmp_path, text_file):
+    data = ("data=text", f"data.path={text_file}", f"data.cache={tmp_path}/cache")
+    done = succeed(PROGRAM, *TINY, *data)
+    assert "…" not in done.stdout
+    assert all(title in done.stdout for title in initial_statistics.QUANTITIES)
+    assert {"embed", "00", "final"} <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+
+
+def test_blocks_are_in_their_order_beyond_a_hundred():
+    sites = ["embed", *(f"{i:02d}" for i in range(103)), "final"]
+    table = depth_table({"x": dict.fromkeys(reversed(sites), 1.0)})
+    assert [str(cell) for cell in table.columns[0].cells] == sites
 
 
 @pytest.mark.slow
