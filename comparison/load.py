@@ -180,7 +180,7 @@ def read_settings(folder: Path) -> tuple[Config, dict[str, Any]]:
 
 def valid(config: Config) -> Config:
     """Return a config with values of the right types. Raises ValidationError."""
-    return VALUES.validate_python(config) | REQUIRED.validate_python(config)
+    return (values := VALUES.validate_python(config)) | REQUIRED.validate_python(values)
 
 
 def read_yaml(file: Path) -> Any:

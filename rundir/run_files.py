@@ -209,7 +209,8 @@ def causality(certificate: Mapping[str, Any]) -> str:
         return "not known"
     if "asked" not in certificate["start"]:
         return "tested at 4 positions"
-    asked = [mode for answer in answers(certificate) for mode in answer["asked"].values()]
-    if (least := min(asked, key=lambda mode: int(mode["cuts"])))["cuts"] < least["all_cuts"]:
-        return f"tested at {least['cuts']:,} of {least['all_cuts']:,} positions"
+    asked = [each["asked"].get(mode) for each in answers(certificate) for mode in ("train", "eval")]
+    for mode in sorted(filter(None, asked), key=lambda mode: int(mode["cuts"])):  # the fewest first
+        if mode["cuts"] < mode["all_cuts"]:
+            return f"tested at {mode['cuts']:,} of {mode['all_cuts']:,} positions"
     return "causal" if certificate["end"] else "tested at the start only"

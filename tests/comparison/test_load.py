@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from comparison.find import find_runs
 from comparison.load import UnreadableError, load
@@ -115,3 +116,11 @@ def test_runs_are_found_in_folders_and_by_globs_once_each_and_foreign_folders_ar
     assert find_runs([str(runs / "findings" / "runs")]) == [measured]
     with pytest.raises(UnreadableError, match="nope: no such folder"):
         find_runs([str(tmp_path / "nope")])
+
+
+def test_a_list_in_a_config_is_read_as_a_tuple(tmp_path):
+    folder = made(tmp_path)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["norm"]["sizes"] = [1, 2]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert load(folder)[0].config["norm.sizes"] == (1, 2)
