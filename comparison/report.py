@@ -214,4 +214,5 @@ def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_ra
                 group.keys.pop(key, None)
         elif key != RATE:
             for group, own in zip(groups, tuned, strict=True):
-                group.keys |= {key: "tuned"} if key in own and key in group.keys else {}
+                if key in own and key in group.keys:
+                    group.keys[key] = "tuned"
