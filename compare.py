@@ -76,7 +76,7 @@ def judge(args: argparse.Namespace, console: Console) -> None:
         status, line = machine.status_of(report, args.candidate)
         doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings]
     except IncomparableError as error:
-        status, line, doubt = machine.Status.UNFIT, str(error), []
+        status, line, doubt = machine.ExitStatus.UNFIT, str(error), []
     print(escaped(line))
     for unfair in doubt:
         print(escaped(unfair), file=sys.stderr)
@@ -135,11 +135,10 @@ def main() -> None:
         parser.error("--json and --candidate: give one; the JSON has the outcome of each arm")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
-    is_table = any(options)
     are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
-    are_two = len(args.runs) == 2 and are_runs and not is_table
+    are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
     with programs.running():
-        one_report = compare_two if are_two else compare
+        one_report = compare_two if are_two_runs else compare
         action = print_json if args.json else judge if args.candidate else watch if args.watch else one_report
         action(args, console)
 

@@ -98,7 +98,7 @@ def error_line(error: Exception, known: list[str]) -> str:
     if isinstance(error, OSError) and not isinstance(error, HydraException):
         where = f"{error.filename}: " if error.filename is not None else ""
         if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
-            return "the current folder: is removed; change to another one"
+            return "the current folder: it was removed; change to another one"
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"
     text = " ".join(str(error).split())
     if "maximum recursion depth" in text:

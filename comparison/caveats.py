@@ -48,10 +48,10 @@ def values_by_arm(key: str, runs: Sequence[Run], varied: Sequence[str]) -> str:
         names: dict[str, dict[str, None]] = defaultdict(dict)  # value -> names, in order
         for run, value in values:
             names[value][title({part: run.config.get(part) for part in parts})] = None
-        if sum(map(len, names.values())) == len({name for some in names.values() for name in some}):
+        if sum(map(len, names.values())) == len({name for alike in names.values() for name in alike}):
             break  # no name has two values
     majority = max(names, key=lambda value: len(names[value])) if len(values) == len(runs) else None
-    phrases = [f"{value} for {join(some)}" for value, some in names.items() if value != majority]
+    phrases = [f"{value} for {join(alike)}" for value, alike in names.items() if value != majority]
     phrases += [f"else {majority}" if phrases else majority] if majority is not None else []
     return ", ".join(phrases)
 

@@ -117,8 +117,8 @@ def judge_together(
     metric: str,
     matters: float,
 ) -> None:
-    """Give the verdicts on rows that have one baseline, whose noise their variances share, and for which the
-    same seeds were planned; [] if none were."""
+    """Give the verdicts on rows that have one baseline, whose noise is in the variances of all of them, and
+    the same ``planned`` seeds; [] without a plan."""
     later = {seed for row, _ in pairs for seed in row.used} - {*planned}
     runs = [run for row, other in pairs for run in (*row.family.runs, *other.runs)]
     seeds = [*planned, *in_order(later, runs)]

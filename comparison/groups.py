@@ -40,6 +40,10 @@ class Group:
         """The values by seed; empty if a run of the group diverged."""
         return {} if self.diverged else self.values
 
+    @property
+    def leaks(self) -> bool:
+        return any(run.leaks for run in self.runs)
+
 
 def title(keys: Mapping[str, Any]) -> str:
     """Return a title such as ``layernorm pre n_layer=4``; further norms that are absent are left out."""

@@ -17,7 +17,7 @@ from comparison.report import Report
 from comparison.verdicts import Interval
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     """The exit status of ``compare.py --candidate``; 1 and 2 are errors."""
 
     BETTER = 0
@@ -27,12 +27,12 @@ class Status(IntEnum):
     UNFIT = 13  # leaks, or cannot be compared
 
 
-STATUS: Mapping[Outcome, Status] = {
-    "better": Status.BETTER,
-    "worse": Status.NOT_BETTER,
-    "diverged": Status.NOT_BETTER,
-    "equivalent": Status.EQUIVALENT,
-    "open": Status.CANNOT_TELL,
+EXIT_STATUS: Mapping[Outcome, ExitStatus] = {
+    "better": ExitStatus.BETTER,
+    "worse": ExitStatus.NOT_BETTER,
+    "diverged": ExitStatus.NOT_BETTER,
+    "equivalent": ExitStatus.EQUIVALENT,
+    "open": ExitStatus.CANNOT_TELL,
 }
 
 
@@ -120,7 +120,7 @@ def arm(row: Row) -> Arm:
         "verdict": row.verdict,
         "planned": row.planned,
         "command": row.command or None,
-        "leaks": any(run.leaks for run in group.runs),
+        "leaks": group.leaks,
         "causality": sorted({run.causality for run in group.runs}),
     }
 
@@ -132,7 +132,7 @@ def mean(interval: Interval, seeds: list[int]) -> Mean | None:
     return {"mean": interval.mean, "low": low, "high": high, "seeds": seeds}
 
 
-def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[Status, str]:
+def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[ExitStatus, str]:
     """Return the exit status for the arm that has these values, and a line that says why. Raises
     ComparisonError unless exactly one arm that has a baseline has them."""
     varied = {key for row in report.rows for key in row.family.keys}
@@ -151,6 +151,6 @@ def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[Status, str
         )
     [row] = compared
     difference = f" ({row.difference.mean:+.4f})" if row.difference else ""
-    leaks = " LEAKS" if any(run.leaks for run in row.group.runs) else ""
-    status = Status.UNFIT if leaks else STATUS.get(row.outcome, Status.UNFIT)
+    leaks = " LEAKS" if row.group.leaks else ""
+    status = ExitStatus.UNFIT if leaks else EXIT_STATUS.get(row.outcome, ExitStatus.UNFIT)
     return status, f"{row.title}: {row.verdict}{difference}{leaks}"

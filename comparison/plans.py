@@ -69,10 +69,10 @@ def family_size(
     planned = {arm for plan in plans for arm in plan["arms"]}
     count = len(planned)
     for runs in arms:
-        own = {(plan["arm"], run.seed) for run in runs if (plan := run.environment.get("plan"))}
+        trained = {(plan["arm"], run.seed) for run in runs if (plan := run.environment.get("plan"))}
         # several hashes at one seed: a mean over a key; at other seeds: added by a sweep of other keys
-        at_once = max(Counter(seed for _, seed in own).values(), default=1)
-        count += at_once - len({arm for arm, _ in own})
+        at_once = max(Counter(seed for _, seed in trained).values(), default=1)
+        count += at_once - len({arm for arm, _ in trained})
     if is_chosen or any(is_other_baseline(runs) for runs in baselines):
         return max(shown, count * (count - 1) // 2)
     return max(shown, count - len(baselines))

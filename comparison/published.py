@@ -6,8 +6,8 @@
                  evaluations
 
 A column such as config:train.steps or certificate:start:train:future is a path into the files of a run's
-folder. A cell is JSON, or text where it is not. Weights, statistics of layers and what tells of the owner of
-the machine are left out.
+folder. A cell is JSON, or text where it is not. Weights, statistics of layers and all that identifies the
+machine's owner are left out.
 """
 
 import csv
@@ -37,10 +37,9 @@ ENVIRONMENT = (
     "parameters settled overrides plan roles"
 ).split()
 STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")
-# How settings begin that are left out, and how arguments do.
-PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."
+PRIVATE = "runs_dir", "data.path", "data.cache", "wandb."  # how settings begin that are left out
+PRIVATE_ARGUMENTS = *PRIVATE, "hydra."  # how arguments begin that are left out
 NEEDED = "data.path", "init_from", "--config-dir"  # arguments without which a command trains something else
-PRIVATE_ARGUMENTS = *PRIVATE, "hydra."
 FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:roles", "status:state")
 
 

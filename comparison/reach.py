@@ -17,8 +17,8 @@ class Reach:
     """The places where the curves of an arm reach their baseline's last loss, by seed.
 
     Attributes:
-        pairs: seeds of both that finished.
-        steps, seconds: over the seeds that reach it, which are ``steps.n``.
+        pairs: number of seeds that finished in both arms.
+        steps, seconds: intervals over those of them that reach that loss, ``steps.n`` in number.
     """
 
     pairs: int

@@ -27,7 +27,7 @@ class Report:
     runs: list[Run]
     summary: list[str]  # the sentences above the table
     is_fair: bool  # each arm is at its own best settings, as far as the runs show
-    how_chosen: list[str]  # those of the sentences on how the settings were chosen
+    how_chosen: list[str]  # the sentences of ``summary`` on how the settings were chosen
     warnings: list[str]  # what a reader must know before believing the table
     sensitivities: list[Sensitivity]
     comparisons: int  # for which the verdicts hold together
@@ -198,21 +198,21 @@ def is_chosen_on_a_half(roles: Roles) -> bool:
 
 
 def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:
-    """Remove the tuned keys, but the learning rate, from groups' keys, so that arms at different settings are
-    compared. To average over other keys, remove the learning rate, too. A key that was not tuned for all, or
-    in which an arm has several values, stays; its value is ``tuned`` where it was."""
+    """Remove the tuned keys from the keys of groups, so that arms at different settings are compared; the
+    learning rate only ``with_rate``, to average over other keys. A key that only some arms tuned, or of which
+    an arm has several values, stays; in the arms that tuned it, its value is ``tuned``."""
     values: dict[tuple[str, str, int], set[object]] = defaultdict(set)  # of a key in an arm
     for run in (run for group in groups for run in group.runs):
         arm = roles.likeness(run), run.config["train.steps"]
         for key in roles.keys:
             values[key, *arm].add(run.config.get(key))
-    several = {key for (key, *_), found in values.items() if len(found) > 1}
-    tuned = [roles.tuned.get(group.runs[0].group, frozenset()) for group in groups]
+    several = {key for (key, *_), distinct in values.items() if len(distinct) > 1}
+    tuned = [roles.tuned.get(group.runs[0].group, frozenset()) for group in groups]  # keys
     for key in roles.keys[0 if with_rate else 1 :]:
-        if key not in several and all(key in own for own in tuned if own):
+        if key not in several and all(key in keys for keys in tuned if keys):
             for group in groups:
                 group.keys.pop(key, None)
         elif key != RATE:
-            for group, own in zip(groups, tuned, strict=True):
-                if key in own and key in group.keys:
+            for group, keys in zip(groups, tuned, strict=True):
+                if key in keys and key in group.keys:
                     group.keys[key] = "tuned"

@@ -44,8 +44,8 @@ class Roles:
 
     Attributes:
         keys: the tuned keys, the learning rate first.
-        tuned: those of them that were tuned for the runs of a group, by its hash; a sweep may tune a key by
-            which the arms of another sweep differ.
+        tuned: the hash of a group -> the keys that were tuned for its runs; a sweep may tune a key by which
+            the arms of another sweep differ.
         compared: also runs outside of fair comparisons.
         trials: runs by which the settings of the compared runs were chosen.
         borrowed: runs of an arm at another arm's settings.
@@ -73,8 +73,8 @@ class Roles:
     def likeness(self, run: Run, tuned: frozenset[str] | None = None) -> str:
         """Return a text that is the same for runs that differ only in settings, length and seed: in ``tuned``
         keys, by default those that were tuned for the run."""
-        own = self.tuned.get(run.group, self.keys) if tuned is None else tuned
-        ignored = {"train.steps", "seed", *own}
+        tuned_keys = self.tuned.get(run.group, self.keys) if tuned is None else tuned
+        ignored = {"train.steps", "seed", *tuned_keys}
         return repr(
             sorted((k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k))
         )
@@ -126,17 +126,17 @@ def by_role(runs: Sequence[Run]) -> Roles:
     result.tunings = {role["tuning"] for role in best.values()}
     ended = {role["tuning"] for roles in by_arm.values() for role in roles}
     names = [{role["role"] for role in run.roles if role["tuning"] in result.tunings} for run in runs]
-    chosen = {run.group for run, mine in zip(runs, names, strict=True) if "compared" in mine}
-    for run, mine in zip(runs, names, strict=True):
+    chosen = {run.group for run, own_roles in zip(runs, names, strict=True) if "compared" in own_roles}
+    for run, own_roles in zip(runs, names, strict=True):
         is_trial = any(role["role"] == "trial" for role in run.roles)
         is_more_seeds = run.group in chosen and not is_trial
         own_arms = {(likeness, run.config["train.steps"]) for likeness in result.likenesses(run)}
         is_apart = not run.roles and not own_arms & best.keys()
-        if "compared" in mine or is_more_seeds or is_apart:
+        if "compared" in own_roles or is_more_seeds or is_apart:
             result.compared.append(run)
-        elif "trial" in mine:
+        elif "trial" in own_roles:
             result.trials.append(run)
-        elif "borrowed" in mine:
+        elif "borrowed" in own_roles:
             result.borrowed.append(run)
         elif is_trial and not any(role["tuning"] in ended for role in run.roles):
             result.pending.append(run)

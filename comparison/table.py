@@ -29,9 +29,7 @@ HALF = (
     "the first trials. A smaller difference between arms at different settings may be luck in the draw; so "
     "may a larger."
 )
-CHOSEN = (
-    "The verdicts are conditional on the chosen settings: tuning again, on other seeds, may choose others."
-)
+CHOSEN = "The verdicts are conditional on the chosen settings: tuning on other seeds may choose others."
 LARGEST = 100  # nats; e to the power of more is no perplexity
 BYTES = 256
 # Columns that say what a run costs and how far it overfits; where there is no room, they are left out first.
@@ -43,8 +41,7 @@ Cells = dict[str, str]  # column -> text
 
 
 def is_of_tokens(run: Run) -> bool:
-    """Return whether the run's text is of tokens, for which the field tells perplexities, not of
-    characters."""
+    """Return whether the run predicts tokens, whose perplexity the field reports, and not characters."""
     return (run.vocab_size or 0) > BYTES and run.config.get("data.tokenizer") != "char"
 
 
@@ -188,7 +185,11 @@ def narrowed(report: Report, width: int) -> Table:
             rows = folded(report, rows)
         else:
             dropped.add(column)
-    return rich_table(shown, {"arm", *map(column_of, report.keys), "verdict", "leaks"})
+    return result_table(report, shown)
+
+
+def result_table(report: Report, rows: Sequence[Cells]) -> Table:
+    return rich_table(rows, {"arm", *map(column_of, report.keys), "verdict", "leaks"})
 
 
 def natural_width(rows: Sequence[Cells]) -> int:

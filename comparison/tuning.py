@@ -59,7 +59,7 @@ def doubts(arms: Sequence[Arm], metric: str) -> list[str]:
         if shared:
             seeds = grouping.join(map(str, shared))
             titles[f"were chosen on seeds that are also compared ({seeds})"].append(arm.title)
-        if not all(went_on_by_rank(*pair) for pair in pairwise(arm.rounds())):
+        if not all(kept_the_best(*pair) for pair in pairwise(arm.rounds())):
             titles["were chosen by later trials, but not of the best of the earlier ones"].append(arm.title)
     lines = [f"the settings of {grouping.join(dict.fromkeys(names))} {x}" for x, names in titles.items()]
     return lines + unequal_trials([arm for arm in arms if arm.trials])
@@ -69,7 +69,7 @@ def in_words(settings: Settings) -> str:
     return " ".join(grouping.as_text(value) for value in settings)
 
 
-def went_on_by_rank(earlier: Round, later: Round) -> bool:
+def kept_the_best(earlier: Round, later: Round) -> bool:
     """Return True if the settings of the later round are the best ones of the earlier round."""
     if not later.scores.keys() <= earlier.scores.keys():
         return False

@@ -7,7 +7,7 @@ seed: the differences have less noise than the losses.
     decide              the verdicts: the chance that any of a table is false is about 5 %, at all looks
     looks_needed        the pairs at which the rule has a power of 80 %
 
-results/verdicts.md has simulations of the rule (scripts/simulate_verdicts.py) and of those that lost.
+results/verdicts.md has simulations of the rule (scripts/simulate_verdicts.py) and of others.
 """
 
 import math

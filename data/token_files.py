@@ -30,7 +30,7 @@ FORMAT = 2
 LARGEST = 2**26  # largest meta.json, in bytes; enough for a tokenizer of 2^20 tokens
 SPLITS = ("train", "val")
 REMEDY = "prepare the files again"  # for token files that other programs wrote
-ABANDONED = 86400  # seconds after which the process that writes a temporary folder must have been killed
+ABANDONED = 86400  # seconds after which a temporary folder counts as left by a killed process
 ALWAYS_VERIFIED = 2**26  # bytes; the SHA-256 of token files up to this size is verified at every start
 PART = 2**20  # tokens that are counted at once
 IN_MEMORY = 2**26  # bytes; a split up to this size is read into memory
@@ -180,8 +180,8 @@ def open_file(
             raise DataError(f"{file}: has {size:,} bytes, not {expected:,}; {remedy}")
         content = file.read_bytes() if split.tokens * dtype.itemsize <= IN_MEMORY else None
         if content is not None or verify or size <= ALWAYS_VERIFIED:
-            found = file_digest(file) if content is None else digest(content)
-            if found != entry.sha256:
+            actual = file_digest(file) if content is None else digest(content)
+            if actual != entry.sha256:
                 raise DataError(f"{file}: fails its checksum; {remedy}")
         if content is None:
             return map_file(file, dtype, entry.offset)

@@ -35,7 +35,7 @@ from diagnostics.exchange import needed_rounds
 from diagnostics.questions import Questions
 from diagnostics.repeatable import Repeated, UntestableError, random_states_kept, seed_all
 
-ROWS = 4  # of the batch that a model is asked on if none is given
+ROWS = 4  # of the random batch that is tested if no tokens are given
 PHASES = {"train": "in training", "eval": "in evaluation"}  # by mode
 MODES = tuple(PHASES)
 FUTURE = ("future", "future_gradient", "future_compiled")
@@ -156,8 +156,8 @@ def extent(certificate: dict[str, Any]) -> str:
 
 CAUSES = {
     "future": "when later tokens change",
-    "rows": "when other rows do",
-    "memory": "by what was evaluated before",
+    "rows": "when other rows change",
+    "memory": "when another batch was evaluated before",
 }
 
 
@@ -180,7 +180,8 @@ def describe_moves(certificate: dict[str, Any]) -> str:
     for mode in leaking(certificate):
         leaks = {kind: certificate[mode].get(kind, 0) for kind in CAUSES}
         sizes = [f"{leak:.2g} {CAUSES[kind]}" for kind, leak in leaks.items() if leak]
-        moves.append(f"{PHASES[mode]} by up to {', and by '.join(sizes) or 'less than a forward shows'}")
+        size = f"up to {' and '.join(sizes)}" if sizes else "less than a forward shows"
+        moves.append(f"{PHASES[mode]} by {size}")
     return f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"
 
 

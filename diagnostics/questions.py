@@ -10,8 +10,8 @@ from diagnostics import exchange
 from diagnostics.hooks import forward_hooks
 from diagnostics.repeatable import NUMBERS, Repeated, seed_all
 
-SAME_CUTS = 64  # at least so many forwards in which all rows share one cut, or as many as there are cuts
-ENOUGH = 8  # of these forwards, where they show a leak
+SAME_CUTS = 64  # if rows depend on each other: least number of forwards, each with one cut for all rows
+ENOUGH = 8  # if this many of them show a leak, there are no others
 SEEDS = 4  # a model that draws random numbers is tested under so many seeds
 SMALL = 1e-3  # standard deviations of the logits: a smaller change may be rounding, which fp64 would show
 FP64_ROUNDING = 1e-12
@@ -103,14 +103,14 @@ class Questions:
             picked = (logits[rows, cuts[rows]] @ direction).sum()
             (gradient,) = torch.autograd.grad(picked, embedded, retain_graph=True)
             later = exchange.later_than(cuts, T).to(gradient.device)[..., None]
-            own = torch.zeros_like(later)
-            own[rows] = True
-            past = gradient.masked_fill(later | ~own, 0).norm().clamp(min=1e-30)
-            future, others = gradient.masked_fill(~(later & own), 0), gradient.masked_fill(own, 0)
-            found = dict(zip(leaks, ((g.norm() / past).item() for g in (future, others)), strict=True))
-            if not any(found.values()):
+            asked = torch.zeros_like(later)
+            asked[rows] = True
+            past = gradient.masked_fill(later | ~asked, 0).norm().clamp(min=1e-30)
+            future, others = gradient.masked_fill(~(later & asked), 0), gradient.masked_fill(asked, 0)
+            sizes = dict(zip(leaks, ((g.norm() / past).item() for g in (future, others)), strict=True))
+            if not any(sizes.values()):
                 break
-            leaks = found
+            leaks = sizes
         return leaks
 
     def memory(self) -> dict[str, float]:

@@ -30,8 +30,12 @@ def check_tensors(norms: Mapping[str, nn.Module]) -> None:
     owners: dict[int, str] = {}  # by where a tensor lies in memory
     for name, norm in norms.items():
         for key, tensor in [*norm.named_parameters(), *norm.named_buffers()]:
-            problem, own = wrong_tensor(tensor), f"{name}.{key}"
-            if not problem and tensor.nbytes and (owner := owners.setdefault(tensor.data_ptr(), own)) != own:
+            problem, path = wrong_tensor(tensor), f"{name}.{key}"
+            if (
+                not problem
+                and tensor.nbytes
+                and (owner := owners.setdefault(tensor.data_ptr(), path)) != path
+            ):
                 problem = f"lies in the memory of {owner}; create each by itself, in __init__"
             if problem:
                 raise BrokenContractError(f"{title(name, norm)}: its {key} {problem}")

@@ -25,7 +25,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 OPTIONS = "dropout continuing_subword_prefix end_of_word_suffix ignore_merges byte_fallback".split()
 SPECIAL = re.compile(r"<\|\w+\|>|<\w+>|\[\w+\]")  # names of special tokens that do not occur in ordinary text
 # The expression by which GPT-4 cuts a text into pieces; the one in data/tokenizers.py is equivalent, but has
-# possessive quantifiers, which Hugging Face's library reads differently. It has GPT-2's expression built in.
+# possessive quantifiers, which Hugging Face's library reads differently; GPT-2's is built into that library.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -152,8 +152,8 @@ class PositionBatchNorm(BatchNorm):
     recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
 
     No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: a batch
-    needs two or more, and statistics of few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by
-    0.005 in fp32 (torch's: 0.003). ``weight`` begins at 1 (in the paper 0.1). ``start``: model/embeddings.py.
+    needs two rows or more; statistics of few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by
+    0.005 in fp32 (torch's: 0.003). ``weight`` begins at 1 (paper: 0.1). ``start``: as in LearnedPositions.
 
     Args:
         channels, eps, momentum, affine, bias, sync: as in BatchNorm.
@@ -214,9 +214,9 @@ class PowerNorm(Affine):
     et al. 2020, arXiv 2003.07845).
 
     No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
-    after use, so nothing leaks. Left out of the paper and its code are an approximate
-    gradient through ψ (a running mean of ŷ·∂L/∂ŷ is subtracted), the statistics of the batch itself in the
-    first 4,000 to 10,000 steps, which leak, with ψ² the mean of all so far, and a GroupScaling of tokens.
+    after use, so nothing leaks. Omitted are the paper's approximate gradient through ψ (a running mean of
+    ŷ·∂L/∂ŷ is subtracted), its GroupScaling of tokens, and the first 4,000 to 10,000 steps of its code, which
+    use the batch's own statistics (a leak), with ψ² the mean over all steps so far.
 
     Args:
         channels: C, the last dimension of the input.

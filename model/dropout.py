@@ -25,7 +25,7 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Drop elements as ``torch.nn.functional.dropout`` does; on a CPU, others with the same generator.
+    """Drop elements as ``torch.nn.functional.dropout`` does; on a CPU, a seed drops others than there.
 
     On a CPU each random number of 64 bits decides on four elements, by 16 bits each. (torch.func.vmap does
     not support that.)

@@ -95,7 +95,7 @@ class GPT(nn.Module):
         super().__init__()
         self.block_size = block_size
         wiring = placement(n_layer)
-        # of a branch, with its gain and projection_gain
+        # arguments of every branch; init.gains adds gain and projection_gain
         options = {"dropout": dropout, "bias": bias, "init": init, **init.gains(wiring, n_layer)}
 
         def wired(branch: Callable[[], nn.Module], layer: int, site: str) -> nn.Module:

@@ -2,8 +2,8 @@
 
 A new norm is a class, here or in any importable module, and a YAML in conf/norm. The class is called with one
 positional argument, the number of features; it sets its initial values and takes statistics in at least fp32.
-Norms of torch have its names of parameters, so that checkpoints fit both. x is (B, T, C) in the stream and
-(B, n_head, T, C / n_head) in QK-norm. Norms over other tokens: model/batchnorms.py.
+A norm of torch's has torch's names of parameters, so that checkpoints fit both. x is (B, T, C) in the stream
+and (B, n_head, T, C / n_head) in QK-norm. Norms over other tokens: model/batchnorms.py.
 """
 
 import operator

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT: Literal[7] = 7
 BLANK = "0" * 64  # placeholder while the SHA-256 is computed
 CONFIG_LIMIT = 2**18  # characters of a config; a few thousand are typical
-OLD, NEW = ("tuned", "settings_of"), {"deterministic": True}  # keys that only earlier versions have, or lack
+REMOVED_KEYS, ADDED_KEYS = ("tuned", "settings_of"), {"deterministic": True}  # since earlier versions
 KEEP = 2  # number of newest checkpoints that are kept, besides the best
 
 
@@ -54,7 +54,7 @@ class Meta(Checked):
     def up_to_date(cls, config: Any) -> Any:
         """Drop keys of earlier versions, and add those that these versions lack."""
         if isinstance(config, dict):
-            config = NEW | {key: value for key, value in config.items() if key not in OLD}
+            config = ADDED_KEYS | {k: v for k, v in config.items() if k not in REMOVED_KEYS}
         return config
 
     @model_validator(mode="after")
@@ -154,10 +154,10 @@ def load(path: Path) -> Checkpoint:
 def inode(path: Path) -> tuple[int, int] | None:
     """Return what tells a regular file from one that has replaced it; None if there is no such file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def read(path: Path) -> Checkpoint:

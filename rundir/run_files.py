@@ -193,8 +193,8 @@ def leaking_modes(certificate: Mapping[str, Any]) -> list[str]:
     """Return the modes, train and eval, in which a certificate that says so has leaks; both if it does not
     say in which."""
     measured = [(mode, answer.get(mode, {})) for answer in answers(certificate) for mode in ("train", "eval")]
-    found = {mode for mode, sizes in measured if any(type(size) is float and size for size in sizes.values())}
-    return sorted(found or {"train", "eval"}, reverse=True) if leaks(certificate) else []
+    modes = {mode for mode, sizes in measured if any(type(size) is float and size for size in sizes.values())}
+    return sorted(modes or {"train", "eval"}, reverse=True) if leaks(certificate) else []
 
 
 def causality(certificate: Mapping[str, Any]) -> str:

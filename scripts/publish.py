@@ -22,7 +22,7 @@ from comparison.load import Run
 from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
-from comparison.table import COSTS, Cells, cells, column_of, folded, rich_table, settings
+from comparison.table import COSTS, cells, folded, result_table, settings
 from comparison.write import markdown
 
 
@@ -30,12 +30,10 @@ def page(runs: Sequence[Run], command: str) -> str:
     """Return a page on a comparison in Markdown: the table, how its settings were chosen, and what they are.
     ``command``: what wrote the page."""
     report = build_report(runs)
-    wanted: list[Cells] = [{c: text for c, text in row.items() if c not in COSTS} for row in cells(report)]
+    rows = [{c: text for c, text in row.items() if c not in COSTS} for row in cells(report)]
     console = Console(file=io.StringIO(), width=160, highlight=False)
     with console.capture() as printed:
-        console.print(
-            rich_table(folded(report, wanted), {"arm", *map(column_of, report.keys), "verdict", "leaks"})
-        )
+        console.print(result_table(report, folded(report, rows)))
     table = "\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip())
     warnings = "\n".join(f"- {line}" for line in report.warnings)
     title = f"# {report.metric} of {len(report.rows)} arms"
@@ -44,7 +42,7 @@ def page(runs: Sequence[Run], command: str) -> str:
         title,
         glance.sentence(report),
         f"```\n{table}\n```",
-        how(runs, report),
+        provenance(runs, report),
         "Made with: " + "; ".join(machines(report)) + ".",
         warnings,
     ]
@@ -53,7 +51,7 @@ def page(runs: Sequence[Run], command: str) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
-def how(runs: Sequence[Run], report: Report) -> str:
+def provenance(runs: Sequence[Run], report: Report) -> str:
     """Return sentences on the compared runs, and on the trials, if there are any."""
     parts = by_role(runs)
     lengths = Counter(run.config["train.steps"] for run in parts.trials)

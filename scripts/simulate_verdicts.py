@@ -1,7 +1,6 @@
 """Simulate the verdicts of comparison/verdicts.py, and print the tables of "The rule" in results/verdicts.md:
 python -m scripts.simulate_verdicts"""
 
-import argparse
 import contextlib
 import io
 import time
@@ -11,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from scipy.special import stdtrit
 
+from cli import programs
 from comparison.verdicts import decide, looks
 from scripts.verdict_simulator import (
     ARMS,
@@ -219,8 +219,8 @@ def printed(function: Callable[[Simulator], None], tables: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, default=10_000, help="per cell")
+    parser = programs.parser(__doc__, "scripts.simulate_verdicts")
+    parser.add_argument("--tables", type=programs.positive, default=10_000, help="per cell")
     options = parser.parse_args()
     start = time.monotonic()
     with ProcessPoolExecutor(2) as pool:

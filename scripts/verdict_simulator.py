@@ -78,7 +78,8 @@ def false_verdict(
     planned: int | None, comparisons: int, means: Array | float = 0, matters: float = 0
 ) -> Event:
     """Return the event that a table has a false verdict at any look. Adjusted p-values never rise from look
-    to look: the last has every verdict there was. Only a side may change, so the first is asked too."""
+    to look, so the last has every verdict that there was. Only a side may change, so, where differences are
+    not 0, the first is looked at, too."""
 
     def event(x: Array) -> Bools:
         truth = np.broadcast_to(means, x.shape[1])

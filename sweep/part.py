@@ -16,7 +16,7 @@ RoleName = Literal["trial", "compared", "borrowed"]
 
 @dataclass(frozen=True)
 class Part:
-    """The part that runs have.
+    """The role that the runs of a stage get, apart from their arms.
 
     Attributes:
         trials: everything that determines the trials of an arm, apart from the arm.
@@ -39,7 +39,7 @@ class Part:
         return [*self.keys, "train.steps"]
 
     def role_of(self, arm: str) -> Role:
-        """Return the role of a run of an arm, a hash that covers the code of norm and placement."""
+        """Return the role of a run of ``arm``, an arm's hash, which covers the code of norm and placement."""
         return {
             "role": self.role,
             "tuning": short_hash({"arm": arm} | self.trials),

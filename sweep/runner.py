@@ -66,7 +66,9 @@ class Sweep:
         self.folder = Path(hydra.sweep.dir).resolve()
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
-            raise ConfigError(f"hydra.launcher.n_jobs: {count} at once on this machine; give at most {most}")
+            raise ConfigError(
+                f"hydra.launcher.n_jobs: {count} jobs at once are too many here; give at most {most}"
+            )
         # n_jobs=-1: as many as cores
         self.at_once = max(1, count if count > 0 else os_compat.cores() + 1 + count)
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines

@@ -37,7 +37,7 @@ def run_stages(
 ) -> None:
     """Run every combination of the values of a preset and a command line, for each of ``arms``, each a list
     of overrides that belong together; in stages if ``tune`` says how to choose settings (sweep/trials.py).
-    The last stages take the values of ``final``; a typed value replaces its own, except the seed.
+    The last stages also take the values of ``final``, except of typed keys; their seeds are always its own.
 
     Raises:
         ConfigError: the stages cannot be planned, for example because they would share seeds.
@@ -48,10 +48,11 @@ def run_stages(
     how = tuning(tune) if tune else None
     keys = space(how.keys, command_line) if how else []
     tuned = [app.key_in(key) for key in keys]
-    given = [*preset, *command_line]
-    given = [override for override in given if app.key_in(override) not in tuned]
-    values = app.alternatives(given)
-    typed_keys = app.alternatives([o for o in command_line if o in given]).keys()
+    given, typed = (
+        [override for override in overrides if app.key_in(override) not in tuned]
+        for overrides in ([*preset, *command_line], command_line)
+    )
+    values, typed_keys = app.alternatives(given), app.alternatives(typed).keys()
     last = {k: v for k, v in app.alternatives(final).items() if k == "seed" or k not in typed_keys}
     if not sweep.has_typed_arms:
         check_typed(typed_keys, arms)
@@ -132,8 +133,8 @@ def run_fairly(
             print(f"\nsettings are chosen once all trials have finished; {command} resumes")
         return jobs
     print("\neach arm at its own settings, on other seeds:")
-    own = [(*arm, *best, *each) for arm, best in chosen.items() for each in last]
-    compared = sweep.run(own, part.as_role("compared"))
+    at_own_settings = [(*arm, *best, *each) for arm, best in chosen.items() for each in last]
+    compared = sweep.run(at_own_settings, part.as_role("compared"))
     baselines = owners(all_arms, plan.usual_values(compared)) if how.borrow else {}
     borrowed = [(*arm, *chosen[owner], *each) for arm, owner in baselines.items() for each in last]
     if not borrowed:

@@ -99,8 +99,9 @@ def let_waiting_threads_sleep() -> None:
     says otherwise. Call this before torch is imported, which reads the variable once.
 
     By default GNU's OpenMP waits in a busy loop for several ms, at every operation. Where other processes
-    compute, it takes their cores, and those of the threads waited for: with two of them on two cores, a run
-    of 40 steps took 135 s, and takes 21 s. Alone, 1,000 steps of a small model take 0.82 to 0.93 of the time.
+    compute, this loop takes cores from them, and from the threads it waits for: beside two processes on two
+    cores, a run of 40 steps took 135 s, and now 21 s. Alone, 1,000 steps of a small model take 0.82 to 0.93
+    of the time.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -91,7 +91,7 @@ class Pending:
 
     number: int | None = None
     since = 0.0
-    forced = False  # a second signal ends the program at once
+    forced = False  # whether there was a second signal, which ends the program at once
 
     def __init__(self, agreed: Callable[[int], int]) -> None:
         self.agreed = agreed

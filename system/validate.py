@@ -44,7 +44,7 @@ def error_line(kind: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
     if first["type"] in ("missing", "union_tag_not_found"):
-        return f"{key}: the key is missing; put it back"
+        return f"{key}: the key is missing; add it"
     if first["type"] == "value_error" and isinstance(first["input"], dict):  # a check of several keys
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message

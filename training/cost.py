@@ -8,10 +8,9 @@ from cli import operations
 from cli.schema import RunConfig
 
 FORWARDS_A_BATCH = 3  # the time of a micro-batch, with its backward, in forwards
-# Shares of the time of training for both certificates, without the tests of a compiled form
-CERTIFICATES_SHARE = 0.03
-LARGEST_SHARE = 0.1  # if the first is too small to test each position once
-LEAST_ROUNDS = 32  # in a short run, or, if fewer, as many as test each position once
+CERTIFICATES_SHARE = 0.03  # of the training time, for both certificates, without tests of a compiled form
+LARGEST_SHARE = 0.1  # up to this share if CERTIFICATES_SHARE is too small to test each position once
+LEAST_ROUNDS = 32  # so many forwards may test each position once even if LARGEST_SHARE is less
 FIXED_FORWARDS = 32  # the time of a certificate without the tests of positions, in forwards
 
 

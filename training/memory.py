@@ -54,15 +54,15 @@ def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None
     weights = matrix_weights(config.model.n_layer, config.model.n_embd, vocab_size)
     is_sharded = config.distributed == "fsdp" and world_size() > 1
     # bytes a weight: 4 while the model is built on the CPU; 12 for weight, gradient and moment
-    here = 4 if is_sharded or device.type == "cuda" else 12
-    places = [("this machine", here * weights, psutil.virtual_memory().total)]
+    building = 4 if is_sharded or device.type == "cuda" else 12
+    places = [("this machine", building * weights, psutil.virtual_memory().total)]
     if device.type == "cuda" and not is_sharded:
         places += [(str(device), 12 * weights, torch.cuda.get_device_properties(device).total_memory)]
-    for place, needed, there in places:
-        if needed > there:
+    for place, needed, available in places:
+        if needed > available:
             raise ConfigError(
                 f"model: about {weights:,} parameters, which need {needed / 1e9:,.1f} GB at least, but "
-                f"{place} has {there / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
+                f"{place} has {available / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
             )
 
 

@@ -29,7 +29,7 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
     counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
     print(f"{config.label()} seed={config.seed}: {counts}", flush=True)
     with announced("importing torch"):
-        import training.setup  # noqa: F401 so that train.py's import of it is not a second silence
+        import training.setup  # noqa: F401 here, where it is announced; train.py's import then takes no time
         from training import device
 
     compute = device.choose(config.device, config.precision)

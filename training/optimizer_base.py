@@ -4,7 +4,7 @@ An optimizer of training/optimizer.py has, besides ``step``:
     found_inf    0-d tensor or None, set before each step; if it is 1 (on CUDA), ``step`` must change nothing
     state_keys   names of the state that it keeps per parameter: tensors of the parameter's shape, and the
                  number "step"; a restored checkpoint is checked and sharded by these names. There has to be
-                 some state: a run without any is taken for one that cannot resume.
+                 some state: a run does not resume from a checkpoint without any.
 """
 
 from inspect import unwrap

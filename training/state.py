@@ -58,9 +58,9 @@ def describe_initialisation(model: nn.Module, name: str) -> str:
     parts = {"left out, as this model lacks them": weights - parameters}
     parts |= {"not in the file, so at their initial values": parameters - weights}
     notes = [
-        f"; {what}: {', '.join(sorted(some)[:2])}{', …' * (len(some) > 2)} ({len(some)})"
-        for what, some in parts.items()
-        if some
+        f"; {what}: {', '.join(sorted(names)[:2])}{', …' * (len(names) > 2)} ({len(names)})"
+        for what, names in parts.items()
+        if names
     ]
     return f"initialised from {name}{''.join(notes)}"
 
@@ -76,8 +76,8 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     for name in sorted(has | needs):
         if has.get(name) != needs.get(name):
             raise CheckpointError(
-                f"{checkpoint.path}: tensor {name} is {has.get(name, 'missing')}, not "
-                f"{needs.get(name, 'of this model')}; the checkpoint is of another model"
+                f"{checkpoint.path}: tensor {name} is {has.get(name, 'missing')}, but the model has "
+                f"{needs.get(name, 'no such tensor')}; the checkpoint is of another model"
             )
     with torch.no_grad():
         for name, tensor in targets.items():

@@ -44,10 +44,10 @@ def sentence(report: Report) -> str:
     counts = Counter(row.outcome for row in rows)
     leading = [row for row in rows if row.outcome in ("better", "lower")]
     if leading:
-        said = and_([with_difference(row, report.metric) for row in leading[:MANY]])
+        leaders = and_([with_difference(row, report.metric) for row in leading[:MANY]])
         more = f" and {len(leading) - MANY} more" if len(leading) > MANY else ""
         verb = "is" if len(leading) == 1 else "are"
-        first = f"{said}{more} {verb} {leading[0].outcome} than {against}."
+        first = f"{leaders}{more} {verb} {leading[0].outcome} than {against}."
     else:
         shown = "shown to be " if counts["open"] or counts["unfit"] else ""
         first = f"No arm is {shown}{in_one_word('lower', report.metric)} than {against}."
@@ -94,7 +94,7 @@ def with_difference(row: Row, metric: str) -> str:
 
 def doubt(report: Report, rows: Sequence[Row]) -> str:
     """Return what to doubt in one sentence; "" if nothing is known."""
-    leaking = [row.title for row in report.rows if any(run.leaks for run in row.group.runs)]
+    leaking = [row.title for row in report.rows if row.group.leaks]
     doubts = [f"{and_(leaking)} LEAK{'S' * (len(leaking) == 1)}"] if leaking else []
     doubts += [] if report.is_fair else ["the arms may not be at their own best settings"]
     if count := len(report.warnings):
@@ -121,7 +121,7 @@ def differences(report: Report) -> list[dict[str, Any]]:
         place = row.difference if row.difference and row.difference.n else None
         pairs = paired(row.group.losses, row.baseline.best_group.losses) if place and row.baseline else []
         ends = [place.low, place.high] if place and place.n > 1 else pairs
-        mark = ["LEAKS"] if any(run.leaks for run in row.group.runs) else []
+        mark = ["LEAKS"] if row.group.leaks else []
         if row.group.diverged:
             mark.append(f"diverged {len(row.group.diverged)} of {len(row.group.seeds)}")
         if place or mark:
@@ -157,7 +157,7 @@ def crossed(report: Report) -> list[dict[str, Any]]:
     for row in report.rows:
         group = row.group
         marks = ["diverged"] if group.diverged else []
-        marks += ["leaks"] if any(run.leaks for run in group.runs) else []
+        marks += ["leaks"] if group.leaks else []
         row_value, column_value = (as_text(row.family.keys[key]) for key in keys)
         cells.append(
             {

@@ -60,10 +60,7 @@ def page(report: Report) -> str:
         next=glance.next_step(report),
         overlapping=overlapping(report),
         all_columns=(rows := cells(report)),
-        table_rows=[
-            {column: text for column, text in row.items() if column not in COSTS}
-            for row in folded(report, rows)
-        ],
+        table_rows=folded(report, [{c: text for c, text in row.items() if c not in COSTS} for row in rows]),
         key_columns=(columns := [*map(column_of, report.keys)]),
         narrow=["arm", *columns, "difference", "verdict"],
         notes=notes(report),

@@ -129,7 +129,7 @@ def test_a_current_folder_that_was_removed_is_said(tmp_path):
     (tmp_path / "gone").mkdir()
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path / "gone", capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "error: the current folder: is removed; change to another one\n"
+    assert done.stderr == "error: the current folder: it was removed; change to another one\n"
 
 
 @pytest.mark.parametrize(

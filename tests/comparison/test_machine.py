@@ -5,7 +5,7 @@ import json
 import pytest
 
 from comparison.groups import ComparisonError
-from comparison.machine import SCHEMA, Status, comparison, status_of
+from comparison.machine import SCHEMA, ExitStatus, comparison, status_of
 from comparison.report import build_report
 from tests.conftest import ROOT
 from tests.helpers import programs
@@ -16,13 +16,13 @@ ONE_RATE = (
     "All groups have one learning rate, 0.002: "
     "at each group's own best rate the order may differ (confounded)."
 )
-STATUS = {
-    "rmsnorm": Status.BETTER,
-    "dyt": Status.NOT_BETTER,
-    "derf": Status.EQUIVALENT,
-    "groupnorm": Status.CANNOT_TELL,
-    "none": Status.NOT_BETTER,
-    "batchnorm": Status.UNFIT,
+EXIT_STATUS = {
+    "rmsnorm": ExitStatus.BETTER,
+    "dyt": ExitStatus.NOT_BETTER,
+    "derf": ExitStatus.EQUIVALENT,
+    "groupnorm": ExitStatus.CANNOT_TELL,
+    "none": ExitStatus.NOT_BETTER,
+    "batchnorm": ExitStatus.UNFIT,
 }
 
 
@@ -54,10 +54,10 @@ def test_a_number_that_is_missing_is_null(tmp_path):
     assert by_norm["none"]["mean"] is None
 
 
-@pytest.mark.parametrize("norm", STATUS)
+@pytest.mark.parametrize("norm", EXIT_STATUS)
 def test_the_exit_status_says_the_verdict(report, norm):
     status, line = status_of(report, {"norm": norm})
-    assert status == STATUS[norm], line
+    assert status == EXIT_STATUS[norm], line
     assert line.startswith(f"{norm}: ")
 
 
@@ -106,10 +106,10 @@ def test_programs_get_json_and_status_from_compare(tmp_path):
     worse = programs.run(
         *("compare.py", "--baseline", "norm=rmsnorm", "--candidate", "norm=layernorm"), cwd=tmp_path
     )
-    assert worse.returncode == Status.NOT_BETTER
+    assert worse.returncode == ExitStatus.NOT_BETTER
     made(tmp_path / "runs", "norm=dyt", "train.steps=7")
     unlike = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
-    assert (unlike.returncode, unlike.stderr) == (Status.UNFIT, "")
+    assert (unlike.returncode, unlike.stderr) == (ExitStatus.UNFIT, "")
     assert unlike.stdout.startswith("these runs cannot be compared, as they differ in tokens trained on")
     assert programs.run("compare.py", "--candidate", "norm", cwd=tmp_path).returncode == 2
     both = programs.run("compare.py", "--json", "--candidate", "norm=layernorm", cwd=tmp_path)

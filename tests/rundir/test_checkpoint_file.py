@@ -154,10 +154,13 @@ def test_a_checkpoint_has_the_permissions_that_the_umask_allows(tmp_path):
     ("change", "message"),
     [
         (lambda tensors: tensors.pop("map.bias"), "tensor map.bias is missing"),
-        (lambda tensors: tensors.update(extra=torch.zeros(1)), "tensor extra is .*, not of this model"),
+        (
+            lambda tensors: tensors.update(extra=torch.zeros(1)),
+            "tensor extra is .*, but the model has no such tensor",
+        ),
         (
             lambda tensors: tensors.update({"map.bias": torch.zeros(9)}),
-            r"map.bias is torch.float32 of shape \(9,\), not torch.float32 of shape \(2,\)",
+            r"map.bias is torch.float32 of shape \(9,\), but the model has torch.float32 of shape \(2,\)",
         ),
         (lambda tensors: tensors.update({"map.bias": torch.zeros(2).half()}), "map.bias is torch.float16"),
     ],

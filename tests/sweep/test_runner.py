@@ -380,4 +380,4 @@ def test_fewer_processes_than_one_are_one(command, sweep):
 
 def test_far_more_processes_than_cores_are_refused(command, sweep):
     done = command("train.py", *sweep, "seed=0,1", PARALLEL, "hydra.launcher.n_jobs=1000")
-    check_one_line(done, "hydra.launcher.n_jobs: 1000 at once on this machine; give at most ")
+    check_one_line(done, "hydra.launcher.n_jobs: 1000 jobs at once are too many here; give at most ")

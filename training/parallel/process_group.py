@@ -26,7 +26,7 @@ def process_group(device: str) -> Iterator[Ranks]:
     """Context manager: join the ranks. If one of them fails, all ranks end, and one prints why.
 
     Raises:
-        ConfigError: there are fewer GPUs than ranks.
+        ConfigError: ``device`` is a single GPU, or there are fewer GPUs than ranks.
     """
     if world_size() == 1:
         yield Ranks()
