@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from comparison.comparable import trained_tokens
 from comparison.groups import as_text, join, title
@@ -68,13 +69,17 @@ def finite_gaps(runs: Sequence[Run]) -> list[float]:
     return gaps
 
 
+def kind_of_device(environment: Mapping[str, Any]) -> str:
+    return str(environment["device"]).partition(":")[0]
+
+
 def differences(runs: Sequence[Run], who: str) -> list[str]:
     """Return warnings about other things that may explain a difference: other code, versions or machines.
     ``who``: the runs, in words."""
     environments = [run.environment for run in runs]
     conditions = {
         "torch": [e["packages"]["torch"] for e in environments],
-        "processor or GPU": [f"{e['processor']} ({e['device'].partition(':')[0]})" for e in environments],
+        "processor or GPU": [e.get("gpu") or f"{e['processor']} ({kind_of_device(e)})" for e in environments],
         **{key: [e[key] for e in environments] for key in ("precision", "threads", "compile")},
         "deterministic": [e.get("deterministic", True) for e in environments],  # always, in earlier versions
     }

@@ -10,7 +10,7 @@ from comparison.plans import first_plan
 from rundir.role_record import with_role
 from system.terminal import escaped
 
-MACHINE = ("processor", "device", "threads", "ranks", "compile", "deterministic")
+MACHINE = ("processor", "device", "gpu", "threads", "ranks", "compile", "deterministic")
 TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
 
 

@@ -33,7 +33,7 @@ CURVES = "val/loss train/loss train/grad_norm val/batch_stats_gap train/lr train
 AXES = ("step", "tokens", "seconds")
 BY_STEP = (*CURVES, "val/batch_stats_loss")
 ENVIRONMENT = (
-    "group device precision threads ranks compile deterministic python processor packages git code data "
+    "group device gpu precision threads ranks compile deterministic python processor packages git code data "
     "parameters settled overrides plan roles"
 ).split()
 STATUS = ("state", "step", "saved", "reason", "best", "final", "peak_memory")

@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 
 class RunSweeper(Sweeper):
@@ -35,7 +35,14 @@ class RunSweeper(Sweeper):
         self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from system.launch import gpus_for
+
         self.hydra_context, self.config = hydra_context, config
+        if config.hydra.launcher.get("n_jobs") == -1 and (gpus := gpus_for(config.device)):
+            with read_write(config.hydra):
+                config.hydra.launcher.n_jobs = (
+                    gpus  # on GPUs, a process for each core would fill their memory
+                )
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

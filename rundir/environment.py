@@ -56,7 +56,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the differences between two environments that can change a run's numbers, one line each."""
     changes = [
         f"{key} {before[key]} → {now[key]}"
-        for key in "device ranks distributed threads compile deterministic python processor".split()
+        for key in "device gpu ranks distributed threads compile deterministic python processor".split()
         if before.get(key, now[key]) != now[key]
     ]
     old, new = before.get("packages", {}), now["packages"]

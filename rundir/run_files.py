@@ -68,6 +68,7 @@ class Environment(TypedDict, total=False):
 
     group: str
     device: str
+    gpu: str | None
     precision: str
     ranks: int
     threads: int

@@ -124,6 +124,16 @@ def folder_of(config: RunConfig, fingerprint: str) -> Path:
     return identity.run_folder(config, precision_of(config, fingerprint), fingerprint)
 
 
+def check_for_cluster(config: RunConfig) -> None:
+    """Raise ConfigError if a job of a cluster would not do what the sweep expects."""
+    if config.fresh:
+        problem = "a job that Slurm requeues would begin anew each time"
+        raise ConfigError(f"fresh: {problem}; remove the folders of the runs instead")
+    if config.precision == "auto":  # a part of the run's name, by which the sweep finds the run
+        problem = "auto may mean another precision on the machines of the cluster than here"
+        raise ConfigError(f"precision: {problem}; give precision=bf16 or precision=fp32")
+
+
 def precision_of(config: RunConfig, fingerprint: str) -> str:
     """Return the precision that ``auto`` means. Torch is imported only if it cannot be read from a run that
     has ended. Raises ConfigError."""

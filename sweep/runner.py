@@ -28,7 +28,7 @@ from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended, read_status
 from sweep import plan
-from sweep.job import Job
+from sweep.job import Job, check_for_cluster
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
 from sweep.restore import restore_published
@@ -69,12 +69,13 @@ class Sweep:
             raise ConfigError(
                 f"hydra.launcher.n_jobs: {count} jobs at once are too many here; give at most {most}"
             )
-        # n_jobs=-1: as many as cores
+        # n_jobs=-1: as many as cores, if there are no GPUs: hydra_plugins/normgpt.py
         self.at_once = max(1, count if count > 0 else os_compat.cores() + 1 + count)
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.trained: set[Path] = set()  # the runs that this sweep has trained
         self.on_cluster = "array_parallelism" in hydra.launcher
+        self.is_serial = not self.on_cluster and "n_jobs" not in hydra.launcher
         self.has_typed_arms = "hydra.sweeper.arms" in map(app.key_of, hydra.overrides.hydra)
         self.prepared: dict[Any, Prepared] = {}  # by the settings that determine the tokens
 
@@ -120,7 +121,7 @@ class Sweep:
         counts += f"{invalid} cannot run, " if invalid else ""
         runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
         print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once", flush=True)
-        if self.at_once == 1 < min(len(todo), os_compat.cores()) and not self.on_cluster:
+        if self.is_serial and min(len(todo), os_compat.cores()) > 1:
             print("several small runs at once take less time: hydra/launcher=joblib train.threads=1")
         self.print_estimate(todo, sum(job.work * (1 - job.fraction_trained()) for job in todo), len(todo))
 
@@ -153,9 +154,8 @@ class Sweep:
                 label = " ".join(override for override in overrides if override not in shared)
                 job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
                 self.check(job, composed, ignored)
-                if job.is_fresh and self.on_cluster:
-                    problem = "a job that Slurm requeues would begin anew each time"
-                    raise ConfigError(f"fresh: {problem}; remove the folders of the runs instead")
+                if self.on_cluster and job.config:
+                    check_for_cluster(job.config)
                 jobs.setdefault(job.run or overrides, job)
         if len(jobs) < len(all_overrides):
             print(f"{len(all_overrides)} jobs describe {len(jobs)} different runs")

@@ -41,6 +41,17 @@ def worker() -> int:
     return int(name[1]) - 1 if name else 0
 
 
+def gpus_for(device: str) -> int:
+    """Return how many GPUs the workers of a sweep on this device take in turn; 0 if it runs on CPUs. Torch is
+    imported only where there is a driver: of Linux, or of Windows for Linux."""
+    has_driver = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
+    if device not in ("auto", "cuda") or not has_driver:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def silence_other_ranks() -> None:
     """Let only rank 0 print. training/parallel/process_group.py lets other ranks report errors."""
     if rank():

@@ -22,6 +22,8 @@ DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process chan
 # Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages
 # of 4 KiB at their first write takes longer than most operations. torch reads this before its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+# Without it CUDA's matrix products are refused where they have to be deterministic. It is read only once.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class Compute:
         fill the device, but with fp32 logits below 64 MiB on a CPU and 512 MiB elsewhere."""
         tokens, logits = (4096, 2**24) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
+
+    def gpu(self) -> str | None:
+        """Return the name of the GPU; None on another device."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
 
     def peak_memory(self) -> int:
         """Return the most bytes in use since the process began or ``release`` was called: on a GPU by
@@ -131,8 +137,6 @@ def set_switches(compute: Compute, threads: int | None, deterministic: bool = Tr
     """
     if threads and threads > (most := THREADS_A_CORE * (os.cpu_count() or 1)):
         raise ConfigError(f"train.threads: {threads} threads on {os.cpu_count()} cores; give at most {most}")
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # of CUDA's matrix products
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or DEFAULT_THREADS)

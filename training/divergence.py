@@ -115,7 +115,7 @@ def find_non_finite(
                 yield partial(loss.of_batch, batch=window)
         else:
             for batch in batches.micro_batches(step):
-                torch.manual_seed(batch.dropout_seed)  # the dropout masks of training
+                torch.manual_seed(batch.dropout_seed)  # the masks of training, unless a GPU ran compiled code
                 yield partial(loss, x=batch.x, y=batch.y)
 
     strategy.model.train(not evaluation)

@@ -70,9 +70,10 @@ def build_and_try(
             raise
         what = str(error).strip().partition("\n")[0] or type(error).__name__
         why = ", ".join([what, *getattr(error, "__notes__", [])])
-        raise ConfigError(
-            f"{config.label()}: {why}; choose another norm, model size or train.batch_size"
-        ) from error
+        remedy = "choose another norm, model size or train.batch_size"
+        if "does not have a deterministic implementation" in what:  # torch says so of some operations on GPUs
+            remedy = "choose another norm, or give deterministic=false"
+        raise ConfigError(f"{config.label()}: {why}; {remedy}") from error
     return strategy
 
 

@@ -170,6 +170,7 @@ def environment_of(
         "deterministic": config.deterministic,
         "ranks": ranks.count,
         "device": str(compute.device),
+        "gpu": compute.gpu(),
         "precision": compute.precision,
         "parameters": sum(p.numel() for p in strategy.model.parameters()),
         "settled": resolved_auto(config),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from diagnostics.causality import certificate
+from rundir.run_files import read_json
 from tests.conftest import NORMS, configured
 from tests.helpers.model import SMALL_KEYS, random_tokens
 from tests.helpers.norm_leaks import SEES
@@ -23,6 +24,9 @@ pytestmark = [
     pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch warns about its own code
     pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),  # torch's RMSNorm, in bf16
+    pytest.mark.filterwarnings(
+        "ignore:TensorFloat32"
+    ),  # the compiler proposes it; as an error, it ends there
 ]
 V = 11
 
@@ -55,6 +59,7 @@ def test_a_run_gives_the_same_bits_twice(tiny, tmp_path, norm, compiled):
     overrides = (f"norm={norm}", f"compile={compiled}", f"device={DEVICE}", "model.dropout=0.1")
     config = tiny(*overrides, "train.steps=20")
     runs = [train_anew(with_runs_dir(config, tmp_path / name)) for name in ("first", "second")]
+    assert {read_json(run / "environment.json")["compile"] for run in runs} == {compiled == "true"}
     first, second = map(final_tensors, runs)
     assert same_tensors(first, second)
 
@@ -72,5 +77,6 @@ def test_a_compiled_run_is_close_to_an_eager_one(tiny, tmp_path):
     for compiled in ("false", "true"):
         config = tiny(f"compile={compiled}", f"device={DEVICE}", "train.steps=20")
         folder = train_anew(with_runs_dir(config, tmp_path / compiled))
+        assert read_json(folder / "environment.json")["compile"] is (compiled == "true")
         losses.append([row["train/loss"] for row in metric_rows(folder) if "train/loss" in row])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from cli import job_record
-from sweep.job import Job
+from sweep.job import Job, check_for_cluster
+from system.errors import ConfigError
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def test_a_fresh_run_is_as_far_as_its_new_training(job):
     assert job({"state": "interrupted", "step": 5}, "fresh=true").fraction_trained() == 0.0
     assert job({"state": "finished", "step": 10}, "fresh=true").fraction_trained() == 0.0
     assert job({"state": "running", "step": 5}, "fresh=true").fraction_trained() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("fresh=true", "^fresh: .* requeues"), ("precision=auto", "^precision: .*; give precision=bf16")],
+)
+def test_a_job_of_a_cluster_does_not_begin_anew_and_has_the_name_that_it_has_here(tiny, override, message):
+    check_for_cluster(tiny("precision=fp32"))
+    with pytest.raises(ConfigError, match=message):
+        check_for_cluster(tiny("precision=fp32", override))
 
 
 def test_the_end_of_a_run_counts_more_than_what_kept_the_job_from_it(job):

@@ -22,7 +22,7 @@ from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
 from tests.helpers.contract import check_one_line, check_refused, error_lines
 from tests.helpers.own_norm import write_norm
-from tests.helpers.programs import PATIENCE, Program, saved
+from tests.helpers.programs import PATIENCE, Program, from_scratch, saved
 from tests.helpers.waiting import until
 
 PARALLEL = "hydra/launcher=joblib"
@@ -381,3 +381,16 @@ def test_fewer_processes_than_one_are_one(command, sweep):
 def test_far_more_processes_than_cores_are_refused(command, sweep):
     done = command("train.py", *sweep, "seed=0,1", PARALLEL, "hydra.launcher.n_jobs=1000")
     check_one_line(done, "hydra.launcher.n_jobs: 1000 jobs at once are too many here; give at most ")
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("auto", 3), ("cpu", os_compat.cores())])
+def test_a_sweep_on_gpus_has_a_job_for_each_of_them(sweep, tmp_path, device, at_once):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, torch\n"
+        "exists = os.path.exists\n"
+        "os.path.exists = lambda path: path == '/dev/nvidiactl' or exists(path)\n"
+        "torch.cuda.device_count = lambda: 3\n"
+    )
+    jobs = (*sweep, f"device={device}", "seed=0,1,2,3", PARALLEL, "--dry-run")
+    done = from_scratch("train.py", *jobs, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert f"4 runs: 4 to do, {at_once} at once" in done.stdout, done.stderr

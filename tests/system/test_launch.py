@@ -7,7 +7,7 @@ import pytest
 from joblib import Parallel, delayed
 
 from system.errors import ConfigError
-from system.launch import VARIABLES, rank, worker
+from system.launch import VARIABLES, gpus_for, rank, worker
 
 
 def number_once_there_are(count: int, folder: Path) -> int:
@@ -23,6 +23,14 @@ def test_each_worker_of_a_sweep_has_a_number_and_a_process_alone_has_0(tmp_path)
     numbers = Parallel(n_jobs=2)(delayed(number_once_there_are)(2, tmp_path) for _ in range(2))
     assert len(set(numbers)) == 2  # 0 and 1, unless this process has had workers before
     assert worker() == 0
+
+
+@pytest.mark.parametrize(("device", "expected"), [("auto", 2), ("cuda", 2), ("cuda:1", 0), ("cpu", 0)])
+def test_a_sweep_takes_all_gpus_in_turn_unless_it_names_another_device(monkeypatch, device, expected):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert gpus_for(device) == 0  # there is no driver here
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/dev/nvidiactl")
+    assert gpus_for(device) == expected
 
 
 @pytest.mark.parametrize("value", ["", "gold", "3"])
