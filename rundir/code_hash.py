@@ -6,10 +6,11 @@ The code is parsed, not imported, so torch is not needed.
 import ast
 import importlib.util
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+DEFINITION = ast.ClassDef | ast.FunctionDef
 INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
 
 
@@ -34,9 +35,15 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
         return
     nodes = statements(file)
     mine = [node for node in nodes if name in bound(node)]
+    if mine and not any(isinstance(node, ast.Import | ast.ImportFrom) for node in mine):
+        mine = [node for node in nodes if node in mine or name in changed(node)]
     definitions[module, name] = "\n".join(map(ast.unparse, mine))
     all_imports = [statement for node in nodes for statement in imports(node)]
+    if not mine:
+        follow_star(name, all_imports, module, file, package, definitions)
     for node in mine:
+        if isinstance(node, DEFINITION) and node.name != name:
+            follow(module, node.name, package, definitions)
         for statement in imports(node):
             if isinstance(statement, ast.ImportFrom) and name in map(bound_by, statement.names):
                 origin, _, original = imported(statement, name, module, file).rpartition(".")
@@ -50,10 +57,33 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
                 if used in map(bound_by, statement.names):
                     dotted = ".".join([imported(statement, used, module, file), *attributes])
                     follow_attribute(dotted, package, definitions)
-                elif "*" in map(bound_by, statement.names):
-                    origin = imported(statement, "*", module, file).removesuffix(".*")
-                    if used in names_of(source_file(origin, package)):
-                        follow(origin, used, package, definitions)
+            follow_star(used, all_imports, module, file, package, definitions)
+
+
+def follow_star(
+    name: str,
+    statements: Iterable[ast.Import | ast.ImportFrom],
+    module: str,
+    file: Path,
+    package: str,
+    definitions: dict[tuple[str, str], str],
+) -> None:
+    """Add the definition of ``name`` from the modules that ``import *`` names."""
+    for statement in statements:
+        if "*" in map(bound_by, statement.names):
+            origin = imported(statement, "*", module, file).removesuffix(".*")
+            if is_in(name, origin, package):
+                follow(origin, name, package, definitions)
+
+
+def is_in(name: str, module: str, package: str, depth: int = 8) -> bool:
+    """Return whether a module defines a name, or imports it by ``import *``."""
+    file = source_file(module, package)
+    if file is None or depth == 0:
+        return False
+    stars = [s for node in statements(file) for s in imports(node) if "*" in map(bound_by, s.names)]
+    origins = [imported(statement, "*", module, file).removesuffix(".*") for statement in stars]
+    return name in names_of(file) or any(is_in(name, origin, package, depth - 1) for origin in origins)
 
 
 def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str], str]) -> None:
@@ -113,14 +143,14 @@ def parsed(text: str) -> list[ast.stmt]:
     """Return the statements of a module's text, without docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if isinstance(node, DEFINITION) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return tree.body
 
 
 def bound(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of a module defines, also inside ``if`` and ``try``."""
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+    if isinstance(node, DEFINITION):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         yield from map(bound_by, node.names)
@@ -128,10 +158,20 @@ def bound(node: ast.stmt) -> Iterator[str]:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                 yield inner.id
-            elif isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            elif isinstance(inner, DEFINITION):
                 yield inner.name
             elif isinstance(inner, ast.Import | ast.ImportFrom):
                 yield from map(bound_by, inner.names)
+
+
+def changed(node: ast.stmt) -> Iterator[str]:
+    """Yield the names of a module whose objects a statement may change: by a call, by a decorator, or by an
+    assignment to an item or attribute, in functions, too."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Subscript | ast.Attribute) and not isinstance(inner.ctx, ast.Load):
+            yield from (name for name, *_ in chains(inner))
+    called = node.decorator_list if isinstance(node, DEFINITION) else [node] * isinstance(node, ast.Expr)
+    yield from (name for expression in called for name, *_ in chains(expression))
 
 
 def names_of(file: Path | None) -> set[str]:

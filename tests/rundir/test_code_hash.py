@@ -153,3 +153,46 @@ def test_imports_inside_of_try_if_and_functions_and_of_everything_are_followed(m
         (tmp_path / "a_helper.py").write_text(helper)
         sources.add(module(code))
     assert len(sources) == 2
+
+
+REGISTRY = """
+FUNCTIONS = {}
+def register(name):
+    def add(function):
+        FUNCTIONS[name] = function
+        return function
+    return add
+@register("square")
+def square(x):
+    return x * x
+class Norm:
+    def forward(self, x):
+        return FUNCTIONS["square"](x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "before", "after"),
+    [
+        ("O = {}\nO['power'] = 2\nclass Norm:\n    o = O\n", "2", "1"),
+        ("O = []\nO.append(2)\nclass Norm:\n    o = O\n", "2", "1"),
+        ("class O:\n    pass\nO.power = 2\nclass Norm:\n    o = O\n", "2", "1"),
+        ("O = [1]\nO[0] += 2\nclass Norm:\n    o = O\n", "2", "1"),
+        (REGISTRY, "x * x", "x + x"),
+    ],
+)
+def test_what_changes_an_object_counts(module, code, before, after):
+    assert module(code) != module(code.replace(before, after))
+    own = "\n\nclass Other:\n    def __init__(self):\n        self.weight = "
+    assert module(code + own + "1\n") == module(code + own + "2\n")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_norm_that_its_module_imports_by_a_star_is_followed(module, tmp_path, depth):
+    sources = set()
+    for factor in (1, 5):
+        (tmp_path / "a_helper.py").write_text("from b_helper import *\n")
+        norm = f"class Norm:\n    factor = {factor}\n"
+        (tmp_path / f"{'ab'[depth - 1]}_helper.py").write_text(norm)
+        sources.add(module("from a_helper import *\n"))
+    assert len(sources) == 2
