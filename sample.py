@@ -159,21 +159,25 @@ def main(config: SampleConfig) -> None:
 
         import torch
 
+        from training.memory import explained_as
+
         last_logits, compute = load_last_logits(config, checkpoint, tokenizer.vocab_size)
     headline = f"{terminal.escaped(str(checkpoint.path))}, step {checkpoint.meta.step:,}"
     print(f"{headline}, {compute.device.type}, {compute.precision}", file=sys.stderr)
 
-    start = torch.from_numpy(ids.astype("int64")).expand(config.num_samples, -1).to(compute.device)  # (B, n)
-    start_time = time.perf_counter()
-    stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))
-    show(prompt, tokenizer, (tokens[0] for tokens in stream))
-    all_tokens = [*copy]  # for each position, the tokens of all samples
-    seconds = time.perf_counter() - start_time  # for all samples
-    for number in range(1, config.num_samples):
-        print("---------------")
-        show(prompt, tokenizer, (tokens[number] for tokens in all_tokens))
-    total = config.num_samples * len(all_tokens)
-    print(f"{total:,} tokens, {total / seconds:,.0f} tokens/s", file=sys.stderr)
+    with explained_as(f"num_samples: out of memory at {config.num_samples:,} samples; lower num_samples"):
+        prompt_ids = torch.from_numpy(ids.astype("int64")).to(compute.device)
+        start = prompt_ids.expand(config.num_samples, -1)  # (B, n)
+        start_time = time.perf_counter()
+        stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))
+        show(prompt, tokenizer, (tokens[0] for tokens in stream))
+        all_tokens = [*copy]  # for each position, the tokens of all samples
+        seconds = time.perf_counter() - start_time  # for all samples
+        for number in range(1, config.num_samples):
+            print("---------------")
+            show(prompt, tokenizer, (tokens[number] for tokens in all_tokens))
+        total = config.num_samples * len(all_tokens)
+        print(f"{total:,} tokens, {total / seconds:,.0f} tokens/s", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from cli import job_record, messages
 from cli.compose import check_aliases, composed_job, plain
-from cli.flags import take_debug_flag, without_dry_run
+from cli.flags import split_config_dir, take_debug_flag, without_dry_run
 from system import launch, os_compat, signals, terminal
 from system.errors import ConfigError
 from system.validate import Checked, checked, keys
@@ -112,26 +112,14 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     return dict(zip(names, composed_all(config_name, kind, jobs), strict=True))
 
 
-def split_config_dir(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Return the value of --config-dir, if it was given, and the other arguments."""
-    folder, others = None, []
-    remaining = iter(arguments)
-    for argument in remaining:
-        option, _, value = argument.partition("=")
-        if option in ("--config-dir", "-cd"):
-            folder = value or next(remaining, None)
-        else:
-            others.append(argument)
-    return folder, others
-
-
 def search_path(config_dir: str | None) -> list[str]:
     """Return --config-dir as an override. Raises OSError if the folder does not exist."""
     if config_dir is None:
         return []
     os.stat(config_dir)  # raises if the folder is missing, of which Hydra would only warn
     check_aliases(Path(config_dir), CONF)
-    return [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+    folder = QuotedString(text=f"file://{Path(config_dir).resolve()}", quote=Quote.double).with_quotes()
+    return [f"hydra.searchpath=[{folder}]"]
 
 
 def composed_all(config_name: str, kind: type[Config], jobs: list[list[str]]) -> list[Config]:

@@ -4,6 +4,8 @@
 import os
 import sys
 
+from system.errors import ConfigError
+
 DEBUG = "NORMGPT_DEBUG"  # environment variable, which the jobs of a sweep inherit
 
 
@@ -21,3 +23,18 @@ def without_dry_run(arguments: list[str]) -> list[str]:
         return arguments
     others = [argument for argument in arguments if argument not in ("--dry-run", "-m", "--multirun")]
     return ["-m", *others, "hydra.sweeper.dry_run=true"]
+
+
+def split_config_dir(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Return the value of --config-dir, if it was given, and the other arguments. Raises ConfigError."""
+    folder, others = None, []
+    remaining = iter(arguments)
+    for argument in remaining:
+        option, _, value = argument.partition("=")
+        if option in ("--config-dir", "-cd"):
+            folder = value or next(remaining, None)
+            if not folder:
+                raise ConfigError("--config-dir: no folder; give --config-dir FOLDER")
+        else:
+            others.append(argument)
+    return folder, others

@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cli.schema import DeviceName
+from cli.schema import DeviceName, NonEmpty
 from system.validate import Checked, Count, CountOr0, Float, Seed
+
+MOST_SAMPLES = 100_000  # more would fill the memory
 
 
 class ModelSource(Checked):
@@ -13,7 +15,7 @@ class ModelSource(Checked):
 
     run: str | None
     checkpoint: str | None
-    init_from: Annotated[str, Field(min_length=1)] | None
+    init_from: NonEmpty | None
     which: Literal["best", "last"]
     runs_dir: str
 
@@ -30,8 +32,8 @@ class SampleConfig(ModelSource):
     """Everything sample.py needs; conf/sample.yaml explains each key."""
 
     prompt: str | None
-    prompt_file: Annotated[str, Field(min_length=1)] | None
-    num_samples: Count
+    prompt_file: NonEmpty | None
+    num_samples: Annotated[Count, Field(le=MOST_SAMPLES)]
     max_new_tokens: CountOr0
     temperature: Annotated[Float, Field(ge=0)]
     top_k: Count | None

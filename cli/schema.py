@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from diagnostics import metric_names
 from system.validate import Checked, Count, CountOr0, Float, Fraction, Int, Positive, Seed
 
+NonEmpty = Annotated[str, Field(min_length=1)]
 Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
@@ -61,7 +62,7 @@ class ModelConfig(Checked):
 
 class DataConfig(Checked):
     corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
-    path: Annotated[str, Field(min_length=1)] | None
+    path: NonEmpty | None
     tokenizer: Literal["char", "bpe", "gpt2", "init_from"]
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
@@ -178,7 +179,7 @@ class RunConfig(Checked):
     deterministic: bool
     distributed: Literal["ddp", "fsdp"]
     fresh: bool
-    init_from: Annotated[str, Field(min_length=1)] | None
+    init_from: NonEmpty | None
     model: ModelConfig
     norm: Component
     placement: Component

@@ -72,11 +72,11 @@ class Batch:
 
 
 def read_batches(file: Path, field: str, size: int) -> Iterator[Batch]:
-    """Yield the rows of a file in batches of at least ``size`` characters; the last may be shorter."""
+    """Yield the rows of a file in batches of at least ``size`` bytes; the last may be shorter."""
     start, length, rows = 0, 0, list[str]()
     for row in read_rows(file, field):
         rows.append(row)
-        length += len(row)
+        length += len(row.encode())
         if length >= size:
             yield Batch(file, field, start, rows)
             start, length, rows = start + len(rows), 0, []

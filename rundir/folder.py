@@ -141,7 +141,10 @@ class Run:
         the run's best evaluation so far. Raises ConfigError if the folder cannot be written."""
         previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
         earlier = previous.pop("earlier", []) if step else []  # environments of the run's earlier processes
-        if step and (changes := differences(previous, environment)):
+        if step and not previous:
+            lost = "what it said of the run's earlier processes, and of the sweep, is lost"
+            print(f"{self.folder}: environment.json is missing or damaged; {lost}")
+        elif step and (changes := differences(previous, environment)):
             earlier.append(previous)
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
         if not step and status:

@@ -58,16 +58,22 @@ class Metrics:
 def rows_before(file: Path, step: int) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl before ``step``: a run that resumes at ``step`` logs the others again.
     Raises ConfigError."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    invalid: list[bool] = []  # for each row
     try:
         for line in lines(file) if step and file.exists() else ():
-            with suppress(ValueError, TypeError, RecursionError):  # an incomplete or invalid row
+            try:
                 row = parse_json(line)
                 row |= ROW.validate_python(row)  # keeps the order of the keys
                 if row["step"] < step:
                     rows.append(row)
+                invalid.append(False)
+            except (ValueError, TypeError, RecursionError):
+                invalid.append(True)
     except ValueError as error:
         raise ConfigError(f"{file.parent}: {error}; fresh=true starts the run over") from None
+    if damaged := sum(invalid[:-1]):  # a killed process may have left the last row incomplete
+        print(f"{file}: {damaged} damaged row{'s are' if damaged > 1 else ' is'} left out", flush=True)
     if step and not rows:
         print(f"{file}: has no rows before step {step:,}; the run's curves begin there", flush=True)
     return rows

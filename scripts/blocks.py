@@ -163,7 +163,7 @@ def main() -> None:
         print(result.certificate)
         if result.maps:
             save(maps_figure(result.maps), args.out)
-    print(args.out if result.maps else "the model has no norm, so there is no figure")
+        print(args.out if result.maps else "the model has no norm, so there is no figure")
 
 
 if __name__ == "__main__":

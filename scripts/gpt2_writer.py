@@ -20,6 +20,8 @@ def obstacles(config: RunConfig) -> list[str]:
         f"model.activation={model.activation}": model.activation not in GPT2_ACTIVATIONS,
         "model.embedding_scale=true": model.embedding_scale is True,
     }
+    if (eps := config.norm.options.get("eps", 0)) >= 1:  # transformers refuses it
+        keys[f"norm.eps={eps:g}"] = True
     if isinstance(final, Component):
         keys[f"model.final_norm={final.name}"] = final != config.norm
     for key, component in (("embedding_norm", model.embedding_norm), ("qk_norm", model.qk_norm)):

@@ -9,6 +9,7 @@ in fp32. The table has, for each block: the variance of the stream after the blo
 the model is causal."""
 
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
 
@@ -71,6 +72,11 @@ def main() -> None:
         for choice, config in configs.items():
             with announced(f"measuring {config.label()}", sys.stderr):
                 measured[choice] = measure_choice(config)
+        show(measured)
+
+
+def show(measured: Mapping[str, tuple[Columns, str]]) -> None:
+    """Print the table of the only choice, or one for each quantity, and the lines on causality."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 1000  # more than the tables need, so that nothing is cut

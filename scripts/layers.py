@@ -121,7 +121,7 @@ def main() -> None:
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
         save(figure_spec(runs, args.metrics), args.out)
-    print(args.out)
+        print(args.out)
 
 
 if __name__ == "__main__":

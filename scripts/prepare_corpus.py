@@ -13,7 +13,6 @@ and progress.json, which says how much of the two is final; FOLDER.part becomes 
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -127,14 +126,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def begin(part: Path, made_from: str) -> dict[str, Any]:
-    """Return progress.json; start a new one if it is missing, or if the files or settings have changed."""
+    """Return progress.json, a new one if it is missing. Raises DataError if it has other settings."""
     progress = read_json(part / "progress.json")
     if not progress and part.exists() and any(part.iterdir()):
         raise DataError(f"{part}: not created by this program; move the folder, or choose another --out")
-    if progress and progress["made_from"] != made_from:
-        print(f"{part.with_suffix('')}: starts over, because files or settings have changed", flush=True)
-        shutil.rmtree(part)
-        progress = {}
+    if progress and progress.get("made_from") != made_from:
+        problem = "was begun with other files or settings"
+        raise DataError(f"{part}: {problem}; continue with those, remove the folder, or choose another --out")
     part.mkdir(exist_ok=True)
     for unfinished in part.glob(".*.tmp"):  # left by a killed process
         unfinished.unlink()

@@ -64,11 +64,12 @@ class Sweep:
     ) -> None:
         self.compose, self.launch, self.published, self.dry_run = compose, launch, published, dry_run
         self.folder = Path(hydra.sweep.dir).resolve()
+        runs_dir = str(hydra.sweep.dir).removesuffix(".sweep")
+        if runs_dir == "/" or "${" in runs_dir:  # the jobs' Hydra would take ${ for an interpolation
+            raise ConfigError("runs_dir: it is empty or has ${ in it; choose another folder for a sweep")
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
         if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
-            raise ConfigError(
-                f"hydra.launcher.n_jobs: {count} jobs at once are too many here; give at most {most}"
-            )
+            raise ConfigError(f"hydra.launcher.n_jobs: {count} are too many here; give at most {most}")
         # n_jobs=-1: as many as cores, if there are no GPUs: hydra_plugins/normgpt.py
         self.at_once = max(1, count if count > 0 else os_compat.cores() + 1 + count)
         paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines

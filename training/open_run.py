@@ -37,7 +37,7 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]
     if not config.fresh and ranks.broadcast(has_ended(folder)):
         yield Run(folder, config, had_ended=True)
         return
-    prefix = "" if read_status(folder) else "a new run, "
+    prefix = "" if read_status(folder) or any(folder.glob("checkpoints/*")) else "a new run, "
     print(f"{folder}: {prefix}on {compute}", flush=True)
     try:
         with suppress(AlreadyEndedError), Run(folder, config, writes=ranks.first) as run:

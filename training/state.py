@@ -53,10 +53,12 @@ def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
 
 def describe_initialisation(model: nn.Module, name: str) -> str:
     """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
-    parameters = {key for key, _ in model.named_parameters()}
-    weights = {entry.our_name for entry in entries(pretrained(name).config)}
-    parts = {"left out, as this model lacks them": weights - parameters}
-    parts |= {"not in the file, so at their initial values": parameters - weights}
+    shapes = {key: parameter.shape for key, parameter in model.named_parameters()}
+    weights = {entry.our_name: entry.shape for entry in entries(pretrained(name).config)}
+    # a matrix is cut to the model's size, as ``initialise_from`` says
+    copied = {n for n, shape in weights.items() if n in shapes and (len(shape) > 1 or shape == shapes[n])}
+    parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
+    parts |= {"not copied, so at their initial values": shapes.keys() - copied}
     notes = [
         f"; {what}: {', '.join(sorted(names)[:2])}{', …' * (len(names) > 2)} ({len(names)})"
         for what, names in parts.items()

@@ -95,6 +95,12 @@ def test_lines_of_text_are_tokenized_together(tmp_path, text_file):
     assert len(GPT2.encode(text)) <= tokens <= len(GPT2.encode(text)) + 10
 
 
+def test_a_text_of_several_bytes_a_character_has_several_batches_too(tmp_path, text_file):
+    text_file.write_text("一二三四五六七八九十\n\n" * 300, encoding="utf-8")
+    out = prepared_corpus([text_file], tmp_path / "out", tokenizer="char", val_fraction=0.3)
+    assert 0.2 < len(tokens_of(out, "val")) / len(tokens_of(out, "train")) < 0.6
+
+
 PROGRAM = """
 import signal
 import sys
@@ -169,17 +175,18 @@ def test_ctrl_c_ends_all_its_processes_with_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_files_or_arguments_start_over(tmp_path, text_file, capsys):
+@pytest.mark.parametrize("progress", [{"made_from": "others", "batches": 1}, {"x": 1}])
+def test_what_other_files_or_arguments_began_is_kept(tmp_path, text_file, progress):
     work = tmp_path / "out.part"
     work.mkdir()
-    (work / "progress.json").write_text(json.dumps({"made_from": "others", "batches": 1}))
+    (work / "progress.json").write_text(json.dumps(progress))
     (work / "train.bin").write_bytes(b"left")
-    prepared_corpus([text_file], tmp_path / "out", val_fraction=0.5)
-    assert "starts over" in capsys.readouterr().out
+    with pytest.raises(DataError, match="out.part: was begun with other files or settings; "):
+        prepared_corpus([text_file], tmp_path / "out", val_fraction=0.5)
+    assert (work / "train.bin").read_bytes() == b"left"
     prepared_corpus([text_file], tmp_path / "other", val_fraction=0.5)
-    assert content_of(tmp_path / "out") == content_of(tmp_path / "other")
     with pytest.raises(DataError, match="already exists and was built from other"):
-        prepared_corpus([text_file], tmp_path / "out", val_fraction=0.3)
+        prepared_corpus([text_file], tmp_path / "other", val_fraction=0.3)
 
 
 @pytest.mark.slow

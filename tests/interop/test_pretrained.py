@@ -327,7 +327,7 @@ def test_with_a_token_more_than_gpt2_the_tokenizer_is_the_folders(tmp_path):
     assert configured(f"init_from={tmp_path}").data.tokenizer == "init_from"
 
 
-@pytest.mark.parametrize("norm", ["rmsnorm", "dyt", "none", "torch_layernorm"])
+@pytest.mark.parametrize("norm", ["rmsnorm", "dyt", "none", "torch_layernorm", "scalenorm"])
 def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     gpt2_models.saved(tmp_path)
     there, config = ours(tmp_path)[0], configured(f"init_from={tmp_path}", f"norm={norm}")
@@ -337,12 +337,15 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm):
     assert all(torch.equal(own[name], theirs[name]) for name in shared)
     assert {name for name in theirs if name.split(".")[-2] not in ("pre", "final")} <= shared
     words = describe_initialisation(model, str(tmp_path))
-    here, there = "left out, as this model lacks them", "not in the file, so at their initial values"
+    here = "left out, as this model has none of this name and shape"
+    there = "not copied, so at their initial values"
     exceptions = {
         "rmsnorm": f"; {here}: blocks.0.attn.pre.bias, blocks.0.mlp.pre.bias, … (5)",
         "none": f"; {here}: blocks.0.attn.pre.bias, blocks.0.attn.pre.weight, … (10)",
         "dyt": f"; {there}: blocks.0.attn.pre.alpha, blocks.0.mlp.pre.alpha, … (6)",  # and the embedding's
         "torch_layernorm": "",
+        "scalenorm": f"; {here}: blocks.0.attn.pre.bias, blocks.0.attn.pre.weight, … (10)"
+        f"; {there}: blocks.0.attn.pre.weight, blocks.0.mlp.pre.weight, … (5)",
     }
     assert words == f"initialised from {tmp_path}{exceptions[norm]}"
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from model import GPT
 from model.fast_decode import LinearIn
 from model.generate import Decoder, agrees, generate, uncached, window_start
+from model.placements import Pre
 from tests.conftest import AROUND, configured, daily
 from tests.helpers.model import SMALL_KEYS, MinusPastMean, random_tokens, small
 from training.build import build_model
@@ -174,3 +175,23 @@ def test_modules_inside_a_norm_are_not_replaced(dtype):
 def test_a_norm_that_looks_at_other_tokens_is_detected():
     assert not agrees(small(norm=MinusPastMean).eval(), V)
     assert agrees(small().eval(), V)
+
+
+class ByEarlierChunk(nn.Module):
+    """x over the root mean square of the complete chunk of ``size`` tokens before its own."""
+
+    def __init__(self, n: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        chunks = [*x.split(self.size, 1)]
+        scales = [torch.ones_like(x[:, :1]), *(c.square().mean((1, 2), keepdim=True).sqrt() for c in chunks)]
+        return torch.cat([chunk / scale for chunk, scale in zip(chunks, scales, strict=False)], 1)
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 31])
+def test_a_norm_that_looks_at_tokens_far_back_is_detected(size):
+    norm = partial(ByEarlierChunk, size=size)
+    model = GPT(vocab_size=V, block_size=32, n_layer=1, n_head=2, n_embd=8, norm=norm, placement=Pre)
+    assert not agrees(model.eval(), V)

@@ -82,6 +82,7 @@ def test_rows_from_a_step_on_and_invalid_rows_are_dropped_once_the_file_is_writt
     file.write_text("\n".join(lines))
     kept = [{"step": 0, "seconds": 1.0, "x": "NaN"}, {"step": 2, "seconds": 2.0}]
     assert rows_before(file, 3) == kept
+    assert capsys.readouterr().out == f"{file}: 5 damaged rows are left out\n"  # the last is only incomplete
     assert rows_before(file, 0) == []
     assert file.read_text() == "\n".join(lines)  # until the run has begun
     write_rows(file, kept)

@@ -68,7 +68,7 @@ def test_transformers_generates_the_text_that_sample_prints(tmp_path, capsys, mo
         "norm=batchnorm placement=post",
         "norm=rmsnorm model.positions=rotary model.qk_norm=rmsnorm",
         "model.activation=swiglu model.embedding_scale=true",
-        "model.positions=none",
+        "model.positions=none norm.eps=2",
         "model.final_norm=none model.embedding_norm=rmsnorm",
     ],
 )

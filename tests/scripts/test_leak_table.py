@@ -37,8 +37,10 @@ def test_a_row_is_the_largest_over_placements():
     assert both[1] == [0, 0, 0, 0]
 
 
-def test_a_norm_that_cannot_be_certified_has_no_number(tmp_path, monkeypatch):
-    (tmp_path / "norm").mkdir()
+@pytest.mark.parametrize("name", ["a,b (ü)", "it's [1]=#2", "plain"])
+def test_a_norm_that_cannot_be_certified_has_no_number(tmp_path, monkeypatch, name):
+    tmp_path = tmp_path / name
+    (tmp_path / "norm").mkdir(parents=True)
     (tmp_path / "norm" / "pairs.yaml").write_text("_target_: pairs.Pairs\n")
     (tmp_path / "pairs.py").write_text(
         "from torch import nn\n\n\nclass Pairs(nn.Module):\n"

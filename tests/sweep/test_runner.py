@@ -380,7 +380,7 @@ def test_fewer_processes_than_one_are_one(command, sweep):
 
 def test_far_more_processes_than_cores_are_refused(command, sweep):
     done = command("train.py", *sweep, "seed=0,1", PARALLEL, "hydra.launcher.n_jobs=1000")
-    check_one_line(done, "hydra.launcher.n_jobs: 1000 jobs at once are too many here; give at most ")
+    check_one_line(done, "hydra.launcher.n_jobs: 1000 are too many here; give at most ")
 
 
 @pytest.mark.parametrize(("device", "at_once"), [("auto", 3), ("cpu", os_compat.cores())])
@@ -394,3 +394,9 @@ def test_a_sweep_on_gpus_has_a_job_for_each_of_them(sweep, tmp_path, device, at_
     jobs = (*sweep, f"device={device}", "seed=0,1,2,3", PARALLEL, "--dry-run")
     done = from_scratch("train.py", *jobs, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert f"4 runs: 4 to do, {at_once} at once" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("folder", ["", "${seed}"])
+def test_a_sweep_whose_jobs_could_not_find_their_folder_is_refused(command, sweep, folder):
+    done = command("train.py", *sweep, "seed=0,1", f"runs_dir={folder}")
+    check_one_line(done, "runs_dir: it is empty or has ${ in it; choose another folder for a sweep")
