@@ -39,10 +39,8 @@ class RunSweeper(Sweeper):
 
         self.hydra_context, self.config = hydra_context, config
         if config.hydra.launcher.get("n_jobs") == -1 and (gpus := gpus_for(config.device)):
-            with read_write(config.hydra):
-                config.hydra.launcher.n_jobs = (
-                    gpus  # on GPUs, a process for each core would fill their memory
-                )
+            with read_write(config.hydra):  # on GPUs, a process for each core would fill their memory
+                config.hydra.launcher.n_jobs = gpus
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

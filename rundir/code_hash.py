@@ -6,7 +6,7 @@ The code is parsed, not imported, so torch is not needed.
 import ast
 import importlib.util
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
     definitions[module, name] = "\n".join(map(ast.unparse, mine))
     all_imports = [statement for node in nodes for statement in imports(node)]
     if not mine:
-        follow_star(name, all_imports, module, file, package, definitions)
+        follow_star(name, module, file, package, definitions)
     for node in mine:
         if isinstance(node, DEFINITION) and node.name != name:
             follow(module, node.name, package, definitions)
@@ -57,23 +57,22 @@ def follow(module: str, name: str, package: str, definitions: dict[tuple[str, st
                 if used in map(bound_by, statement.names):
                     dotted = ".".join([imported(statement, used, module, file), *attributes])
                     follow_attribute(dotted, package, definitions)
-            follow_star(used, all_imports, module, file, package, definitions)
+            follow_star(used, module, file, package, definitions)
 
 
 def follow_star(
-    name: str,
-    statements: Iterable[ast.Import | ast.ImportFrom],
-    module: str,
-    file: Path,
-    package: str,
-    definitions: dict[tuple[str, str], str],
+    name: str, module: str, file: Path, package: str, definitions: dict[tuple[str, str], str]
 ) -> None:
-    """Add the definition of ``name`` from the modules that ``import *`` names."""
-    for statement in statements:
-        if "*" in map(bound_by, statement.names):
-            origin = imported(statement, "*", module, file).removesuffix(".*")
-            if is_in(name, origin, package):
-                follow(origin, name, package, definitions)
+    """Add the definition of ``name`` from the modules of which ``module`` imports ``*``."""
+    for origin in starred(module, file):
+        if is_in(name, origin, package):
+            follow(origin, name, package, definitions)
+
+
+def starred(module: str, file: Path) -> list[str]:
+    """Return the modules of which ``module`` imports ``*``."""
+    stars = [s for node in statements(file) for s in imports(node) if "*" in map(bound_by, s.names)]
+    return [imported(statement, "*", module, file).removesuffix(".*") for statement in stars]
 
 
 def is_in(name: str, module: str, package: str, depth: int = 8) -> bool:
@@ -81,8 +80,7 @@ def is_in(name: str, module: str, package: str, depth: int = 8) -> bool:
     file = source_file(module, package)
     if file is None or depth == 0:
         return False
-    stars = [s for node in statements(file) for s in imports(node) if "*" in map(bound_by, s.names)]
-    origins = [imported(statement, "*", module, file).removesuffix(".*") for statement in stars]
+    origins = starred(module, file)
     return name in names_of(file) or any(is_in(name, origin, package, depth - 1) for origin in origins)
 
 
