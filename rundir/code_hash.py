@@ -96,9 +96,10 @@ def follow_attribute(dotted: str, package: str, definitions: dict[tuple[str, str
             return
 
 
-def imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a statement, also inside ``if``, ``try`` and functions."""
-    return (inner for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom))
+@cache  # called for each name that is followed
+def imports(node: ast.AST) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports of a statement, also inside ``if``, ``try`` and functions."""
+    return [inner for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom)]
 
 
 def imported(node: ast.Import | ast.ImportFrom, name: str, module: str, file: Path) -> str:
