@@ -1,7 +1,9 @@
 """Find runs that are in several folders. A copy is used once; of a run that two machines trained the first is
 used; two results of one run on one machine are refused."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from comparison.groups import ComparisonError, is_compared, join
@@ -15,19 +17,24 @@ TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the c
 
 
 def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Return the runs without copies, and a line about each copy. Runs are the same run if group and seed
-    are the same. Raises ComparisonError if the same run has different results on the same machine."""
+    """Return the runs without copies, and lines about the copies. Runs are the same run if group and seed are
+    the same. Raises ComparisonError if the same run has different results on the same machine."""
     first: dict[tuple[str, int], Run] = {}
-    copies = []
+    lines = []
+    copies: dict[tuple[Path, Path], list[str]] = defaultdict(list)  # by the folders of both runs
     for run in runs:
         original = first.setdefault((run.group, run.seed), run)
         if original is run:
             continue
         first_folder, folder = escaped(str(original.folder)), escaped(str(run.folder))
-        how = "with the same results; used once"
         if others := elsewhere(original, run):
             how = f"with another {join(others)}: {end(run)}, there {end(original)}, which is used"
-        elif not are_equal(original, run):
+            lines.append(f"{folder}: the same run as {first_folder}, {how}")
+        elif are_equal(original, run):
+            copies[original.folder.parent, run.folder.parent].append(
+                f"{folder}: the same run as {first_folder}"
+            )
+        else:
             raise ComparisonError(
                 f"{first_folder}, {folder}: the same run (group and seed) with different results; "
                 "remove one of them, or name only the folders to compare"
@@ -35,8 +42,10 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         original.environment["plan"] = first_plan([original, run])
         for role in run.roles:
             original.environment["roles"] = with_role(original.roles, role)
-        copies.append(f"{folder}: the same run as {first_folder}, {how}")
-    return [*first.values()], copies
+    for (first_parent, parent), same in copies.items():
+        many = f"{escaped(str(parent))}: {len(same)} runs are the same as in {escaped(str(first_parent))}"
+        lines.append(f"{many if len(same) > 1 else same[0]}, with the same results; used once")
+    return [*first.values()], lines
 
 
 def elsewhere(a: Run, b: Run) -> list[str]:

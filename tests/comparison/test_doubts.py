@@ -180,6 +180,14 @@ def test_a_copy_is_used_once_and_two_results_of_one_run_are_refused(tmp_path):
         build_report([load(folder)[0] for folder in [*runs, edited]])
 
 
+def test_many_copies_from_one_folder_are_one_line(tmp_path):
+    first = [made(tmp_path / "runs", f"seed={seed}") for seed in (0, 1)]
+    copies = [copied(run, tmp_path / "others" / run.name) for run in first]
+    report = build_report([load(folder)[0] for folder in [*first, *copies]])
+    folders = f"{tmp_path / 'others'}: 2 runs are the same as in {tmp_path / 'runs'}"
+    assert report.passed_over == [f"{folders}, with the same results; used once"]
+
+
 def test_of_a_run_that_two_machines_trained_the_first_is_used_and_both_losses_are_said(tmp_path):
     first = made(tmp_path / "runs", "seed=0", final=2.1)
     other = copied(first, tmp_path / "others" / "a", loss=2.1003)
