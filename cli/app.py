@@ -35,6 +35,7 @@ TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
     "prompt prompt_file checkpoint run runs_dir init_from out data.path data.cache hydra.sweep.dir "
     "wandb.project wandb.entity wandb.group wandb.dir".split()
 )
+PATH_KEYS = TEXT_KEYS - {"prompt", "wandb.project", "wandb.entity", "wandb.group"}
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
 MOST = 100_000  # combinations of values on a command line
 Config = TypeVar("Config", bound=Checked)
@@ -183,14 +184,15 @@ def options_first(arguments: list[str]) -> list[str]:
 
 
 def quote(argument: str) -> str:
-    """Quote the value of a text key, as of ``prompt=What's new?``, so that Hydra's parser leaves it alone."""
+    """Quote the value of a text key, as of ``prompt=What's new?``, so that Hydra's parser leaves it alone. A
+    path may begin with ~, which most shells leave as it is after ``data.path=``."""
     key, equals, value = argument.partition("=")
     if not equals or key.lstrip("+") not in TEXT_KEYS:
         return argument
     name = key.lstrip("+")
     if (value == "null" and name != "prompt") or (name == "init_from" and "," in value):  # a comma: a sweep
         return argument
-    return text_override(key, value)
+    return text_override(key, os.path.expanduser(value) if name in PATH_KEYS else value)
 
 
 def text_override(key: str, value: str) -> str:

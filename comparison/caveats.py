@@ -14,11 +14,12 @@ def regime(runs: Sequence[Run]) -> str:
     """Return a sentence that says how much data the runs had and how long they trained."""
     tokens = [run.environment["data"].get("train_tokens", 0) for run in runs]
     trained = [trained_tokens(run.config) for run in runs]
+    epochs = [t / max(1, unique) for t, unique in zip(trained, tokens, strict=True)]
     parts = [
         f"{span([run.environment.get('parameters', 0) for run in runs], ',')} parameters",
         f"{span(tokens, ',')} unique training tokens",
         f"{span(trained, ',')} tokens trained on",
-        f"{span([t / max(1, unique) for t, unique in zip(trained, tokens, strict=True)], '.2g')} epochs",
+        f"{span(epochs, ',.0f' if max(epochs) >= 100 else '.2g')} epochs",
     ]
     if gaps := finite_gaps(runs):
         parts.append(f"validation − training loss {min(gaps):+.3f} to {max(gaps):+.3f}")

@@ -11,7 +11,7 @@ from comparison.groups import Group
 from comparison.load import Run, UnreadableError, naming_errors, read_settings, valid
 from comparison.roles import by_role
 
-MAX_SEEDS = 20  # the most seeds that a command proposes
+MAX_SEEDS = 20  # the most seeds that a command adds, besides those that were planned
 
 
 def compare(runs: Collection[Path]) -> str:
@@ -52,10 +52,9 @@ def rerun(run: Run) -> str:
 
 def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = ()) -> str:
     """Return the command that trains the missing seeds, so that all groups have the same: those that were
-    planned, and at least ``least`` (3 to MAX_SEEDS); "" if no seed is missing or a group has no single
-    command."""
+    planned, and at least ``least``, or 3; "" if no seed is missing or a group has no single command."""
     seeds = sorted({*planned}.union(*(group.seeds for group in groups)))
-    count = min(max(least, 3), MAX_SEEDS)
+    count = min(max(least, 3), len(seeds) + MAX_SEEDS)
     trials = {seed for group in groups for run in group.runs for role in run.roles for seed in role["seeds"]}
     next_seed = max([*seeds, *trials], default=-1) + 1
     seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
@@ -63,7 +62,7 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
     for group in groups:
         missing = [str(seed) for seed in seeds if seed not in group.seeds]
         overrides = group.runs[0].environment.get("overrides")
-        if not overrides or len({run.group for run in group.runs}) > 1:
+        if overrides is None or len({run.group for run in group.runs}) > 1:
             return ""
         arguments = [word for word in overrides if word.partition("=")[0] not in ("seed", "fresh")]
         arguments += ["hydra.sweeper.tune=null", "hydra.sweeper.arms=[]"] if has_preset(arguments) else []

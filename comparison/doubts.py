@@ -67,15 +67,19 @@ def of_row(
 def edges(family: Family, trials: Sequence[Family], roles: Roles) -> list[str]:
     """Return warnings that a better rate may lie beyond the best one, or between it and one that failed."""
     likeness = roles.likeness
-    rates = {likeness(run): float(run.config[grouping.RATE]) for run in family.best_group.runs}
+    best = {likeness(run): float(run.config[grouping.RATE]) for run in family.best_group.runs}
     chosen = [(family, family.best)]
-    chosen += [(each, rates.get(likeness(each.best_group.runs[0]))) for each in trials]
+    chosen += [(each, best.get(likeness(each.best_group.runs[0]))) for each in trials]
     lines = []
     for each, rate in chosen:
         if rate is None:
             continue
         failed = each.failed_neighbours(rate)
-        if len(each.rates) > 1 and rate in (min(each.rates), max(each.rates)):
+        arm = likeness(each.best_group.runs[0])  # whose rounds of trials, of several lengths, are families
+        rates = {
+            r for other in (family, *trials) if likeness(other.best_group.runs[0]) == arm for r in other.rates
+        }
+        if len(rates) > 1 and rate in (min(rates), max(rates)):
             lines.append(
                 f"its best learning rate, {rate:g}, is the lowest or highest that "
                 "was tried: a better rate may lie beyond it"
@@ -112,12 +116,12 @@ def lost_seeds(group: Group, metric: str) -> list[str]:
     lost = {run.seed for run in group.runs} - {*group.values, *group.diverged}
     without = {run.seed for run in group.runs if not math.isfinite(run.last(metric))}
     reasons = {
-        f"finished without a number for {metric}": without,
+        f"finished without a number for {metric}": lost & without,
         "not trained at every averaged value": lost - without,
     }
     for why, seeds in reasons.items():
-        if group.values and lost & seeds:
-            lines.append(f"left out: seed {grouping.join(map(str, sorted(lost & seeds)))}, {why}")
+        if group.values and seeds:
+            lines.append(f"left out: seed {grouping.join(map(str, sorted(seeds)))}, {why}")
     if group.diverged:
         finished = f", at {listed(group.values.values())}" if group.values else ""
         mean = interval([*group.values.values()])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison.groups import ComparisonError, is_compared, join
+from comparison.groups import ComparisonError, differing, join
 from comparison.load import Run
 from comparison.plans import first_plan
 from rundir.role_record import with_role
@@ -70,8 +70,7 @@ def end(run: Run) -> str:
 
 
 def have_equal_settings(a: Run, b: Run) -> bool:
-    keys = [key for key in {*a.config, *b.config} if is_compared(key)]
-    return all(a.config.get(key) == b.config.get(key) for key in keys)
+    return not differing([a, b])
 
 
 def are_equal(a: Run, b: Run) -> bool:

@@ -74,8 +74,11 @@ def is_compared(key: str) -> bool:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """Return the keys, except the seed, in which runs differ. An option of a norm or placement counts only if
-    it differs between runs with the same norm or placement: other runs do not have the option."""
+    it differs between runs with the same norm or placement: other runs do not have the option. A setting of
+    the data counts only if the tokens differ."""
     names = dict.fromkeys(key for run in runs for key in run.config if key != "seed" and is_compared(key))
+    if len({run.config.get("tokens") for run in runs}) == 1:
+        names = {key: None for key in names if not key.startswith("data.")}
     keys = []
     for key in names:
         owner = component(key) or ""

@@ -27,8 +27,8 @@ from system.terminal import escaped
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 # Keys that say where a run was trained and how it was watched, not what was trained.
 NOT_COMPARED = {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
-NOT_COMPARED |= {*"runs_dir device compile deterministic fresh data.path data.cache data.verify".split()}
-NOT_COMPARED |= {"tuned", "settings_of"}  # in runs of earlier versions
+NOT_COMPARED |= {*"runs_dir device distributed compile deterministic fresh".split()}
+NOT_COMPARED |= {*"data.path data.cache data.verify tuned settings_of".split()}  # the last two: long ago
 ENVIRONMENT = (
     "group device precision threads compile processor python torch fingerprint".split()
 )  # keys that a run must have

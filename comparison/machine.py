@@ -134,7 +134,7 @@ def mean(interval: Interval, seeds: list[int]) -> Mean | None:
 
 def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[ExitStatus, str]:
     """Return the exit status for the arm that has these values, and a line that says why. Raises
-    ComparisonError unless exactly one arm that has a baseline has them."""
+    ComparisonError unless exactly one arm besides the baseline has them."""
     varied = {key for row in report.rows for key in row.family.keys}
     named = {  # without what all runs have in common
         key: text
@@ -150,7 +150,7 @@ def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[ExitStatus,
             f"--candidate: {words} is not one arm beside the baseline; name one of {titles}"
         )
     [row] = compared
-    difference = f" ({row.difference.mean:+.4f})" if row.difference else ""
+    difference = f" ({row.difference.mean:+.4f})" if row.difference and row.difference.n else ""
     leaks = " LEAKS" if row.group.leaks else ""
     status = ExitStatus.UNFIT if leaks else EXIT_STATUS.get(row.outcome, ExitStatus.UNFIT)
     return status, f"{row.title}: {row.verdict}{difference}{leaks}"

@@ -147,18 +147,18 @@ def read(folder: Path) -> list[Run]:
         curves: dict[str, list[dict[str, str]]] = {}
         for row in read_table(folder / CURVES_FILE, ("name", *AXES)):
             curves.setdefault(row["name"], []).append(row)
-        runs: list[Run] = []
+        runs: dict[str, Run] = {}
         for row in read_table(folder / TABLE, FIRST[:1]):
             name = row.pop("name")
-            if not name or Path(name).name != name or any(name == run.name for run in runs):
+            if not name or Path(name).name != name or name in runs:
                 raise UnreadableError(
                     f"damaged: {TABLE}: {name!r} is not the name of a run, or is there twice"
                 )
             if both := sorted(shared.keys() & {column for column, text in row.items() if text}):
                 raise UnreadableError(f"damaged: {SHARED} and {TABLE} both have {both[0]}")
             leaves = shared | {column: parsed(text) for column, text in row.items() if text}
-            runs.append(run_of(folder / name, nested(escape_strings(leaves)), curves.get(name, [])))
-        return runs
+            runs[name] = run_of(folder / name, nested(escape_strings(leaves)), curves.get(name, []))
+        return [*runs.values()]
 
 
 def run_of(folder: Path, parts: dict[str, Any], curve: Sequence[Mapping[str, str]]) -> Run:

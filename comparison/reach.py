@@ -27,8 +27,12 @@ class Reach:
 
 
 def reach(row: Row) -> Reach | None:
-    """Return when an arm reaches its baseline; None for a baseline, or if there is no pair of curves."""
+    """Return when an arm reaches its baseline; None for a baseline, or if no two curves were evaluated on the
+    same windows."""
     if not row.baseline:
+        return None
+    runs = (*row.group.runs, *row.baseline.best_group.runs)
+    if len({run.config["train.eval_windows"] for run in runs}) > 1:
         return None
     goals = {run.seed: run.last(CURVE) for run in row.baseline.best_group.runs if not run.diverged}
     if len(goals) < len(row.baseline.best_group.runs) - len(row.baseline.best_group.diverged):

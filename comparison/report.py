@@ -173,20 +173,26 @@ def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str)
 
 def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: Roles) -> None:
     """Give each row the verdict that it has among the rows of all runs, in which the variances of all arms
-    are moderated together. A row at a rate that hidden runs of its arm do not have gets none."""
+    are moderated together. A row gets none if runs of its arm or its baseline are hidden."""
 
     def compared_by(row: Row) -> tuple[set[int], set[int]]:
         others = row.baseline.best_group.runs if row.baseline else []
         return {id(run) for run in row.group.runs}, {id(run) for run in others}
 
-    other_rates = {roles.likeness(run) for run in hidden}
+    hidden_rates: dict[str, set[float]] = defaultdict(set)
+    for run in hidden:
+        hidden_rates[roles.likeness(run)].add(run.config[RATE])
     for row in rows:
         twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
         if twin:
             row.verdict, row.outcome, row.planned = twin.verdict, twin.outcome, twin.planned
             row.seed_range, row.command, row.missing = twin.seed_range, twin.command, twin.missing
-        elif row.difference and other_rates & {roles.likeness(run) for run in row.family.runs}:
-            row.verdict, row.outcome = "no verdict: --where chose its rate", "unfit"
+            continue
+        pair = [*row.family.runs, *(row.baseline.runs if row.baseline else [])]
+        rates = set().union(*(hidden_rates[likeness] for likeness in {*map(roles.likeness, pair)}))
+        if row.difference and rates:
+            chosen = "rate" if rates - {run.config[RATE] for run in pair} else "seeds"
+            row.verdict, row.outcome = f"no verdict: --where chose its {chosen}", "unfit"
             row.seed_range, row.command = None, ""
 
 
@@ -200,19 +206,19 @@ def is_chosen_on_a_half(roles: Roles) -> bool:
 def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:
     """Remove the tuned keys from the keys of groups, so that arms at different settings are compared; the
     learning rate only ``with_rate``, to average over other keys. A key that only some arms tuned, or of which
-    an arm has several values, stays; in the arms that tuned it, its value is ``tuned``."""
-    values: dict[tuple[str, str, int], set[object]] = defaultdict(set)  # of a key in an arm
-    for run in (run for group in groups for run in group.runs):
-        arm = roles.likeness(run), run.config["train.steps"]
-        for key in roles.keys:
-            values[key, *arm].add(run.config.get(key))
-    several = {key for (key, *_), distinct in values.items() if len(distinct) > 1}
+    an arm has several values, stays; in an arm that tuned it and has one value, the value is ``tuned``."""
+    values: dict[tuple[str, tuple[str, int]], set[object]] = defaultdict(set)  # of a key in an arm
+    arms = [(roles.likeness(group.runs[0]), group.runs[0].config["train.steps"]) for group in groups]
+    for key in roles.keys:
+        for arm, group in zip(arms, groups, strict=True):
+            values[key, arm].add(group.runs[0].config.get(key))
+    several = {key for (key, _), distinct in values.items() if len(distinct) > 1}
     tuned = [roles.tuned.get(group.runs[0].group, frozenset()) for group in groups]  # keys
     for key in roles.keys[0 if with_rate else 1 :]:
         if key not in several and all(key in keys for keys in tuned if keys):
             for group in groups:
                 group.keys.pop(key, None)
         elif key != RATE:
-            for group, keys in zip(groups, tuned, strict=True):
-                if key in keys and key in group.keys:
+            for arm, group, keys in zip(arms, groups, tuned, strict=True):
+                if key in keys and key in group.keys and len(values[key, arm]) == 1:
                     group.keys[key] = "tuned"

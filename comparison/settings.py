@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison.curves import rounded
 from comparison.decisions import Row
-from comparison.groups import as_text
+from comparison.groups import as_text, title
 from comparison.roles import Arm
 from comparison.verdicts import Interval, interval, paired
 
@@ -47,7 +47,7 @@ def choices(rows: Sequence[Row], arms: Sequence[Arm], metric: str) -> list[Choic
     for row in rows:
         choice = Choice(by_title[row.title], row.loss)
         if row.baseline:
-            [settings] = next(arm.settings for arm in arms if arm.keys == row.baseline.keys)
+            [settings] = by_title[title(row.baseline.keys)].settings
             runs = [run for run in choice.arm.borrowed if choice.arm.roles.settings(run) == settings]
             diverged = sum(run.diverged for run in runs)
             if settings in choice.arm.settings:

@@ -65,7 +65,8 @@ def verdict(row: Row) -> str:
 
 def cells(report: Report) -> list[Cells]:
     """Return a dict for each row, without the columns that are empty in all rows."""
-    form = ".4f" if "loss" in report.metric else ",.4g"
+    is_large = any(abs(row.loss.mean) >= 1000 for row in report.rows)
+    form = ".4f" if "loss" in report.metric else ",.0f" if is_large else ".4g"
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
     rows = []
     for row in report.rows:
@@ -88,9 +89,7 @@ def cells(report: Report) -> list[Cells]:
         if reached := reach(row):
             cell["steps to baseline"] = in_words(reached.steps, reached.pairs, ",.0f")
             cell["seconds to baseline"] = in_words(reached.seconds, reached.pairs, ",.1f")
-        elif (
-            row.outcome == "baseline" and len(report.rows) > 1 and all(len(run.axes["step"]) for run in runs)
-        ):
+        elif row.outcome == "baseline" and len(report.rows) > 1 and all(len(r.axes["step"]) for r in runs):
             cell["steps to baseline"] = f"{np.mean([run.axes['step'][-1] for run in runs]):,.0f}"
             cell["seconds to baseline"] = f"{np.mean([run.axes['seconds'][-1] for run in runs]):,.1f}"
         cell["diverged"] = f"{len(group.diverged)} of {len(group.seeds)}" if group.diverged else ""

@@ -80,16 +80,17 @@ def kept_the_best(earlier: Round, later: Round) -> bool:
 def unequal_trials(arms: Sequence[Arm]) -> list[str]:
     """Return a phrase with the trials of each arm; [] if all arms had equal trials: the same settings in the
     first round, and as many in each later one, of the same length and on the same seeds."""
-    titles: dict[object, list[str]] = defaultdict(list)
-    words: dict[object, str] = {}
+    by_trials: dict[object, list[Arm]] = defaultdict(list)
     for arm in arms:
-        rounds = arm.rounds()
-        later = [(each.steps, each.seeds, len(each.scores)) for each in rounds[1:]]
-        signature = (rounds[0].steps, rounds[0].seeds, frozenset(rounds[0].scores), *later)
-        titles[signature].append(arm.title)
-        words[signature] = ", ".join(listed(each, arm.roles) for each in rounds)
-    described = (f"{words[key]} for {grouping.join(dict.fromkeys(names))}" for key, names in titles.items())
-    return ["the arms were tuned by unequal trials: " + ", but ".join(described)] if len(titles) > 1 else []
+        first, *later = arm.rounds()
+        counts = [(each.steps, each.seeds, len(each.scores)) for each in later]
+        by_trials[first.steps, first.seeds, frozenset(first.scores), *counts].append(arm)
+    described = []
+    for alike in by_trials.values():
+        rounds = ", ".join(listed(each, alike[0].roles) for each in alike[0].rounds())
+        described.append(f"{rounds} for {grouping.join(dict.fromkeys(arm.title for arm in alike))}")
+    unequal = len(by_trials) > 1
+    return [f"the arms were tuned by unequal trials: {', but '.join(described)}"] if unequal else []
 
 
 def listed(round_: Round, roles: Roles) -> str:

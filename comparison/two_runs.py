@@ -1,6 +1,7 @@
 """Compare two runs: their settings, where their statistics first differ, and their last losses."""
 
 import math
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group as Lines
@@ -17,23 +18,25 @@ HALVES = ("attn", "mlp", "")  # of a block, in the order of the forward; "": the
 SLOTS = [*"pre.in pre pre.out inside out.in out out.out branch post.in post post.out".split(), ""]
 
 
-def first_difference(a: Run, b: Run, tolerance: float) -> str:
-    """Return the first step, and the first site at that step, at which statistics of two runs differ by more
-    than ``tolerance``, relative to the larger value."""
-    differences = []
+def shared_statistics(a: Run, b: Run) -> list[tuple[float, str, float, float]]:
+    """Return the statistics that both runs have at the same step, in the order of their computation: step,
+    metric, both values."""
+    shared = []
     for metric in a.metrics.keys() & b.metrics.keys():
         if "/" not in metric or metric.startswith(("train/", "val/", "stats/", "leak.")):
             continue
         values_a, values_b = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))
-        for step in sorted(values_a.keys() & values_b.keys()):
-            x, y = values_a[step], values_b[step]
-            if abs(x - y) > tolerance * max(abs(x), abs(y)):
-                differences.append((step, forward_order(metric), f"{metric}: {x:.6g} and {y:.6g}"))
-                break
-    if not differences:
-        return "nowhere"
-    step, _, values = min(differences)
-    return f"from step {step:,.0f}, first {values}"
+        shared += [(step, metric, values_a[step], values_b[step]) for step in values_a.keys() & values_b]
+    return sorted(shared, key=lambda each: (each[0], forward_order(each[1])))
+
+
+def first_difference(shared: Sequence[tuple[float, str, float, float]], tolerance: float) -> str:
+    """Return the first step, and the first site at that step, at which statistics differ by more than
+    ``tolerance``, relative to the larger value. ``shared``: see ``shared_statistics``."""
+    for step, metric, x, y in shared:
+        if abs(x - y) > tolerance * max(abs(x), abs(y)):
+            return f"from step {step:,.0f}, first {metric}: {x:.6g} and {y:.6g}"
+    return "nowhere"
 
 
 def forward_order(metric: str) -> tuple[bool, int, int, int, str]:
@@ -55,8 +58,11 @@ def render(a: Run, b: Run) -> RenderableType:
         if text_a != text_b:
             table.add_row(Text(key), Text(text_a), Text(text_b), style="" if is_compared(key) else "dim")
     parts: list[RenderableType] = [table] if table.row_count else [Text("the same settings")]
+    shared = shared_statistics(a, b)
     for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-        parts.append(Text(f"statistics {phrase}: {first_difference(a, b, tolerance)}"))
+        parts.append(Text(f"statistics {phrase}: {first_difference(shared, tolerance)}"))
+    if not shared:
+        parts[-2:] = [Text("statistics: none at the same step of both")]
     x, y = (run.last("val/full_loss") for run in (a, b))
     if math.isfinite(y - x):
         how = f"differing by {y - x:+.4f}" if x != y else "the same to the last digit"

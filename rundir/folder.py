@@ -39,6 +39,7 @@ from system.lock import WAIT, Lock
 from system.signals import Interrupted
 
 PREEMPTED = -1  # with which submitit ends a job that the cluster preempts
+MOST_EARLIER = 50  # environments of some 6 kB each that environment.json keeps; above 1 MB it is not read
 STATUS_EVERY = 0.5  # seconds; a file takes longer than a short step
 
 
@@ -163,7 +164,7 @@ class Run:
             roles = previous.get("roles", [])
             for role in environment["roles"]:
                 roles = with_role(roles, role)
-            environment |= {"earlier": earlier, "plan": plan, "roles": roles}
+            environment |= {"earlier": earlier[-MOST_EARLIER:], "plan": plan, "roles": roles}
             self.write(self.folder / "environment.json", environment)
             self.write(self.certificate, certificate)
         except OSError as error:

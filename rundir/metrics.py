@@ -4,10 +4,12 @@ import json
 import math
 import os
 import stat
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from rundir.folder import Diverged
 from rundir.run_files import DECISIVE, ROW
 from system.errors import ConfigError
 from system.files import jsonable, lines, name_in_errors, parse_json, write_atomically
@@ -49,7 +51,9 @@ class Metrics:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with name_in_errors(self.file):
             try:
-                if kind is None:  # an error may be that another process has taken over the run, and its file
+                if kind is None or issubclass(
+                    kind, Diverged
+                ):  # an error may be that another process has taken over the run, and its file
                     self.sync()
             finally:
                 self.stream.close()  # flushes, which fails on a full disk
@@ -87,7 +91,7 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
 def last_row(file: Path) -> dict[str, Any]:
     """Return the last row of metrics.jsonl; {} if it is missing or invalid."""
     try:
-        *_, line = lines(file)
+        [line] = deque(lines(file), maxlen=1)
         return ROW.validate_python(parse_json(line))  # type: ignore[return-value]
     except (OSError, ValueError, RecursionError):
         return {}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 
 from cli import app, job_record, messages
@@ -175,7 +176,7 @@ class Sweep:
                 if not job.done and not has_begun and (published := self.published.get(job.run.name)):
                     job.published, job.done = published, True
             job.work = operations_of_run(job.config, data.tokenizer.vocab_size, len(data.val))
-        except (UserError, OSError) as error:
+        except (UserError, OmegaConfBaseException, OSError) as error:
             job.error = messages.error_line(error, [])
 
     def data(self, config: RunConfig) -> Prepared:

@@ -38,6 +38,7 @@ class Batches:
         micro_rows: rows of a micro-batch, all ranks together.
         evaluation_rows: rows that a rank evaluates at once.
         fixed_targets, val_targets: target tokens of ``fixed_windows``, and of the whole validation split.
+        has_partial_micro_batch: whether the last of ``fixed_windows`` do not fill a micro-batch.
     """
 
     def __init__(self, config: RunConfig, tokens: Prepared, compute: Compute, ranks: Ranks) -> None:
@@ -49,6 +50,7 @@ class Batches:
         self.fixed_targets = (
             min(config.train.eval_windows, self.val_targets // self.block_size) * self.block_size
         )
+        self.has_partial_micro_batch = self.fixed_targets // self.block_size % self.micro_rows > 0
         # 8 times a micro-batch's rows, as a row takes less memory without gradients
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 

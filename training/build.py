@@ -160,7 +160,8 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
         for option in (option for option, value in component.options.items() if value is None):
             value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
             if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
-                resolved[f"{key}.{option}"] = round(torch.as_tensor(value).detach().item(), 6)
+                number = torch.as_tensor(value).detach().item()
+                resolved[f"{key}.{option}"] = float(f"{number:.6g}") if isinstance(number, float) else number
     return resolved
 
 

@@ -47,7 +47,10 @@ class Evaluator:
                 on_batch = evaluate_on_batch_statistics(
                     self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
                 )
-                row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - row["val/loss"]}
+                on_estimates = row["val/loss"]
+                if self.batches.has_partial_micro_batch:  # whose windows on_batch lacks
+                    on_estimates = mean(self.losses(self.batches.micro_windows()))
+                row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
             if step == self.log.last_step:
                 row |= self.on_the_whole_split(step)
         return row

@@ -78,7 +78,7 @@ def difference_in_words(report: Report) -> list[str]:
 def next_step(report: Report) -> dict[str, str] | None:
     """Return what the reader can do next, in words, and the command: more seeds for the arm that needs the
     fewest. None if no arm is open, or if all need more seeds than a command trains."""
-    row = next((row for row in report.open_rows if row.missing + len(row.used) <= commands.MAX_SEEDS), None)
+    row = next((row for row in report.open_rows if row.missing <= commands.MAX_SEEDS), None)
     if row is None:
         return None
     seeds = "1 more seed" if row.missing == 1 else f"{row.missing} more seeds"

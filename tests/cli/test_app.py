@@ -48,6 +48,13 @@ def test_only_text_is_quoted():
     assert quote("prompt=null") == 'prompt="null"'
 
 
+def test_a_path_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+    assert quote("data.cache=~/cache") == 'data.cache="/home/me/cache"'
+    assert quote("prompt=~/x") == 'prompt="~/x"'
+
+
 def test_debug_adds_the_traceback_to_an_error_outside_of_a_job_too(command, tmp_path):
     for options in ([], ["--debug"]):
         done = command("train.py", "norm=nope", *options)

@@ -54,6 +54,10 @@ def test_a_number_that_is_missing_is_null(tmp_path):
     assert by_norm["none"]["mean"] is None
 
 
+def test_an_arm_without_a_difference_is_said_to_have_none(report):
+    assert status_of(report, {"norm": "none"})[1] == "none: diverged 2 of 5"
+
+
 @pytest.mark.parametrize("norm", EXIT_STATUS)
 def test_the_exit_status_says_the_verdict(report, norm):
     status, line = status_of(report, {"norm": norm})

@@ -8,7 +8,7 @@ from comparison import plans
 from comparison.load import load
 from comparison.report import build_report
 from comparison.verdicts import decide
-from tests.helpers.run_folders import made
+from tests.helpers.run_folders import made, several
 
 NORMS = ("layernorm", "rmsnorm", "none", "dyt")
 
@@ -132,6 +132,23 @@ def test_hiding_arms_does_not_change_a_verdict(tmp_path):
     assert selected.rows[1].difference == judged.difference
 
 
+def test_seeds_that_were_selected_after_a_look_have_no_verdict(tmp_path):
+    runs = runs_of(tmp_path, seeds=range(5))
+    assert not verdicts(runs)["none"].startswith("no verdict")
+    shown = build_report(runs, where=["seed=0,1,2"]).rows[1]
+    assert (shown.verdict, shown.outcome) == ("no verdict: --where chose its seeds", "unfit")
+
+
+def test_a_rate_of_the_baseline_that_was_selected_after_a_look_leaves_no_verdict(tmp_path):
+    """Hiding the baseline's better rate once made an arm of one rate look better."""
+    losses = {"norm=layernorm optim.learning_rate=1e-3": [2.5, 2.51, 2.52]}
+    losses |= {"norm=layernorm optim.learning_rate=3e-3": [2.0, 2.01, 2.02]}
+    losses |= {"norm=none optim.learning_rate=1e-3": [2.4, 2.411, 2.42]}
+    runs = several(tmp_path, losses, plan=plan_of("all", arms=["all"]))
+    shown = verdicts(runs, where=["optim.learning_rate=1e-3"])
+    assert shown["none"] == "no verdict: --where chose its rate"
+
+
 def test_a_rate_that_was_selected_after_a_look_has_no_verdict(tmp_path):
     runs = []
     for norm, rate in itertools.product(("layernorm", "none"), ("1e-3", "3e-3")):
@@ -160,6 +177,15 @@ def test_what_is_missing_of_a_plan_is_named(tmp_path):
     runs = runs_of(tmp_path, seeds=(0, 1)) + runs_of(tmp_path / "more", seeds=(9, 10), written="2026-01-03")
     without_seed_0 = [run for run in runs if run.seed != 0 or run.config["norm"] != "none"]
     assert verdicts(without_seed_0)["none"] == "no verdict: 1 of the 3 planned seeds"
+
+
+def test_an_arm_of_many_seeds_or_without_overrides_has_a_command_for_more(tmp_path):
+    noisy = [2.0 + 0.3 * ((7 * seed) % 5 - 2) * (-1) ** seed for seed in range(20)]
+    runs = several(tmp_path, {"norm=none": noisy, "": [2.0 + 0.01 * seed for seed in range(20)]})
+    [row] = [row for row in build_report(runs).rows if row.outcome == "open"]
+    assert row.verdict == "not distinguishable at 20 seeds"
+    assert "seed=20,21,22,23,24" in row.command
+    assert row.command.count("python train.py -m") == 2
 
 
 def test_a_command_for_more_seeds_has_the_planned_seeds_that_are_missing(tmp_path):

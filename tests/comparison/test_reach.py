@@ -39,6 +39,12 @@ def test_twice_as_steep_a_curve_reaches_it_in_half_of_the_steps_and_a_flatter_on
     assert (by_title["dyt"].pairs, by_title["dyt"].steps.n) == (3, 0)
 
 
+def test_a_curve_on_other_windows_is_not_compared(tmp_path):
+    losses = {"norm=layernorm": [3.0, 3.1], "norm=none train.eval_windows=16": [2.0, 2.1]}
+    [_, row] = build_report(several(tmp_path, losses, curve={500: {"val/loss": 2.5}})).rows
+    assert (row.title, reach(row)) == ("none", None)
+
+
 def test_the_table_says_so(report):
     column = {row["norm"]: row["steps to baseline"] for row in cells(report)}
     assert column["layernorm"] == "1,000"  # the length of its runs

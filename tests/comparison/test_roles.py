@@ -102,6 +102,16 @@ def test_published_runs_and_folders_of_an_arm_are_one_arm(fair, tmp_path):
     assert [row.loss.n for row in report.rows] == [3, 5]
 
 
+def test_compared_runs_of_one_arm_at_two_settings_of_one_rate_are_two_rows(tmp_path):
+    """The settings were once hidden behind the same word, and the runs of one of them were lost."""
+    base = fair_runs(tmp_path / "a", "layernorm", NEAR, [2.0, 2.1, 2.2])
+    runs = base + fair_runs(tmp_path / "b", "none", NEAR, [1.5, 1.6, 1.7])
+    twin = f"norm=none train.steps=20 {NEAR.replace('gpt2', 'xavier')}"
+    runs += several(tmp_path / "c", {twin: [1.4, 1.5]}, first=10, roles=[role("compared", "none")])
+    report = build_report(runs)
+    assert sum(len(row.family.runs) for row in report.rows) == len(report.runs) == 8
+
+
 def test_trials_of_arms_without_a_compared_run_are_counted_apart(fair, tmp_path):
     trials = fair_runs(tmp_path / "c", "rmsnorm", FAR, [])
     assert build_report(fair + trials).passed_over == ["4 trials of tunings that have no compared run yet"]

@@ -236,6 +236,25 @@ def test_the_tuning_runs_are_not_compared_and_their_edges_are_warned_of(tmp_path
     assert cliff.warnings == [f"{words}diverged or collapsed; try 0.0055"]
 
 
+def test_a_rate_inside_those_of_the_first_round_is_not_at_an_edge_of_the_last(tmp_path):
+    base = fair_rates(tmp_path / "a", "layernorm")
+    report = build_report(base + fair_rates(tmp_path / "b", "none"))
+    assert not any("lowest or highest" in line for line in report.warnings)
+
+
+def fair_rates(folder, norm):
+    """Return runs of an arm whose rate alone was tuned: four rates, and then the best two for longer."""
+    keys = ("optim.learning_rate",)
+    losses = {"1e-3": 2.3, "2e-3": 2.1, "4e-3": 2.0, "8e-3": 2.4}
+    first = {f"norm={norm} train.steps=10 optim.learning_rate={r}": [loss] for r, loss in losses.items()}
+    last = {f"norm={norm} train.steps=20 optim.learning_rate={r}": [losses[r]] for r in ("2e-3", "4e-3")}
+    compared = {f"norm={norm} train.steps=20 optim.learning_rate=4e-3": [2.0, 2.1, 2.2]}
+    return [
+        *several(folder / "t", first | last, roles=[role("trial", norm, keys, (0,))]),
+        *several(folder / "c", compared, first=10, roles=[role("compared", norm, keys, (0,))]),
+    ]
+
+
 def test_rates_that_compared_runs_chose_by_unequal_trials_are_confounded(tmp_path):
     losses = {f"optim.learning_rate={rate}": ends for rate, ends in GRID.items()}
     report = build_report(several(tmp_path, losses | {"norm=none": [2.0, 2.1]}))

@@ -2,7 +2,9 @@
 
 import random
 
-from comparison.two_runs import forward_order
+from comparison.load import load
+from comparison.two_runs import first_difference, forward_order, render, shared_statistics
+from tests.helpers.run_folders import made
 
 FORWARD = """
     act.rms/embed
@@ -18,3 +20,23 @@ FORWARD = """
 def test_metrics_are_sorted_in_the_order_of_the_forward_with_gradients_last():
     shuffled = random.Random(0).sample(FORWARD, len(FORWARD))
     assert sorted(shuffled, key=forward_order) == FORWARD
+
+
+def test_the_first_difference_is_the_first_step_then_the_first_site(tmp_path):
+    def run(name, at_5, at_9):
+        sites = ("act.rms/01.mlp", "act.rms/00.attn", "train/loss")
+        curve = {5: dict(zip(sites, at_5, strict=True)), 9: dict(zip(sites, at_9, strict=True))}
+        return load(made(tmp_path / name, curve=curve))[0]
+
+    same = run("a", (1.0, 1.0, 3.0), (1.0, 2.0, 2.0))
+    shared = shared_statistics(same, run("b", (1.001, 1.001, 9.0), (1.0, 3.0, 9.0)))
+    assert first_difference(shared, 0.0) == "from step 5, first act.rms/00.attn: 1 and 1.001"
+    assert first_difference(shared, 0.01) == "from step 9, first act.rms/00.attn: 2 and 3"
+    assert first_difference(shared, 0.5) == "nowhere"
+
+
+def test_runs_without_statistics_are_not_said_to_differ_nowhere(tmp_path):
+    a, b = (load(made(tmp_path / str(loss), "seed=1", final=loss))[0] for loss in (2.0, 2.5))
+    lines = [str(part) for part in render(a, b).renderables]
+    assert "statistics: none at the same step of both" in lines
+    assert not any("nowhere" in line for line in lines)

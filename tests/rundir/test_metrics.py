@@ -2,12 +2,14 @@
 
 import json
 import math
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rundir import progress_line
+from rundir.folder import Diverged
 from rundir.metrics import Metrics, rows_before, write_rows
 from rundir.progress_line import ProgressLine
 
@@ -35,6 +37,15 @@ def test_a_file_that_is_removed_or_replaced_while_the_run_trains_is_written_agai
         file.unlink()
     assert file.read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
     assert "removed or replaced, and has been written again" in capsys.readouterr().out
+
+
+def test_the_rows_of_a_diverged_run_are_written_again_too(tmp_path):
+    file = tmp_path / "m.jsonl"
+    with suppress(Diverged), Metrics(file) as metrics:
+        metrics.write({"step": 1})
+        file.unlink()
+        raise Diverged(1, "it grew")
+    assert file.read_text() == '{"step": 1}\n'
 
 
 def test_without_a_terminal_evaluations_are_plain_lines(capsys):

@@ -70,6 +70,12 @@ def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succ
     }  # data: the tokens name the runs
     one = command("train.py", *sweep[1:], "train.batch_size=3", "train.grad_accum=2", "--dry-run")
     assert (one.returncode, "cannot run: train.batch_size: " in one.stdout) == (1, True)
+    broken = tmp_path / "mine" / "norm" / "broken.yaml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("_target_: model.norms.RMSNorm\neps: ${model.nope}\n")
+    mixed = command("train.py", *sweep, "--config-dir=mine", "norm=none,broken", "--dry-run")
+    assert (mixed.returncode, "2 runs: 1 cannot run, 1 to do" in mixed.stdout) == (1, True)
+    assert "norm=broken  cannot run: norm.eps: " in mixed.stdout
 
 
 @pytest.mark.slow

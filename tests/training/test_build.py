@@ -134,6 +134,21 @@ def test_an_option_that_becomes_several_numbers_is_not_in_resolved_auto():
     assert build_model(config, 9).final.scale.shape == (16,)
 
 
+class Chooses(nn.Module):
+    """A norm that chooses what is null."""
+
+    def __init__(self, n: int, eps: float | None = None, centred: bool | None = None) -> None:
+        super().__init__()
+        self.eps, self.centred = eps or 1e-8, True
+
+
+def test_small_numbers_and_truth_values_that_a_norm_chose_are_recorded_as_they_are():
+    norm = component(f"{__name__}.Chooses", eps=None, centred=None)
+    resolved = resolved_auto(configured("model.n_layer=1").model_copy(update={"norm": norm}))
+    assert (resolved["norm.eps"], resolved["norm.centred"]) == (1e-8, True)
+    assert isinstance(resolved["norm.centred"], bool)
+
+
 def test_options_resolved_at_other_sites_are_listed_too():
     resolved = resolved_auto(configured("model.qk_norm=dyt", "model.final_norm=derf"))
     assert (resolved["model.qk_norm.alpha"], resolved["model.final_norm.alpha"]) == (1, 1)

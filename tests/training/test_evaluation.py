@@ -59,6 +59,17 @@ def test_the_loss_on_batch_statistics_is_that_of_training_mode_in_micro_batches_
     assert row["val/batch_stats_loss"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-6)
 
 
+def test_the_gap_compares_the_same_windows_also_if_the_last_fill_no_micro_batch(tiny):
+    config = tiny("norm=batchnorm", "train.steps=0", "train.eval_windows=6")  # micro-batches of 4
+    row = metric_rows(train_anew(config))[0]
+    data = prepare(**config.data.model_dump())
+    x, y = map(torch.from_numpy, next(windows.fixed_windows(data.val, 8, 6, 4)))
+    logits = build_model(config, data.tokenizer.vocab_size).eval()(x)
+    on_estimates = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
+    assert row["val/batch_stats_gap"] == pytest.approx(row["val/batch_stats_loss"] - on_estimates, abs=1e-6)
+    assert on_estimates != pytest.approx(row["val/loss"], abs=1e-4)
+
+
 def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
     model = build_model(configured("norm=batchnorm", "model.n_layer=1", "model.block_size=8"), 11)
     before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
