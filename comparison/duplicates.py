@@ -27,13 +27,12 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if original is run:
             continue
         first_folder, folder = escaped(str(original.folder)), escaped(str(run.folder))
-        if others := elsewhere(original, run):
+        if are_equal(original, run):
+            folders = original.folder.parent, run.folder.parent
+            copies[folders].append(f"{folder}: the same run as {first_folder}")
+        elif others := elsewhere(original, run):
             how = f"with another {join(others)}: {end(run)}, there {end(original)}, which is used"
             lines.append(f"{folder}: the same run as {first_folder}, {how}")
-        elif are_equal(original, run):
-            copies[original.folder.parent, run.folder.parent].append(
-                f"{folder}: the same run as {first_folder}"
-            )
         else:
             raise ComparisonError(
                 f"{first_folder}, {folder}: the same run (group and seed) with different results; "
@@ -49,14 +48,13 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def elsewhere(a: Run, b: Run) -> list[str]:
-    """Return in what the machines of two runs with the same settings and other numbers differ; [] if the
-    numbers are the same."""
-    if not have_equal_settings(a, b) or are_equal(a, b):
+    """Return in what the machines of two runs with the same settings differ; [] if the settings differ."""
+    if differing([a, b]):
         return []
     machine, other = machine_of(a), machine_of(b)
-    differing = [key for key in machine if machine[key] != other[key]]
+    others = [key for key in machine if machine[key] != other[key]]
     has_other_code = a.environment.get("code") != b.environment.get("code")
-    return differing + ["code"] * (has_other_code and bool(differing))
+    return others + ["code"] * (has_other_code and bool(others))
 
 
 def machine_of(run: Run) -> dict[str, Any]:
@@ -69,13 +67,9 @@ def end(run: Run) -> str:
     return "diverged" if run.diverged else f"val/full_loss {run.last('val/full_loss'):.4f}"
 
 
-def have_equal_settings(a: Run, b: Run) -> bool:
-    return not differing([a, b])
-
-
 def are_equal(a: Run, b: Run) -> bool:
     """Return True if settings and outcome are the same, and all numbers that both logged at the same step."""
-    if a.diverged != b.diverged or not have_equal_settings(a, b):
+    if a.diverged != b.diverged or differing([a, b]):
         return False
     for metric in a.metrics.keys() & b.metrics.keys() - TIMES:
         values, others = (dict(zip(*run.curve(metric), strict=True)) for run in (a, b))
