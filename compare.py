@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -38,14 +39,15 @@ def key_values(text: str) -> dict[str, str]:
 
 
 def load_report(args: argparse.Namespace) -> Report:
-    with announced("reading and comparing the runs", sys.stderr):
+    progress = announced("reading and comparing the runs", sys.stderr)
+    with nullcontext() if args.watch else progress:  # a watched table stays where it is
         runs, passed_over = load_all(args.runs)
         if not runs:
             why = f"; {passed_over[0]}" if passed_over else ""
             more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-        options = args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
-        report = build_report(runs, *options)
+        names = ("metric", "baseline", "over", "mixed", "matters", "where")
+        report = build_report(runs, **{name: getattr(args, name) for name in names})
         report.passed_over = [*map(escaped, passed_over), *report.passed_over]
         return report
 

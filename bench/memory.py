@@ -14,6 +14,9 @@ from pathlib import Path
 from bench import harness, ours
 from bench.harness import Bench, Measured
 from cli import programs
+from system.errors import ConfigError
+
+SMALL = 0.002  # gigabytes of the small corpus
 
 
 def write_made_up_corpus(folder: Path, gigabytes: float) -> list[str]:
@@ -33,12 +36,14 @@ def measure_run(bench: Bench, overrides: list[str], data: list[str]) -> Measured
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
+    if options.gigabytes <= SMALL:
+        raise ConfigError(f"--gigabytes: {options.gigabytes:g} is no large corpus; give more than {SMALL:g}")
     ours.warm_up(bench)
     short = ["experiment=nanogpt_cpu", *ours.QUIET, "train.steps=200", "train.eval_windows=12"]
     runs, corpora = {}, {}
     for steps in (options.steps // 10, options.steps):
         runs[f"{steps} steps"] = ["experiment=nanogpt_cpu", f"train.steps={steps}"], list[str]()
-    for gigabytes in (0.002, options.gigabytes):
+    for gigabytes in (SMALL, options.gigabytes):
         corpora[f"a corpus of {gigabytes:g} GB"] = short, write_made_up_corpus(bench.folder(), gigabytes)
     for small, large in (runs, corpora):
         bench.compare(large, small, "peak_memory_bytes", "own_memory_bytes")

@@ -3,7 +3,7 @@ figure can show."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,16 @@ Groups = Mapping[str, Group]  # by title
 
 def curves(groups: Groups, metric: str) -> Rows:
     """Return rows with group, step, tokens, seconds, operations, mean, low and high: the metric's mean over
-    the runs that have it at that step, and its interval (None for fewer than 3 seeds). A run that ended
+    the seeds that have it at that step, and its interval (None for fewer than 3 seeds). A run that ended
     earlier enters the means of tokens and seconds with its last values."""
     rows = []
     for title, group in groups.items():
-        runs = [run for run in group.runs if metric in run.metrics]
+        by_seed = runs_by_seed(run for run in group.runs if metric in run.metrics)
+        runs = [run for runs_of_seed in by_seed for run in runs_of_seed]
         steps = thinned_steps(runs, metric, POINTS)
         if not len(steps):
             continue
-        values = table(runs, metric, steps)
+        values = np.ma.stack([mean_of_all(table(each, metric, steps)) for each in by_seed])
         mean, n = values.mean(axis=0), values.count(axis=0)
         half_width = stdtrit(n - 1, 0.5 + CONFIDENCE / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
         half_width[n < 3] = np.ma.masked  # the interval of two seeds is wider than any figure
@@ -39,11 +40,26 @@ def curves(groups: Groups, metric: str) -> Rows:
         for axis in ("tokens", "seconds"):
             positions = [np.interp(steps, run.axes["step"], run.axes[axis]) for run in runs]
             columns[axis] = np.mean(positions, axis=0)
-        columns["operations"] = columns["tokens"] * operations_per_token(runs)
+        columns["operations"] = columns["tokens"] * np.mean([*map(operations_per_token, runs)])
         columns |= {"mean": mean, "low": mean - half_width, "high": mean + half_width}
         points = zip(*(np.ma.filled(column, np.nan) for column in columns.values()), strict=True)
         rows += [{"group": title} | dict(zip(columns, map(rounded, p), strict=True)) for p in points]
     return rows
+
+
+def runs_by_seed(runs: Iterable[Run]) -> list[list[Run]]:
+    """Return the runs of each seed: one, or several in a mean over a key; without the seeds that have fewer
+    than others."""
+    by_seed: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_seed[run.seed].append(run)
+    most = max(map(len, by_seed.values()), default=0)
+    return [each for each in by_seed.values() if len(each) == most]
+
+
+def mean_of_all(values: np.ma.MaskedArray[Any, Any]) -> np.ma.MaskedArray[Any, Any]:
+    """Return the mean over the rows, masked where a row has no value."""
+    return np.ma.array(values.mean(axis=0), mask=np.ma.getmaskarray(values).any(axis=0))
 
 
 def coinciding(rows: Rows) -> list[list[str]]:
@@ -67,14 +83,13 @@ def coinciding(rows: Rows) -> list[list[str]]:
     return [titles for titles in together if len(titles) > 1]
 
 
-def operations_per_token(runs: Sequence[Run]) -> float:
-    """Return the floating-point operations of a training step per token; NaN if the runs do not say their
-    sizes, or differ in them."""
+def operations_per_token(run: Run) -> float:
+    """Return the floating-point operations of a training step per token; NaN if the run does not say its
+    sizes."""
     keys = ("model.n_layer", "model.n_embd", "model.block_size")
-    sizes: set[tuple[Any, ...]] = {(*(run.config.get(key) for key in keys), run.vocab_size) for run in runs}
-    first = next(iter(sizes))
-    known = len(sizes) == 1 and all(type(size) is int and 0 < size < 2**40 for size in first)
-    return operations.per_token(*first) if known else math.nan
+    sizes: list[Any] = [*(run.config.get(key) for key in keys), run.vocab_size]
+    known = all(type(size) is int and 0 < size < 2**40 for size in sizes)
+    return operations.per_token(*sizes) if known else math.nan
 
 
 def maps(groups: Groups) -> dict[str, Rows]:

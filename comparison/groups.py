@@ -3,7 +3,7 @@
 import difflib
 import fnmatch
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,10 +50,15 @@ def title(keys: Mapping[str, Any]) -> str:
     words = [str(keys[key]) for key in ("norm", "placement") if key in keys]
     usual = [*USUAL.items(), *STARTS.items()] if words else []
     others = [key for key in keys if key not in ("norm", "placement") and (key, keys[key]) not in usual]
-    short_names = {key: key.split(".")[-1] for key in others}
-    used = [*short_names.values()]
-    words += [f"{s if used.count(s) == 1 else key}={as_text(keys[key])}" for key, s in short_names.items()]
+    words += [f"{name}={as_text(keys[key])}" for key, name in short_names(others).items()]
     return " ".join(words) or "all runs"
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return the last part of each key, or the whole key if that of another key is the same."""
+    last = {key: key.split(".")[-1] for key in keys}
+    counts = Counter(last.values())
+    return {key: name if counts[name] == 1 else key for key, name in last.items()}
 
 
 def as_text(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison.curves import rounded
 from comparison.decisions import Row
-from comparison.groups import as_text, title
+from comparison.groups import as_text, short_names, title
 from comparison.roles import Arm
 from comparison.verdicts import Interval, interval, paired
 
@@ -83,12 +83,12 @@ def tried(choices: Sequence[Choice]) -> list[dict[str, Any]]:
     rows = []
     for arm in sorted(arms, key=lambda arm: lowest[arm.title]):
         for settings, (diverged, loss) in arm.rounds()[0].scores.items():
-            pairs = zip(arm.roles.keys, settings, strict=True)
+            pairs = zip(short_names(arm.roles.keys).values(), map(as_text, settings), strict=True)
             outcome = "chosen" if settings in arm.settings else "other"
             rows.append(
                 {
                     "group": arm.title,
-                    "settings": ", ".join(f"{key.split('.')[-1]} {as_text(value)}" for key, value in pairs),
+                    "settings": ", ".join(map(" ".join, pairs)),
                     "loss": None if diverged else rounded(loss),
                     "outcome": "diverged" if diverged else outcome,
                 }

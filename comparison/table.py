@@ -13,7 +13,7 @@ from rich.text import Text
 
 from comparison import caveats
 from comparison.decisions import Row
-from comparison.groups import RATE, as_text, title
+from comparison.groups import RATE, as_text, short_names, title
 from comparison.load import Run
 from comparison.moderation import POOLED_ARMS
 from comparison.plans import MIN_PAIRS
@@ -227,8 +227,9 @@ def settings(report: Report) -> list[Cells]:
     """Return the settings that were chosen for each arm, and what they gain over those of the baseline."""
     rows: list[Cells] = []
     for choice in report.choices:
-        values = zip(choice.arm.roles.keys, choice.arm.settings[0], strict=True)
-        rows.append({"": choice.arm.title} | {key.rpartition(".")[2]: as_text(v) for key, v in values})
+        names = short_names(choice.arm.roles.keys).values()
+        values = map(as_text, choice.arm.settings[0])
+        rows.append({"": choice.arm.title} | dict(zip(names, values, strict=True)))
         rows[-1][report.metric] = with_interval(choice.own)
         rows[-1]["half the trials"] = number(cost_of_half(choice.first_losses), "+.3f")
         if has_borrowed(report):

@@ -64,14 +64,15 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
         old.unlink()
     named: dict[str, specs.Spec] = {}
     many = len(report.rows) > specs.MANY
-    for figure in figures.all_figures(report):
-        if not (many and figure.kind == "maps"):
-            named |= figures.files(figure, every_axis=not many)
+    every = [*figures.all_figures(report)]
+    drawn = [figure for figure in every if not (many and figure.kind == "maps")]
+    for figure in drawn:
+        named |= figures.files(figure, every_axis=not many)
     for name, spec in named.items():
         file = re.sub(r"[^\w.-]", "-", name.replace("*", "LL"))[:100]
         (out / "figures" / f"{file}.svg").write_text(convert.svg(spec), encoding="utf-8")
     note = f" (without maps: {len(report.rows)} groups are too many; choose some with --where)"
-    yield f"{out / 'figures'}/: {len(named)} figures as SVG{note if many else ''}"
+    yield f"{out / 'figures'}/: {len(named)} figures as SVG{note if len(drawn) < len(every) else ''}"
 
 
 def run_row(run: Run, report: Report) -> dict[str, Any]:

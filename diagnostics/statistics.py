@@ -82,8 +82,8 @@ def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     (queries, T).
 
     Fused attention does not expose these logits, so they are recomputed from q and k (B, heads, T, d), for
-    the first 8 sequences of the global batch and 16 evenly spaced queries that include the last position, or
-    fewer if there are fewer. A rank that has none of them returns empty tensors."""
+    the first 8 sequences of the global batch and at most 16 evenly spaced queries that include the last
+    position. A rank that has none of them returns empty tensors."""
     earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
     q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]

@@ -6,6 +6,7 @@ attributes of ``Finding``. Reading findings does not import torch.
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -161,8 +162,10 @@ class Finding(Checked):
 
 def load_findings(config_dir: str | None = None) -> dict[str, Finding]:
     """Return all findings by name: those of conf/finding and of the folder ``finding`` of config_dir, which
-    takes precedence. Raises ConfigError, and OSError if the folder does not exist."""
-    folders = [CONF / "finding", *([Path(config_dir) / "finding"] if config_dir else [])]
+    takes precedence. Raises ConfigError, and OSError if ``config_dir`` does not exist."""
+    folders = [CONF / "finding"]
+    if config_dir and "finding" in os.listdir(config_dir):
+        folders.append(Path(config_dir) / "finding")
     files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix == ".yaml"]
     by_name = {file.stem: file for file in files}
     return {name: load_finding(file) for name, file in by_name.items()}

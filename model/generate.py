@@ -80,7 +80,7 @@ class Decoder:
                     setattr(module, name, CachedAttend(model.block_size))
                 elif isinstance(child, Linear) and dtype != torch.float32:
                     setattr(module, name, LinearIn(dtype, child))
-                elif hasattr(child, "torchs"):
+                elif "torchs" in vars(type(child)):  # not in a subclass, which may compute something else
                     setattr(module, name, child.torchs())
                 elif isinstance(child, nn.Dropout):
                     setattr(module, name, nn.Identity())

@@ -4,6 +4,7 @@ untrusted.
 Torch is not imported here.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
@@ -188,6 +189,13 @@ def answers(certificate: Mapping[str, Any]) -> list[dict[str, Any]]:
 def leaks(certificate: Mapping[str, Any]) -> bool:
     """Return True if a certificate says that logits depend on later tokens or on other rows."""
     return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers(certificate))
+
+
+def largest_leak(leaks: Mapping[str, float], kind: str) -> float:
+    """Return the leak of a ``kind``, future or rows, in a mode of a certificate: as a forward shows it, or
+    else the compiled loss, a gradient or, of ``rows``, an earlier batch. NaN if it was not measured."""
+    others = [f"{kind}_compiled", f"{kind}_gradient", *["memory"] * (kind == "rows")]
+    return next((leak for name in (kind, *others) if (leak := leaks.get(name, 0))), leaks.get(kind, math.nan))
 
 
 def leaking_modes(certificate: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,8 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     if not meta.fingerprint:
         updates |= {"corpus": "text" if path else "shakespeare", "tokenizer": "init_from"}
     config = meta.config.data.model_copy(update=updates)
+    if config.corpus == "shakespeare" and path is not None:
+        raise ConfigError(f"--data: {name} was trained on data=shakespeare, which is read; leave --data out")
     if config.corpus != "shakespeare" and path is None:
         text = f"{config.corpus} {meta.config.data.path or ''}".strip()
         raise ConfigError(f"--data: {name} was trained on data={text}; if you trust that, give --data PATH")
@@ -115,7 +117,7 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
         with announced("recording the inputs and outputs of the norms"):
             maps = norm_maps.maps(model, idx)
     with announced("testing whether the model is causal"):
-        certificate = causality.certificate(model, vocab_size, initial=False)
+        certificate = causality.quick_certificate(model, vocab_size, initial=False)
     headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
@@ -125,9 +127,7 @@ def maps_figure(maps: Maps) -> Spec:
     rows = [
         {"norm": site, "x": x_value, "y": y_value}
         for site, pair in maps.items()
-        for x_value, y_value in zip(
-            *(x.flatten()[:: max(1, x.numel() // POINTS)].tolist() for x in pair), strict=True
-        )
+        for x_value, y_value in zip(*(evenly_spread(x.flatten()).tolist() for x in pair), strict=True)
     ]
     mark = {"type": "point", "filled": True, "size": 5, "opacity": 0.5}
     encoding = {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})}
@@ -138,6 +138,12 @@ def maps_figure(maps: Maps) -> Spec:
         resolve={"scale": {"x": "independent"}},
         spec={"width": 130, "height": 110, "mark": mark, "encoding": encoding},
     )
+
+
+def evenly_spread(values: "Tensor") -> "Tensor":
+    """Return POINTS of the values, or all if there are fewer."""
+    count = min(POINTS, len(values))
+    return values[[i * (len(values) - 1) // max(1, count - 1) for i in range(count)]]
 
 
 def main() -> None:
@@ -160,7 +166,7 @@ def main() -> None:
         result = measure_model(args.run, args.windows, args.data, args.trust)
         print(terminal.escaped(result.headline))
         Console(highlight=False).print(depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}))
-        print(result.certificate)
+        print(terminal.escaped(result.certificate))
         if result.maps:
             save(maps_figure(result.maps), args.out)
         print(args.out if result.maps else "the model has no norm, so there is no figure")

@@ -23,4 +23,7 @@ def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> T
         }
         for site in in_order
     ]
-    return rich_table(cells, {""})
+    table = rich_table(cells, {""})
+    for column in table.columns[1:]:  # wrap titles, not sites and numbers, where there is no room
+        column.no_wrap, column.overflow, column.min_width = False, "fold", max(map(len, cells[0].values()))
+    return table

@@ -22,6 +22,7 @@ from rundir.checkpoint_file import Checkpoint, Meta
 from scripts import gpt2_writer
 from system.errors import ConfigError
 from system.files import new_folder
+from system.terminal import announced, escaped
 from training import load_model
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def main(config: ExportConfig) -> None:
     model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
     files = model_card.files_of_run(loaded)
     if not files["certificate"]:
-        answer = causality.certificate(model, vocab_size, initial=False)
+        with announced("testing whether the model is causal"):
+            answer = causality.quick_certificate(model, vocab_size, initial=False)
         files["certificate"] = {"start": answer, "end": None}
     loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)
     with new_folder(out, prefix=f".{out.name}-") as folder:
@@ -119,7 +121,8 @@ def main(config: ExportConfig) -> None:
         for file in folder.iterdir():
             file.chmod(0o644)  # safetensors makes its file readable by the owner only
     size = sum(file.stat().st_size for file in out.iterdir())
-    print(f"{out}: {loaded.meta.run}, step {loaded.meta.step:,}, {size / 1e6:,.1f} MB; model card: README.md")
+    what = f"{escaped(loaded.meta.run)}, step {loaded.meta.step:,}"
+    print(f"{out}: {what}, {size / 1e6:,.1f} MB; model card: README.md")
 
 
 if __name__ == "__main__":

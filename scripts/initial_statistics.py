@@ -47,18 +47,22 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
         return cross_entropy(net, x, y)
 
     model = build_and_try(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
-    certificate = causality.certificate(model, data.tokenizer.vocab_size)
+    certificate = causality.quick_certificate(model, data.tokenizer.vocab_size)
     wanted = metric_names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:
         loss_of(model).backward()
     numbers = on_host(values | Weights(model, wanted).before())
 
+    def ratios(branch: str) -> dict[str, float]:  # a placement of one's own may not have them
+        keys = {block: f"act.ratio/{block}.{branch}.branch" for block in blocks}
+        return {block: numbers[key] for block, key in keys.items() if key in numbers}
+
     blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
     streams = {"embed": "embed"} | {block: f"{block}.mlp" for block in blocks} | {"final": "final"}
     columns = (
         {site: numbers[f"act.std/{stream}"] ** 2 for site, stream in streams.items()},
-        {block: numbers[f"act.ratio/{block}.attn.branch"] for block in blocks},
-        {block: numbers[f"act.ratio/{block}.mlp.branch"] for block in blocks},
+        ratios("attn"),
+        ratios("mlp"),
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
     )
     return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.label())

@@ -13,6 +13,7 @@ from typing import Any
 
 from cli import app, programs
 from cli.schema import RunConfig
+from rundir import run_files
 from system.terminal import announced
 
 VOCABULARY = 65  # number of tokens; any number will do, as the model is untrained
@@ -38,9 +39,9 @@ def measure_leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 def largest_leak(certificates: list[dict[str, Any]], mode: str, kind: str) -> str:
     """Return the largest leak as text; "unknown" if a model raised an error or its logits were not finite."""
-    if any(certificate["causal"] is None for certificate in certificates):
+    if any(certificate["causal"] is None or mode not in certificate for certificate in certificates):
         return "unknown"
-    leak = max(c[mode][kind] or c[mode][f"{kind}_gradient"] for c in certificates)
+    leak = max(run_files.largest_leak(certificate[mode], kind) for certificate in certificates)
     return f"**{leak:.1g}**" if leak else "0"
 
 

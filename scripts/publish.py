@@ -24,6 +24,7 @@ from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import COSTS, cells, folded, result_table, settings
 from comparison.write import markdown
+from system.terminal import escaped
 
 
 def page(runs: Sequence[Run], command: str) -> str:
@@ -82,7 +83,7 @@ def main() -> None:
         runs, remarks = load_all(args.runs)
         runs, copies = unique(runs)
         for line in [*remarks, *copies]:
-            print(f"note: {line}")
+            print(f"note: {escaped(line)}")
         if not runs:
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended; train one first")
         if args.out:

@@ -155,7 +155,7 @@ def power(s: Simulator) -> None:
 
 
 def seeds_to_a_verdict(s: Simulator) -> None:
-    s = Simulator(s.tables // 10)  # every look of every table
+    s = Simulator(max(1, s.tables // 10))  # every look of every table
     rows = []
     for plan in (3, 5, 10, None):
         for arms in ARMS:

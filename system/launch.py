@@ -45,8 +45,10 @@ def gpus_for(device: str) -> int:
     """Return how many GPUs the workers of a sweep on this device take in turn; 0 if it runs on CPUs. Torch is
     imported only where there is a driver: of Linux, or of Windows for Linux."""
     has_driver = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
-    if device not in ("auto", "cuda") or not has_driver:
+    if not device.startswith(("auto", "cuda")) or not has_driver:
         return 0
+    if ":" in device:  # this GPU only
+        return 1
     import torch
 
     return torch.cuda.device_count()

@@ -48,6 +48,9 @@ def sentence(report: Report) -> str:
         more = f" and {len(leading) - MANY} more" if len(leading) > MANY else ""
         verb = "is" if len(leading) == 1 else "are"
         first = f"{leaders}{more} {verb} {leading[0].outcome} than {against}."
+    elif len(rows) == 1 and rows[0].outcome in ("worse", "higher", "equivalent"):
+        words = {"equivalent": "equivalent to"}.get(rows[0].outcome, f"{rows[0].outcome} than")
+        first = f"{with_difference(rows[0], report.metric)} is {words} {against}."
     else:
         shown = "shown to be " if counts["open"] or counts["unfit"] else ""
         first = f"No arm is {shown}{in_one_word('lower', report.metric)} than {against}."

@@ -154,6 +154,16 @@ def test_a_run_without_a_full_certificate_is_marked_wherever_it_appears(tmp_path
     assert f"{runs[-1].name}: does it leak? {mark}" in text
 
 
+@pytest.mark.parametrize("kind", ["memory", "rows_gradient", "rows_compiled"])
+def test_the_table_of_leaks_shows_a_leak_of_any_kind(tmp_path, kind):
+    leak = {"independent_rows": False, "eval": NO_LEAK["eval"] | {kind: 0.25}}
+    [run] = several(tmp_path, {"norm=none": [2.0]})
+    run.certificate = {"start": CLEAN | NO_LEAK | leak, "end": None}
+    [cells_of_run] = certificates(build_report([run]))
+    assert (cells_of_run["other rows, eval"], cells_of_run["verdict"]) == ("0.25", "LEAKS")
+    assert cells_of_run["later tokens, eval"] == "0"
+
+
 def copied(folder, to, loss=2.1):
     """Copy a run to another name, with another loss."""
     copy = shutil.copytree(folder, to)

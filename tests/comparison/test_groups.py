@@ -2,7 +2,7 @@
 
 import pytest
 
-from comparison.groups import ComparisonError, average, differing, group_runs, select, title
+from comparison.groups import ComparisonError, average, differing, group_runs, select, short_names, title
 from tests.helpers.run_folders import several
 
 METRIC = "val/full_loss"
@@ -64,6 +64,11 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
     assert groups[1].values == {0: 3.0, 1: 4.0}
     with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they differ in norm"):
         average(groups, "seed")
+
+
+def test_a_short_name_that_two_keys_share_is_not_used():
+    keys = ("norm.alpha", "placement.alpha", "optim.eps")
+    assert list(short_names(keys).values()) == ["norm.alpha", "placement.alpha", "eps"]
 
 
 def test_where_a_run_was_trained_and_how_its_tokens_are_called_tell_no_runs_apart(tmp_path):

@@ -1,7 +1,5 @@
 """An arm reaches its baseline where its curve crosses the baseline's last loss, seed by seed."""
 
-import math
-
 import pytest
 
 from comparison.curves import curves, operations_per_token
@@ -70,12 +68,22 @@ def test_curves_against_operations_are_those_of_the_size_of_the_model(tmp_path):
     [large] = several(tmp_path / "8", {"model.n_layer=8": [3.0]}, curve=curve)
     n, d, block, vocab = small.config["model.n_layer"], 128, small.config["model.block_size"], 74
     assert small.config["model.n_embd"] == d
-    assert operations_per_token([small]) == 6 * (12 * n * d**2 + vocab * d) + 12 * n * d * block
+    assert operations_per_token(small) == 6 * (12 * n * d**2 + vocab * d) + 12 * n * d * block
     rows = curves({"large": build_report([large]).rows[0].group}, "val/loss")
-    assert rows[-1]["operations"] == pytest.approx(
-        rows[-1]["tokens"] * operations_per_token([large]), rel=1e-4
+    assert rows[-1]["operations"] == pytest.approx(rows[-1]["tokens"] * operations_per_token(large), rel=1e-4)
+
+
+def test_the_curve_of_a_mean_over_a_key_has_the_noise_of_the_seeds_and_the_mean_of_the_sizes(tmp_path):
+    """The difference between the depths was once a part of the interval."""
+    losses = {"model.n_layer=2": [3.0, 3.01, 3.02, 9.0], "model.n_layer=4": [2.0, 2.01, 2.02]}
+    runs = several(tmp_path, losses, curve=CURVES["norm=layernorm"])
+    row = build_report(runs, over=["model.n_layer"]).rows[0]
+    last = curves({"all": row.group}, "val/loss")[-1]
+    assert [last["low"], last["mean"], last["high"]] == pytest.approx(
+        [row.loss.low, row.loss.mean, row.loss.high], rel=1e-4
     )
-    assert math.isnan(operations_per_token([small, large]))  # the mean of two sizes has no one number
+    sizes = [operations_per_token(runs[i]) for i in (0, -1)]
+    assert last["operations"] == pytest.approx(last["tokens"] * sum(sizes) / 2, rel=1e-4)
 
 
 def test_a_mean_over_a_key_has_several_runs_of_a_seed_and_is_not_said_to_reach_anything(tmp_path):

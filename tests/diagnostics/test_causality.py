@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from diagnostics import causality
-from diagnostics.causality import certificate, describe, leak_metrics
+from diagnostics.causality import certificate, describe, extent, leak_metrics, quick_certificate
 from model import GPT
 from model.placements import Pre
 from tests.conftest import configured
@@ -192,6 +192,28 @@ def test_a_leak_is_described_as_a_warning_and_as_metrics():
     assert leak_metrics(result) == {"leak.memory/eval": 0} | {
         f"leak.{kind}/{mode}": result[mode][kind] for mode in ("train", "eval") for kind in KINDS
     }
+    assert "one that no causal language model can reach" in line
+    compiled = {"train": {"future": 0.0, "rows": 0.0, "future_compiled": 0.5}, "eval": {}, "causal": False}
+    line = describe(compiled | {"independent_rows": True, "reason": None}, "norm=x")
+    assert (
+        "less than a forward shows (in standard deviations of the logits); the compiled loss by up to "
+        in line
+    )
+    assert "0.5 nats when later tokens change" in line
+    memory = {"train": {}, "eval": {"memory": 0.1}, "causal": True, "independent_rows": False, "reason": None}
+    assert "depends on other rows or batches: do not compare val/loss" in describe(memory, "norm=x")
+    asked = {"cuts": 255, "all_cuts": 255, "rows": 256, "cut_rows": 1 / 256}
+    assert extent({"asked": {"train": asked}}).endswith("all 256 rows, under 1% of their pairs")
+
+
+def test_a_quick_certificate_of_a_long_context_takes_few_forwards_and_says_how_much_it_tested():
+    result = quick_certificate(made("model.block_size=300"), 11)
+    assert (result["causal"], result["context"]) == (True, 256)
+    assert result["asked"]["train"]["cuts"] == 4 * 16
+    assert quick_certificate(made("norm=batchnorm"), 11)["causal"] is False
+
+
+def test_a_small_model_is_tested_at_every_position():
     clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")
     assert clean.startswith("causality: in norm=layernorm placement=pre no logit depends")
     assert clean.endswith("on other rows (tested: all 15 positions, all 4 rows, 27% of their pairs)")

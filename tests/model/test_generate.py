@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from model import GPT
 from model.fast_decode import LinearIn
 from model.generate import Decoder, agrees, generate, uncached, window_start
+from model.norms import LayerNorm
 from model.placements import Pre
 from tests.conftest import AROUND, configured, daily
 from tests.helpers.model import SMALL_KEYS, MinusPastMean, random_tokens, small
@@ -170,6 +171,20 @@ def test_modules_inside_a_norm_are_not_replaced(dtype):
     assert {type(m.gate).__name__ for m in decoder.net.modules() if hasattr(m, "gate")} == {"Doubled"}
     error = decoder(idx) - model(idx)[:, -1]
     assert error.std() < 0.05 * model(idx)[:, -1].std()
+
+
+class Clipped(LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(-0.5, 0.5)
+
+
+def test_a_subclass_of_our_layernorm_is_not_replaced_by_torchs():
+    model = small(norm=Clipped).eval()
+    assert agrees(model, V)
+    decoder = Decoder(model)
+    assert any(isinstance(module, Clipped) for module in decoder.net.modules())
+    window = random_tokens(1, T)
+    torch.testing.assert_close(decoder(window), model(window)[:, -1])
 
 
 def test_a_norm_that_looks_at_other_tokens_is_detected():

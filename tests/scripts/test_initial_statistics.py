@@ -1,6 +1,7 @@
 """python -m scripts.initial_statistics shows what step 0 of a run sees, for one choice or several."""
 
 import pytest
+from rich.console import Console
 
 from scripts import initial_statistics
 from scripts.depth_table import depth_table
@@ -56,6 +57,18 @@ def test_blocks_are_in_their_order_beyond_a_hundred():
     sites = ["embed", *(f"{i:02d}" for i in range(103)), "final"]
     table = depth_table({"x": dict.fromkeys(reversed(sites), 1.0)})
     assert [str(cell) for cell in table.columns[0].cells] == sites
+
+
+def test_titles_are_wrapped_and_sites_stay_where_there_is_no_room():
+    titles = [f"norm={n} placement={p}" for n in ("layernorm", "batchnorm") for p in ("pre", "post")]
+    table = depth_table({title: {"embed": 0.00412, "00": 1.25} for title in titles})
+    console = Console(width=70)
+    with console.capture() as printed:
+        console.print(table)
+    lines = printed.get().splitlines()
+    assert "…" not in printed.get()
+    assert any(line.split() == ["embed", *["0.00412"] * 4] for line in lines)
+    assert any("=post" in line for line in lines)
 
 
 @pytest.mark.slow

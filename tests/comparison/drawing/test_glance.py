@@ -37,7 +37,9 @@ def test_who_is_better_by_how_much_how_sure_and_what_to_doubt(report):
     ("names", "said"),
     [
         (("layernorm",), "There is nothing to compare: no arm has a baseline."),
-        (("layernorm", "dyt"), f"No arm is better than layernorm. {SURE}"),
+        (("layernorm", "dyt"), f"dyt (+0.1004 ± 0.0007 nats, 5 seeds) is worse than layernorm. {SURE}"),
+        (("layernorm", "derf"), "derf (-0.0000 ± 0.0002 nats, 5 seeds) is equivalent to layernorm."),
+        (("layernorm", "dyt", "derf"), "No arm is better than layernorm. Of 2 arms, 1 is worse and 1 is"),
         (("layernorm", "groupnorm"), f"No arm is shown to be better than layernorm. But {NOT_TUNED}."),
     ],
 )
