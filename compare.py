@@ -46,8 +46,9 @@ def load_report(args: argparse.Namespace) -> Report:
             why = f"; {passed_over[0]}" if passed_over else ""
             more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-        names = ("metric", "baseline", "over", "mixed", "matters", "where")
-        report = build_report(runs, **{name: getattr(args, name) for name in names})
+        report = build_report(
+            runs, args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
+        )
         report.passed_over = [*map(escaped, passed_over), *report.passed_over]
         return report
 

@@ -19,11 +19,15 @@ def regime(runs: Sequence[Run]) -> str:
         f"{span([run.environment.get('parameters', 0) for run in runs], ',')} parameters",
         f"{span(tokens, ',')} unique training tokens",
         f"{span(trained, ',')} tokens trained on",
-        f"{span(epochs, ',.0f' if max(epochs) >= 100 else '.2g')} epochs",
+        f"{' to '.join(dict.fromkeys(map(in_epochs, (min(epochs), max(epochs)))))} epochs",
     ]
     if gaps := finite_gaps(runs):
         parts.append(f"validation − training loss {min(gaps):+.3f} to {max(gaps):+.3f}")
     return "Data regime: " + "; ".join(parts) + "."
+
+
+def in_epochs(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def span(values: Sequence[float], form: str) -> str:

@@ -3,7 +3,7 @@ figure can show."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ def curves(groups: Groups, metric: str) -> Rows:
     earlier enters the means of tokens and seconds with its last values."""
     rows = []
     for title, group in groups.items():
-        by_seed = runs_by_seed(run for run in group.runs if metric in run.metrics)
+        by_seed = runs_by_seed([run for run in group.runs if metric in run.metrics])
         runs = [run for runs_of_seed in by_seed for run in runs_of_seed]
         steps = thinned_steps(runs, metric, POINTS)
         if not len(steps):
@@ -47,14 +47,14 @@ def curves(groups: Groups, metric: str) -> Rows:
     return rows
 
 
-def runs_by_seed(runs: Iterable[Run]) -> list[list[Run]]:
-    """Return the runs of each seed: one, or several in a mean over a key; without the seeds that have fewer
-    than others."""
+def runs_by_seed(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs of each seed: one, or in a mean over a key one at each of its values; without the seeds
+    that lack a value."""
     by_seed: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         by_seed[run.seed].append(run)
-    most = max(map(len, by_seed.values()), default=0)
-    return [each for each in by_seed.values() if len(each) == most]
+    count = len({run.group for run in runs})
+    return [each for each in by_seed.values() if len(each) == count]
 
 
 def mean_of_all(values: np.ma.MaskedArray[Any, Any]) -> np.ma.MaskedArray[Any, Any]:

@@ -1,6 +1,7 @@
 """Doubts about one row of the table: why the row has no verdict, and what its mean may hide."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -67,24 +68,23 @@ def of_row(
 def edges(family: Family, trials: Sequence[Family], roles: Roles) -> list[str]:
     """Return warnings that a better rate may lie beyond the best one, or between it and one that failed."""
     likeness = roles.likeness
+    arms = [(likeness(each.best_group.runs[0]), each) for each in (family, *trials)]
+    tried: dict[str, set[float]] = defaultdict(set)  # by an arm, each of whose lengths of trials is a family
+    for arm, each in arms:
+        tried[arm] |= each.rates.keys()
     best = {likeness(run): float(run.config[grouping.RATE]) for run in family.best_group.runs}
-    chosen = [(family, family.best)]
-    chosen += [(each, best.get(likeness(each.best_group.runs[0]))) for each in trials]
     lines = []
-    for each, rate in chosen:
+    for arm, each in arms:
+        rate = family.best if each is family else best.get(arm)
         if rate is None:
             continue
-        failed = each.failed_neighbours(rate)
-        arm = likeness(each.best_group.runs[0])  # whose rounds of trials, of several lengths, are families
-        rates = {
-            r for other in (family, *trials) if likeness(other.best_group.runs[0]) == arm for r in other.rates
-        }
-        if len(rates) > 1 and rate in (min(rates), max(rates)):
+        # if several keys were tuned, a family has one rate, and tuning.edges warns
+        if len(each.rates) > 1 and rate in (min(tried[arm]), max(tried[arm])):
             lines.append(
                 f"its best learning rate, {rate:g}, is the lowest or highest that "
                 "was tried: a better rate may lie beyond it"
             )
-        for neighbour, count in failed.items():
+        for neighbour, count in each.failed_neighbours(rate).items():
             total = len(each.rates[neighbour].runs)
             lines.append(
                 f"its best learning rate, {rate:g}, is at the edge of the rates that train: at {neighbour:g} "

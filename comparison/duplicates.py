@@ -42,8 +42,10 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         for role in run.roles:
             original.environment["roles"] = with_role(original.roles, role)
     for (first_parent, parent), same in copies.items():
-        many = f"{escaped(str(parent))}: {len(same)} runs are the same as in {escaped(str(first_parent))}"
-        lines.append(f"{many if len(same) > 1 else same[0]}, with the same results; used once")
+        if len(same) > 1 and parent != first_parent:
+            where = escaped(str(first_parent))
+            same = [f"{escaped(str(parent))}: {len(same)} runs are the same as in {where}"]
+        lines += [f"{line}, with the same results; used once" for line in same]
     return [*first.values()], lines
 
 

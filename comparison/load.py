@@ -28,7 +28,7 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten ti
 # Keys that say where a run was trained and how it was watched, not what was trained.
 NOT_COMPARED = {f"train.{key}" for key in run_files.NOT_IN_IDENTITY}
 NOT_COMPARED |= {*"runs_dir device distributed compile deterministic fresh".split()}
-NOT_COMPARED |= {*"data.path data.cache data.verify tuned settings_of".split()}  # the last two: long ago
+NOT_COMPARED |= {*"data.path data.cache data.verify tuned settings_of".split()}  # the last two: removed
 ENVIRONMENT = (
     "group device precision threads compile processor python torch fingerprint".split()
 )  # keys that a run must have

@@ -13,7 +13,7 @@ from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
-from comparison.roles import REPORT, Roles, by_role, find_arms
+from comparison.roles import REPORT, Arm, Roles, by_role, find_arms
 from comparison.settings import Choice, choices
 from comparison.verdicts import MATTERS, interval
 
@@ -179,9 +179,7 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
         others = row.baseline.best_group.runs if row.baseline else []
         return {id(run) for run in row.group.runs}, {id(run) for run in others}
 
-    hidden_rates: dict[str, set[float]] = defaultdict(set)
-    for run in hidden:
-        hidden_rates[roles.likeness(run)].add(run.config[RATE])
+    partly_hidden = {roles.likeness(run) for run in hidden}
     for row in rows:
         twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
         if twin:
@@ -189,10 +187,8 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
             row.seed_range, row.command, row.missing = twin.seed_range, twin.command, twin.missing
             continue
         pair = [*row.family.runs, *(row.baseline.runs if row.baseline else [])]
-        rates = set().union(*(hidden_rates[likeness] for likeness in {*map(roles.likeness, pair)}))
-        if row.difference and rates:
-            chosen = "rate" if rates - {run.config[RATE] for run in pair} else "seeds"
-            row.verdict, row.outcome = f"no verdict: --where chose its {chosen}", "unfit"
+        if row.difference and partly_hidden & {*map(roles.likeness, pair)}:
+            row.verdict, row.outcome = "no verdict: --where hides runs of it or of its baseline", "unfit"
             row.seed_range, row.command = None, ""
 
 
@@ -206,7 +202,8 @@ def is_chosen_on_a_half(roles: Roles) -> bool:
 def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_rate: bool) -> None:
     """Remove the tuned keys from the keys of groups, so that arms at different settings are compared; the
     learning rate only ``with_rate``, to average over other keys. A key that only some arms tuned, or of which
-    an arm has several values, stays; in an arm that tuned it and has one value, the value is ``tuned``."""
+    an arm has several values, stays; in an arm that tuned it, the only value, or that of the best settings,
+    becomes ``tuned``."""
     values: dict[tuple[str, tuple[str, int]], set[object]] = defaultdict(set)  # of a key in an arm
     arms = [(roles.likeness(group.runs[0]), group.runs[0].config["train.steps"]) for group in groups]
     for key in roles.keys:
@@ -220,5 +217,12 @@ def hide_chosen_settings(groups: Sequence[grouping.Group], roles: Roles, with_ra
                 group.keys.pop(key, None)
         elif key != RATE:
             for arm, group, keys in zip(arms, groups, tuned, strict=True):
-                if key in keys and key in group.keys and len(values[key, arm]) == 1:
+                is_only = len(values[key, arm]) == 1
+                if key in keys and key in group.keys and (is_only or is_at_its_best(group, roles)):
                     group.keys[key] = "tuned"
+
+
+def is_at_its_best(group: grouping.Group, roles: Roles) -> bool:
+    """Return True if the settings of a group are the best of its trials."""
+    arm = Arm(group.keys, group.runs, roles.related(group.runs, roles.trials), [], roles)
+    return {*arm.settings} <= {*arm.best()}

@@ -75,9 +75,8 @@ class Roles:
         keys, by default those that were tuned for the run."""
         tuned_keys = self.tuned.get(run.group, self.keys) if tuned is None else tuned
         ignored = {"train.steps", "seed", *tuned_keys}
-        return repr(
-            sorted((k, v) for k, v in run.config.items() if k not in ignored and grouping.is_compared(k))
-        )
+        compared = (key for key in run.config if key not in ignored and grouping.is_compared(key))
+        return repr(sorted((key, run.config[key]) for key in compared if not key.startswith("data.")))
 
     def likenesses(self, run: Run) -> set[str]:
         """Return the likenesses of the arms of which a run may be one."""

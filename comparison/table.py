@@ -65,12 +65,11 @@ def verdict(row: Row) -> str:
 
 def cells(report: Report) -> list[Cells]:
     """Return a dict for each row, without the columns that are empty in all rows."""
-    is_large = any(abs(row.loss.mean) >= 1000 for row in report.rows)
-    form = ".4f" if "loss" in report.metric else ",.0f" if is_large else ".4g"
     with_rates = any(len(row.family.rates) > 1 for row in report.rows)
     rows = []
     for row in report.rows:
         group, runs = row.group, row.group.runs
+        form = ".4f" if "loss" in report.metric else ",.0f" if abs(row.loss.mean) >= 1000 else ".4g"
         speeds = [float(np.median(v[1])) for run in runs if (v := run.metrics.get("train/tokens_per_s"))]
         memory = float(np.fmax.reduce([run.status.get("peak_memory") or math.nan for run in runs]))
         gaps = caveats.finite_gaps(runs)

@@ -47,8 +47,13 @@ def forward_order(metric: str) -> tuple[bool, int, int, int, str]:
     is_late = kind.startswith(("grad.", "weight.", "update."))
     number = int(block) if block.isdigit() else -1 if site == "embed" else 10**6
     is_inside = kind.startswith(("attn.", "mlp."))  # a statistic of the branch's own tensors
-    position = SLOTS.index("inside" if is_inside else slot)
-    return is_late, number, HALVES.index(half), position, metric
+    position = index(SLOTS, "inside" if is_inside else slot)
+    return is_late, number, index(HALVES, half), position, metric
+
+
+def index(words: Sequence[str], word: str) -> int:
+    """Return the place of a word, the last one if it is not there: a site of another version."""
+    return words.index(word) if word in words else len(words)
 
 
 def render(a: Run, b: Run) -> RenderableType:
@@ -58,11 +63,11 @@ def render(a: Run, b: Run) -> RenderableType:
         if text_a != text_b:
             table.add_row(Text(key), Text(text_a), Text(text_b), style="" if is_compared(key) else "dim")
     parts: list[RenderableType] = [table] if table.row_count else [Text("the same settings")]
-    shared = shared_statistics(a, b)
-    for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-        parts.append(Text(f"statistics {phrase}: {first_difference(shared, tolerance)}"))
-    if not shared:
-        parts[-2:] = [Text("statistics: none at the same step of both")]
+    if shared := shared_statistics(a, b):
+        for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
+            parts.append(Text(f"statistics {phrase}: {first_difference(shared, tolerance)}"))
+    else:
+        parts.append(Text("statistics: none at the same step of both"))
     x, y = (run.last("val/full_loss") for run in (a, b))
     if math.isfinite(y - x):
         how = f"differing by {y - x:+.4f}" if x != y else "the same to the last digit"

@@ -100,12 +100,14 @@ def certificate(
 
 
 def quick_certificate(model: Any, vocab_size: int, initial: bool = True) -> dict[str, Any]:
-    """Return the certificate of a model of any size in at most minutes: on random tokens, of a context of at
-    most QUICK_STEPS, at cuts in at most QUICK_ROUNDS forwards."""
+    """Return the certificate of a model that may be large: on random tokens, of a context of at most
+    QUICK_STEPS, at cuts in at most QUICK_ROUNDS forwards (64 if rows depend on each other). ``shortened`` is
+    the model's context if it is longer."""
     steps = min(model.block_size, QUICK_STEPS)
     tokens = random_tokens(vocab_size, ROWS, steps, torch.Generator().manual_seed(1))
     rounds = min(needed_rounds(ROWS, steps), QUICK_ROUNDS)
-    return certificate(model, vocab_size, tokens, rounds, initial=initial)
+    result = certificate(model, vocab_size, tokens, rounds, initial=initial)
+    return result | ({"shortened": model.block_size} if steps < model.block_size else {})
 
 
 def measure_mode(
@@ -161,6 +163,8 @@ def extent(certificate: dict[str, Any]) -> str:
     asked = min(certificate["asked"].values(), key=lambda of_mode: of_mode["cuts"])
     count = "all" if asked["cuts"] == asked["all_cuts"] else f"{asked['cuts']} of"
     positions, rows = f"{count} {asked['all_cuts']} positions", f"all {asked['rows']} rows"
+    if whole := certificate.get("shortened"):
+        positions += f" in a context of {certificate['context']}, not {whole:,}"
     share = "under 1%" if asked["cut_rows"] < 0.005 else f"{asked['cut_rows']:.0%}"
     return f"tested: {positions}, {rows}, {share} of their pairs"
 
@@ -174,9 +178,8 @@ CAUSES = {
 
 def describe_leaks(certificate: dict[str, Any], model_name: str) -> str:
     losses = " or ".join({"train": "train/loss", "eval": "val/loss"}[mode] for mode in leaking(certificate))
-    why = "depends on other rows or batches"
-    if certificate["causal"] is False:
-        why = "is one that no causal language model can reach"
+    is_future = certificate["causal"] is False
+    why = "is not a causal language model's" if is_future else "depends on other rows or batches"
     return (
         f"WARNING: {model_name} LEAKS: {describe_moves(certificate)}. Its loss {why}: do not compare {losses}"
     )
@@ -191,13 +194,16 @@ def describe_moves(certificate: dict[str, Any]) -> str:
     """Return by how much a logit, or the compiled loss, of a leaking model moves in each mode, and why."""
     moves = []
     for mode in leaking(certificate):
+        if not any(leak for kind, leak in certificate[mode].items() if not kind.endswith("_compiled")):
+            continue
         sizes = [f"{leak:.2g} {why}" for kind, why in CAUSES.items() if (leak := certificate[mode].get(kind))]
         size = f"up to {' and '.join(sizes)}" if sizes else "less than a forward shows"
         moves.append(f"{PHASES[mode]} by {size}")
-    logits = f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"
-    compiled = {kind: certificate.get("train", {}).get(f"{kind}_compiled") for kind in CAUSES}
+    phrases = [f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"] if moves else []
+    compiled = {kind: certificate.get("train", {}).get(f"{kind}_compiled") for kind in ("future", "rows")}
     nats = [f"{leak:.2g} nats {CAUSES[kind]}" for kind, leak in compiled.items() if leak]
-    return f"{logits}; the compiled loss by up to {' and '.join(nats)}" if nats else logits
+    phrases += [f"the compiled loss moves by up to {' and '.join(nats)}"] if nats else []
+    return "; ".join(phrases)
 
 
 def random_tokens(

@@ -61,8 +61,9 @@ class Decoder:
     if, attention aside, a position's output depends only on the position and its input; ``agrees`` checks it.
 
     The model itself is not changed: the decoder has a copy with the same parameters, in which attention has a
-    cache, dropout is left out, and a module with a method ``torchs`` is replaced by the result, which is
-    faster for one token. A module that depends on positions has an int ``start``, at which its input begins.
+    cache, dropout is left out, and a module whose own class, not a parent, has a method ``torchs`` is
+    replaced by the result, which is faster for one token. A module that depends on positions has an int
+    ``start``, at which its input begins.
 
     Args:
         model: on any device, with parameters in fp32.

@@ -51,9 +51,8 @@ class Metrics:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with name_in_errors(self.file):
             try:
-                if kind is None or issubclass(
-                    kind, Diverged
-                ):  # an error may be that another process has taken over the run, and its file
+                # another error may be that another process has taken over the run, and its file
+                if kind is None or issubclass(kind, Diverged):
                     self.sync()
             finally:
                 self.stream.close()  # flushes, which fails on a full disk

@@ -191,11 +191,12 @@ def leaks(certificate: Mapping[str, Any]) -> bool:
     return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers(certificate))
 
 
-def largest_leak(leaks: Mapping[str, float], kind: str) -> float:
+def leak_of(leaks: Mapping[str, Any], kind: str) -> float:
     """Return the leak of a ``kind``, future or rows, in a mode of a certificate: as a forward shows it, or
     else the compiled loss, a gradient or, of ``rows``, an earlier batch. NaN if it was not measured."""
-    others = [f"{kind}_compiled", f"{kind}_gradient", *["memory"] * (kind == "rows")]
-    return next((leak for name in (kind, *others) if (leak := leaks.get(name, 0))), leaks.get(kind, math.nan))
+    names = [kind, f"{kind}_compiled", f"{kind}_gradient", *["memory"] * (kind == "rows")]
+    shown = (leak for name in names if type(leak := leaks.get(name)) is float and leak)
+    return next(shown, leaks.get(kind, math.nan))
 
 
 def leaking_modes(certificate: Mapping[str, Any]) -> list[str]:

@@ -123,11 +123,11 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
 
 
 def maps_figure(maps: Maps) -> Spec:
-    """Return a figure with a panel per norm: about POINTS evenly spread outputs against their inputs."""
+    """Return a figure with a panel per norm: POINTS of its outputs against their inputs."""
     rows = [
         {"norm": site, "x": x_value, "y": y_value}
         for site, pair in maps.items()
-        for x_value, y_value in zip(*(evenly_spread(x.flatten()).tolist() for x in pair), strict=True)
+        for x_value, y_value in zip(*(sampled(x.flatten()).tolist() for x in pair), strict=True)
     ]
     mark = {"type": "point", "filled": True, "size": 5, "opacity": 0.5}
     encoding = {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})}
@@ -140,10 +140,11 @@ def maps_figure(maps: Maps) -> Spec:
     )
 
 
-def evenly_spread(values: "Tensor") -> "Tensor":
-    """Return POINTS of the values, or all if there are fewer."""
-    count = min(POINTS, len(values))
-    return values[[i * (len(values) - 1) // max(1, count - 1) for i in range(count)]]
+def sampled(values: "Tensor") -> "Tensor":
+    """Return POINTS of the values, or all if there are fewer: always of the same places."""
+    import torch
+
+    return values[torch.randperm(len(values), generator=torch.Generator().manual_seed(0))[:POINTS]]
 
 
 def main() -> None:
@@ -165,7 +166,9 @@ def main() -> None:
     with programs.running():
         result = measure_model(args.run, args.windows, args.data, args.trust)
         print(terminal.escaped(result.headline))
-        Console(highlight=False).print(depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}))
+        Console(highlight=False).print(
+            depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}), crop=False
+        )
         print(terminal.escaped(result.certificate))
         if result.maps:
             save(maps_figure(result.maps), args.out)

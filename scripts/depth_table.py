@@ -24,6 +24,7 @@ def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> T
         for site in in_order
     ]
     table = rich_table(cells, {""})
-    for column in table.columns[1:]:  # wrap titles, not sites and numbers, where there is no room
-        column.no_wrap, column.overflow, column.min_width = False, "fold", max(map(len, cells[0].values()))
+    for column, title in zip(table.columns[1:], columns, strict=True):  # where there is no room, titles wrap
+        column.no_wrap, column.overflow = False, "fold"
+        column.min_width = max(len(row[title]) for row in cells)
     return table

@@ -53,16 +53,15 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
         loss_of(model).backward()
     numbers = on_host(values | Weights(model, wanted).before())
 
-    def ratios(branch: str) -> dict[str, float]:  # a placement of one's own may not have them
-        keys = {block: f"act.ratio/{block}.{branch}.branch" for block in blocks}
-        return {block: numbers[key] for block, key in keys.items() if key in numbers}
-
     blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
+    ratios = [  # a placement of one's own may lack them
+        {block: numbers[key] for block in blocks if (key := f"act.ratio/{block}.{branch}.branch") in numbers}
+        for branch in ("attn", "mlp")
+    ]
     streams = {"embed": "embed"} | {block: f"{block}.mlp" for block in blocks} | {"final": "final"}
     columns = (
         {site: numbers[f"act.std/{stream}"] ** 2 for site, stream in streams.items()},
-        ratios("attn"),
-        ratios("mlp"),
+        *ratios,
         {site: numbers[f"grad.norm/{site}"] for site in ("embed", *blocks)},
     )
     return dict(zip(QUANTITIES, columns, strict=True)), causality.describe(certificate, config.label())
@@ -86,12 +85,12 @@ def show(measured: Mapping[str, tuple[Columns, str]]) -> None:
         console.width = 1000  # more than the tables need, so that nothing is cut
     if len(measured) == 1:
         [(columns, causality_line)] = measured.values()
-        console.print(depth_table(columns))
+        console.print(depth_table(columns), crop=False)
         print(causality_line)
         return
     for quantity in QUANTITIES:
         by_choice = {choice: columns[quantity] for choice, (columns, _) in measured.items()}
-        console.print(quantity, depth_table(by_choice))
+        console.print(quantity, depth_table(by_choice), crop=False)
     for choice, (_, causality_line) in measured.items():
         print(f"{choice}: {causality_line}")
 

@@ -5,7 +5,8 @@
 
 The other arguments are those of train.py. The table has, for each norm, the largest change of a logit over
 all placements, in standard deviations of the logits, when later tokens change and when other rows of the
-batch change. 0 means that no logit changes and that the gradients are exactly 0."""
+batch change; or, where no logit changes, the size of the gradient, relative to the allowed part. 0 means
+that no logit changes and that the gradients are exactly 0."""
 
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def largest_leak(certificates: list[dict[str, Any]], mode: str, kind: str) -> st
     """Return the largest leak as text; "unknown" if a model raised an error or its logits were not finite."""
     if any(certificate["causal"] is None or mode not in certificate for certificate in certificates):
         return "unknown"
-    leak = max(run_files.largest_leak(certificate[mode], kind) for certificate in certificates)
+    leak = max(run_files.leak_of(certificate[mode], kind) for certificate in certificates)
     return f"**{leak:.1g}**" if leak else "0"
 
 

@@ -34,7 +34,7 @@ from comparison.table import (
     settings,
     settings_note,
 )
-from rundir.run_files import answers, largest_leak
+from rundir.run_files import answers, leak_of
 
 HERE = Path(__file__).parent
 TEMPLATES = Environment(
@@ -92,7 +92,7 @@ def certificates(report: Report) -> list[Cells]:
         cell = {"": row.title}
         for mode in ("train", "eval"):
             for kind, words in (("future", "later tokens"), ("rows", "other rows")):
-                leaks = [largest_leak(answer.get(mode, {}), kind) for answer in all_answers]
+                leaks = [leak_of(answer.get(mode, {}), kind) for answer in all_answers]
                 measured = [leak for leak in leaks if not math.isnan(leak)]
                 cell[f"{words}, {mode}"] = number(max(measured, default=math.nan), ".2g")
         cell["verdict"] = ", ".join(dict.fromkeys(run.causality for run in runs))

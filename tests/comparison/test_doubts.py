@@ -156,7 +156,8 @@ def test_a_run_without_a_full_certificate_is_marked_wherever_it_appears(tmp_path
 
 @pytest.mark.parametrize("kind", ["memory", "rows_gradient", "rows_compiled"])
 def test_the_table_of_leaks_shows_a_leak_of_any_kind(tmp_path, kind):
-    leak = {"independent_rows": False, "eval": NO_LEAK["eval"] | {kind: 0.25}}
+    odd = {"future_compiled": "a stranger's word"}
+    leak = {"independent_rows": False, "eval": NO_LEAK["eval"] | {kind: 0.25} | odd}
     [run] = several(tmp_path, {"norm=none": [2.0]})
     run.certificate = {"start": CLEAN | NO_LEAK | leak, "end": None}
     [cells_of_run] = certificates(build_report([run]))

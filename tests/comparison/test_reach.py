@@ -84,6 +84,10 @@ def test_the_curve_of_a_mean_over_a_key_has_the_noise_of_the_seeds_and_the_mean_
     )
     sizes = [operations_per_token(runs[i]) for i in (0, -1)]
     assert last["operations"] == pytest.approx(last["tokens"] * sum(sizes) / 2, rel=1e-4)
+    others = [run for run in runs if run.seed < 2 or run.config["model.n_layer"] == 2]
+    apart = [run for run in others if (run.seed < 2) == (run.config["model.n_layer"] == 4)]
+    row.group.runs = apart  # no seed has both depths
+    assert curves({"all": row.group}, "val/loss") == []
 
 
 def test_a_mean_over_a_key_has_several_runs_of_a_seed_and_is_not_said_to_reach_anything(tmp_path):

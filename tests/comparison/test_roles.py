@@ -110,6 +110,9 @@ def test_compared_runs_of_one_arm_at_two_settings_of_one_rate_are_two_rows(tmp_p
     runs += several(tmp_path / "c", {twin: [1.4, 1.5]}, first=10, roles=[role("compared", "none")])
     report = build_report(runs)
     assert sum(len(row.family.runs) for row in report.rows) == len(report.runs) == 8
+    verdicts = {row.title: row.verdict for row in report.rows}
+    assert verdicts["none init=tuned"] == "no verdict: its differences are all the same"
+    assert verdicts["none init=xavier"] == "no baseline with the same other settings"
 
 
 def test_trials_of_arms_without_a_compared_run_are_counted_apart(fair, tmp_path):

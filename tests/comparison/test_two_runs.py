@@ -35,6 +35,10 @@ def test_the_first_difference_is_the_first_step_then_the_first_site(tmp_path):
     assert first_difference(shared, 0.5) == "nowhere"
 
 
+def test_a_site_of_another_version_comes_after_the_others():
+    assert sorted(["act.rms/00.ffn", *FORWARD[:3]], key=forward_order) == [*FORWARD[:3], "act.rms/00.ffn"]
+
+
 def test_runs_without_statistics_are_not_said_to_differ_nowhere(tmp_path):
     a, b = (load(made(tmp_path / str(loss), "seed=1", final=loss))[0] for loss in (2.0, 2.5))
     lines = [str(part) for part in render(a, b).renderables]

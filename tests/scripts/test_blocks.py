@@ -8,6 +8,7 @@ import torch
 
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
+from scripts import blocks
 from tests.conftest import LETTERS
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
@@ -23,6 +24,12 @@ def started(tmp_path, text_file):
         return programs.run("scripts/blocks.py", *map(str, (*arguments, *named)), cwd=tmp_path)
 
     return start
+
+
+def test_the_points_of_a_map_are_of_all_channels():
+    channels = blocks.sampled(torch.arange(64 * 64 * 128)) % 128
+    assert len(channels) == blocks.POINTS
+    assert len(channels.unique()) > 100
 
 
 @pytest.mark.slow

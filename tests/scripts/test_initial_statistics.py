@@ -61,13 +61,13 @@ def test_blocks_are_in_their_order_beyond_a_hundred():
 
 def test_titles_are_wrapped_and_sites_stay_where_there_is_no_room():
     titles = [f"norm={n} placement={p}" for n in ("layernorm", "batchnorm") for p in ("pre", "post")]
-    table = depth_table({title: {"embed": 0.00412, "00": 1.25} for title in titles})
+    table = depth_table({title: {"embed": 1.0, "00": -0.000412} for title in titles})
     console = Console(width=70)
     with console.capture() as printed:
         console.print(table)
     lines = printed.get().splitlines()
     assert "…" not in printed.get()
-    assert any(line.split() == ["embed", *["0.00412"] * 4] for line in lines)
+    assert any(line.split() == ["00", *["-0.000412"] * 4] for line in lines)
     assert any("=post" in line for line in lines)
 
 
