@@ -11,6 +11,7 @@ python compare.py runs/A runs/B                         the step at which two ru
 
 import argparse
 import json
+import math
 import sys
 import time
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from rich.text import Text
 from cli import programs
 from comparison import table
 from comparison.comparable import IncomparableError
-from comparison.groups import ComparisonError
+from comparison.groups import ComparisonError, split
 from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
@@ -32,10 +33,18 @@ from system.terminal import announced, escaped
 
 def key_values(text: str) -> dict[str, str]:
     """Return ``norm=dyt,placement=pre`` as a dict. Raises argparse's error."""
-    pairs = [part.split("=", 1) for part in text.split(",")]
+    pairs = [part.split("=", 1) for part in split(text)]
     if any(len(pair) != 2 for pair in pairs):
         raise argparse.ArgumentTypeError("write KEY=VALUE,…, for example norm=layernorm,placement=pre")
     return dict(pairs)
+
+
+def nats(text: str) -> float:
+    """Return a difference of losses. Raises argparse's error."""
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError("give a number of nats, 0 or more")
+    return value
 
 
 def load_report(args: argparse.Namespace) -> Report:
@@ -67,7 +76,7 @@ def print_json(args: argparse.Namespace, console: Console) -> None:
     from comparison import machine
 
     data = machine.comparison(load_report(args))
-    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False))
+    print(json.dumps(data, indent=1, allow_nan=False))
 
 
 def judge(args: argparse.Namespace, console: Console) -> None:
@@ -125,7 +134,7 @@ def main() -> None:
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     smallest = f"smallest loss difference that matters; default: {MATTERS}"
-    add("--matters", type=float, default=MATTERS, metavar="NATS", help=smallest)
+    add("--matters", type=nats, default=MATTERS, metavar="NATS", help=smallest)
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, help="folder of the report; default: report")
     add("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
@@ -136,11 +145,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.json and args.candidate:
         parser.error("--json and --candidate: give one; the JSON has the outcome of each arm")
+    for option in ("json", "candidate", "watch"):
+        if getattr(args, option) and (args.out or (option != "watch" and args.watch)):
+            parser.error(f"--{option}: it writes no report; leave out {'--out' if args.out else '--watch'}")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
-    are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
-    are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
     with programs.running():
+        are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
+        are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
         one_report = compare_two if are_two_runs else compare
         action = print_json if args.json else judge if args.candidate else watch if args.watch else one_report
         action(args, console)

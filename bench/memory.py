@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from bench import harness, ours
+from bench.child import BenchError
 from bench.harness import Bench, Measured
 from cli import programs
-from system.errors import ConfigError
 
 SMALL = 0.002  # gigabytes of the small corpus
 
@@ -37,7 +37,7 @@ def measure_run(bench: Bench, overrides: list[str], data: list[str]) -> Measured
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     if options.gigabytes <= SMALL:
-        raise ConfigError(f"--gigabytes: {options.gigabytes:g} is no large corpus; give more than {SMALL:g}")
+        raise BenchError(f"--gigabytes: {options.gigabytes:g} is no large corpus; give more than {SMALL:g}")
     ours.warm_up(bench)
     short = ["experiment=nanogpt_cpu", *ours.QUIET, "train.steps=200", "train.eval_windows=12"]
     runs, corpora = {}, {}

@@ -13,11 +13,11 @@ import numpy as np
 
 from comparison import commands, doubts
 from comparison import groups as grouping
-from comparison.groups import RATE, ComparisonError, Group, Keys, title
+from comparison.groups import CODE, RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
 from comparison.plans import STARTS, USUAL, family_size, in_order, planned_seeds
 from comparison.rates import Family
-from comparison.verdicts import Interval, decide, interval, looks_needed, next_look, paired
+from comparison.verdicts import ALL_THE_SAME, Interval, decide, interval, looks_needed, next_look, paired
 
 # open: more seeds may decide; unfit: no number of seeds can
 Outcome = Literal["baseline", "better", "worse", "lower", "higher", "equivalent", "diverged", "open", "unfit"]
@@ -77,8 +77,9 @@ def judge(
         row.verdict = "no baseline with the same other settings"
         alike = [keys | wanted, keys | usual_start | wanted]
         if len(rates_of_versions(row, rows)) == 1:
-            alike += [without_code(each) for each in alike]
-        families = (other.family for each in alike for other in rows if other.family.keys == each)
+            alike += [without_code(each) for each in alike if CODE not in wanted]
+        others = [other.family for other in rows if other is not row]
+        families = (other for each in alike for other in others if other.keys == each)
         row.baseline = next(families, None)
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
@@ -101,7 +102,7 @@ def judge(
 
 
 def without_code(keys: Keys) -> Keys:
-    return {key: value for key, value in keys.items() if key != "code"}
+    return {key: value for key, value in keys.items() if key != CODE}
 
 
 def rates_of_versions(row: Row, rows: Sequence[Row]) -> set[float]:
@@ -136,12 +137,14 @@ def judge_together(
         count = len(row.used)
         row.outcome = in_one_word(verdict, metric)
         row.verdict = f"equivalent (within {matters:g})" if verdict == "equivalent" else row.outcome
-        if verdict == "open":
+        if row.difference and row.difference.low == row.difference.high == 0 and reason == ALL_THE_SAME:
+            row.outcome, row.verdict = "equivalent", "equivalent (identical)"
+        elif verdict == "open":
             planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"
             row.verdict = {
                 "too few pairs": f"no verdict: {count} common seed{'s' * (count != 1)}",
                 "planned pairs are missing": f"no verdict: {planned_count}",
-                "its differences are all the same": "no verdict: its differences are all the same",
+                ALL_THE_SAME: f"no verdict: {ALL_THE_SAME}",
                 "not distinguishable": f"not distinguishable at {count} seeds",
             }[reason]
             if reason == "not distinguishable":

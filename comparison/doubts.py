@@ -60,7 +60,7 @@ def of_row(
         *shape(group, metric),
     ]
     total = len(group.values)
-    if difference and not group.diverged and difference.n < total:
+    if difference and not group.diverged and 0 < difference.n < total:
         lines.append(f"only {difference.n} of its {total} seeds are shared with the baseline")
     return lines
 

@@ -15,7 +15,8 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     so that ``load`` reports it. Raises UnreadableError if a path does not exist."""
     folders: list[Path] = []
     for path in paths:
-        matches = [match for match in map(Path, sorted(glob.glob(path)) or [path]) if match.is_dir()]
+        names = [path] if Path(path).exists() else sorted(glob.glob(path))  # a name may have brackets
+        matches = [match for match in map(Path, names) if match.is_dir()]
         if not matches:
             raise UnreadableError(f"{path}: no such folder; train some runs, or name the folder of your runs")
         folders += [run for match in matches for run in runs_below(match)]

@@ -3,6 +3,7 @@
 import difflib
 import fnmatch
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from system.errors import UserError
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 Keys = dict[str, Any]
+CODE = "code"  # the key of groups that differ only in their norm's code
 MISSING = "—"  # stands for the value of a key that a run does not have
 
 
@@ -66,7 +68,7 @@ def as_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return str([*value])
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)  # what can be typed as --where
 
 
 def join(words: Iterable[str]) -> str:
@@ -134,7 +136,7 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     all_keys = [group.keys for group in groups]
     for name, group in zip(members, groups, strict=True):
         if all_keys.count(group.keys) > 1:
-            group.keys = group.keys | {"code": name.rpartition("-")[2]}
+            group.keys = group.keys | {CODE: code_of(name)}
 
     def sort_key(group: Group) -> list[tuple[bool, float, str]]:  # numbers first
         values = [group.keys.get(key) for key in keys]
@@ -143,29 +145,40 @@ def group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     return sorted(groups, key=sort_key)
 
 
+def code_of(group: str) -> str:
+    """Return the hash of the code in the name of a group."""
+    return group.rpartition("-")[2]
+
+
 def average(groups: Sequence[Group], key: str) -> tuple[list[Group], str]:
     """Merge groups that differ only in ``key``. A seed's value is the mean over the values of ``key`` that
     all groups have; a seed that lacks one of these values is left out. Return the groups, and a sentence on
     these values. Raises ComparisonError."""
+    if key == "seed":
+        raise ComparisonError("--over: each number is a mean over seeds already; name another key")
     if not any(key in group.keys for group in groups):
         names = join(keys_of(groups))
         raise ComparisonError(f"--over: the runs do not differ in {key}; they differ in {names}")
     families = families_over(groups, key)
-    common = set.intersection(*({repr(part.keys[key]) for part in parts} for _, parts in families))
+    common = set.intersection(*({value_in(part, key) for part in parts} for _, parts in families))
     if not common:
         raise ComparisonError(f"--over: no value of {key} is common to all groups; pick groups with --where")
     merged = []
     for keys, family in families:
-        parts = [part for part in family if repr(part.keys[key]) in common]
+        parts = [part for part in family if value_in(part, key) in common]
         seeds = sorted(set.intersection(*(set(part.values) for part in parts)))
         values = {seed: sum(part.values[seed] for part in parts) / len(parts) for seed in seeds}
         diverged = set().union(*(part.diverged for part in parts))
         merged.append(Group(keys, [run for part in parts for run in part.runs], values, diverged))
-    kept = {repr(group.keys[key]): as_text(group.keys[key]) for group in groups}
+    kept = {value_in(group, key): as_text(group.keys.get(key, MISSING)) for group in groups}
     sentence = f"Each number is a mean over {key}={','.join(kept[text] for text in kept if text in common)}"
     if unused := sorted(text for value, text in kept.items() if value not in common):
         sentence += f"; runs at {join(unused)}, which not all arms have, are left out"
     return merged, f"{sentence}."
+
+
+def value_in(group: Group, key: str) -> str:
+    return repr(group.keys.get(key, MISSING))
 
 
 def families_over(groups: Sequence[Group], key: str) -> list[tuple[Keys, list[Group]]]:
@@ -187,15 +200,23 @@ def select(runs: Sequence[Run], condition: str) -> list[Run]:
     key, equals, patterns = condition.partition("=")
     if not equals:
         raise ComparisonError(f"--where: {condition!r} has no value; write KEY=VALUE, e.g. model.n_layer=4")
-    values = dict.fromkeys(as_text(run.config[key]) for run in runs if key in run.config)
+    configs = [run.config | {CODE: code_of(run.group)} for run in runs]
+    values = dict.fromkeys(as_text(config[key]) for config in configs if key in config)
     if not values:
         similar = difflib.get_close_matches(key, {name for run in runs for name in run.config}, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         raise ComparisonError(f"--where: no run has the key {key}{hint}")
-    selected = [run for run in runs if any(has_values(run.config, {key: p}) for p in patterns.split(","))]
+    wanted = split(patterns)
+    is_wanted = [any(matches(config.get(key, MISSING), text) for text in wanted) for config in configs]
+    selected = [run for run, chosen in zip(runs, is_wanted, strict=True) if chosen]
     if not selected:
         raise ComparisonError(f"--where: no run has {condition}; available: {key}={join(values)}")
     return selected
+
+
+def split(text: str) -> list[str]:
+    """Split at commas, except those of a list such as ``[0.9, 0.95]``."""
+    return re.split(r",(?![^\[]*\])", text)
 
 
 def has_values(keys: Keys, wanted: Mapping[str, str]) -> bool:
@@ -205,7 +226,8 @@ def has_values(keys: Keys, wanted: Mapping[str, str]) -> bool:
 def matches(value: Any, text: str) -> bool:
     """Return True if a config's value matches the text that the user typed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return fnmatch.fnmatchcase(str(value).lower(), text.lower())
+        own, typed = as_text(value).lower(), text.lower()
+        return own == typed or fnmatch.fnmatchcase(own, typed)
     try:
         return float(text) == value
     except ValueError:

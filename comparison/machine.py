@@ -110,7 +110,7 @@ def arm(row: Row) -> Arm:
     return {
         "title": row.title,
         "keys": dict(row.family.keys),
-        "learning_rate": row.family.best if len(rates) == 1 else None,
+        "learning_rate": row.family.rate if len(rates) == 1 else None,
         "values": dict(group.values),
         "diverged": sorted(group.diverged),
         "mean": mean(row.loss, sorted(group.losses)),
@@ -145,7 +145,7 @@ def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[ExitStatus,
     compared = [row for row in rows if row.verdict != "baseline"]
     if len(compared) != 1:
         words = ",".join(f"{key}={value}" for key, value in candidate.items())
-        titles = join(row.title for row in (rows or report.rows))
+        titles = join(row.title for row in (compared or report.rows) if row.verdict != "baseline")
         raise ComparisonError(
             f"--candidate: {words} is not one arm beside the baseline; name one of {titles}"
         )

@@ -45,7 +45,9 @@ FIRST = ("name", "config:norm", "config:placement", "config:seed", "environment:
 
 def load_any(folder: Path) -> tuple[list[Run], list[str]]:
     """Return the runs of a folder, one or those that were published, and remarks. Raises UnreadableError."""
-    if (folder / SHARED).exists():
+    with naming_errors():
+        is_table = (folder / SHARED).exists()
+    if is_table:
         return read(folder), []
     run, remarks = load(folder)
     return [run], remarks
@@ -82,7 +84,10 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
     shared = {c: first[c] for c in columns if c != "name" and all(same(row, first, c) for row in leaves)}
     differing = sorted(columns.keys() - shared, key=order)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{column: cell(row[column]) for column in differing if column in row} for row in leaves]
+    rows = [
+        {column: cell(row[column]) for column in differing if column in row} | {"name": row["name"]}
+        for row in leaves
+    ]
     write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
     write_table(folder / TABLE, differing, rows)
     curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in kept)]
@@ -175,6 +180,9 @@ def run_of(folder: Path, parts: dict[str, Any], curve: Sequence[Mapping[str, str
         SCHEMAS[f"{part}.json"].validate_python(parts[part]) if parts.get(part) else {}
         for part in ("status", "environment", "certificate")
     )
+    end = status.get("step")
+    if status.get("state") == "finished" and (not curve or axes["step"][-1] != end):
+        raise UnreadableError(f"damaged: {CURVES_FILE}: {folder.name} does not reach its step {end}")
     return ended_run(Run(folder, parts["config"], status, environment, certificate, axes, metrics))
 
 
@@ -226,7 +234,10 @@ def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
 def read_table(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table. Raises OSError, and ValueError if it lacks one of ``columns`` or a cell."""
     reader = csv.DictReader(io.StringIO(small_text(file, LARGEST)))
-    rows = list(reader)
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise ValueError(f"{file.name}: {error}") from None
     if len(names := reader.fieldnames or ()) > len({*names}):
         raise ValueError(f"{file.name}: two columns have the same name")
     if not rows or not {*columns} <= {*names}:

@@ -27,6 +27,11 @@ class Family:
         return [run for group in self.rates.values() for run in group.runs]
 
     @property
+    def rate(self) -> float | None:
+        """The best rate, or the only one."""
+        return next(iter(self.rates)) if len(self.rates) == 1 else self.best
+
+    @property
     def best_group(self) -> Group:
         """The group at the best rate, or at the lowest rate if every rate has a seed that diverged."""
         return self.rates[min(self.rates) if self.best is None else self.best]

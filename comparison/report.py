@@ -80,7 +80,7 @@ def build_report(
     if not mixed:
         check_comparable(compared, metric)
     rows, comparisons, averaged = judged_rows(roles, metric, baseline or {}, over, matters)
-    if hidden := hidden_siblings(all_roles.compared, compared, metric):
+    if hidden := hidden_siblings(all_roles, compared, metric):
         together = all_roles.showing([*compared, *hidden])
         with suppress(ComparisonError):  # the hidden runs may have other values of an ``over`` key
             all_rows, all_comparisons, _ = judged_rows(together, metric, baseline or {}, over, matters)
@@ -100,8 +100,19 @@ def build_report(
     rate_costs = sensitivities(tried or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
     passed_over = [*copies, *left_out(len(roles.others), len(all_roles.pending))]
-    about = (summary, is_fair, how_chosen, warnings)
-    return Report(metric, rows, compared, *about, rate_costs, comparisons, chosen, passed_over)
+    return Report(
+        metric,
+        rows,
+        compared,
+        summary,
+        is_fair,
+        how_chosen,
+        warnings,
+        rate_costs,
+        comparisons,
+        chosen,
+        passed_over,
+    )
 
 
 def left_out(others: int, pending: int) -> list[str]:
@@ -125,10 +136,9 @@ def checked_metric(metric: str | None, roles: Roles) -> str:
     """Return the metric that is compared: the requested one, or a loss. Raises ComparisonError if no compared
     run has it."""
     metric = metric or (REPORT if is_chosen_on_a_half(roles) else LOSS)
-    if any(metric in run.metrics for run in roles.compared):
+    have_diverged = all(run.diverged for run in roles.compared) and metric in (LOSS, REPORT)
+    if have_diverged or any(metric in run.metrics for run in roles.compared):
         return metric
-    if all(run.diverged for run in roles.compared) and metric in (LOSS, REPORT):
-        raise ComparisonError("all compared runs diverged; try lower learning rates")
     names = sorted({name for run in roles.compared for name in run.metrics})
     raise ComparisonError(f"--metric: no run has {metric}; choose from {grouping.join(names[:40])}")
 
@@ -144,7 +154,7 @@ def judged_rows(
     averaged = []
     for key in over:
         if key == RATE:
-            advice = f"--where {RATE}=… selects one rate"
+            advice = f"--where {RATE}=… selects one rate, without a verdict"
             raise ComparisonError(f"--over: each group is compared at its own best rate; {advice}")
         groups, sentence = grouping.average(groups, key)
         averaged.append(sentence)
@@ -156,19 +166,25 @@ def judged_rows(
     return rows, comparisons, averaged
 
 
-def hidden_siblings(every_run: Sequence[Run], shown: Sequence[Run], metric: str) -> list[Run]:
-    """Return the runs that are not shown, but are comparable and of the same sweeps as those shown."""
-    arms = {arm for run in shown for arm in (run.environment.get("plan") or {}).get("arms", [])}
+def hidden_siblings(roles: Roles, shown: Sequence[Run], metric: str) -> list[Run]:
+    """Return the compared runs that are not shown, but are comparable with those shown, and of the same
+    sweeps or the same arms."""
+    planned = {arm for run in shown for arm in arms_planned_with(run)}
+    arms = {*map(roles.likeness, shown)}
     properties = conditions(metric).values()
-    alike = [[value_of(run) for value_of in properties] for run in shown[:1]]
+    alike = {repr([value_of(run) for value_of in properties]) for run in shown}
     seen = {id(run) for run in shown}
     return [
         run
-        for run in every_run
+        for run in roles.compared
         if id(run) not in seen
-        and arms.intersection((run.environment.get("plan") or {}).get("arms", []))
-        and [value_of(run) for value_of in properties] in alike
+        and (planned & arms_planned_with(run) or roles.likeness(run) in arms)
+        and repr([value_of(run) for value_of in properties]) in alike
     ]
+
+
+def arms_planned_with(run: Run) -> set[str]:
+    return {*(run.environment.get("plan") or {}).get("arms", [])}
 
 
 def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequence[Run], roles: Roles) -> None:
@@ -176,8 +192,8 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
     are moderated together. A row gets none if runs of its arm or its baseline are hidden."""
 
     def compared_by(row: Row) -> tuple[set[int], set[int]]:
-        others = row.baseline.best_group.runs if row.baseline else []
-        return {id(run) for run in row.group.runs}, {id(run) for run in others}
+        others = row.baseline.runs if row.baseline else []
+        return {id(run) for run in row.family.runs}, {id(run) for run in others}
 
     partly_hidden = {roles.likeness(run) for run in hidden}
     for row in rows:

@@ -163,6 +163,13 @@ class Arm:
         """The different settings of the compared runs: one, if other runs chose it."""
         return list(dict.fromkeys(map(self.roles.settings, self.compared)))
 
+    def tuned_settings(self, settings: Settings) -> tuple[tuple[str, object], ...]:
+        """Return the keys that were tuned for this arm, with their values in ``settings``."""
+        tuned = self.roles.tuned.get(self.trials[0].group, frozenset(self.roles.keys))
+        return tuple(
+            (key, value) for key, value in zip(self.roles.keys, settings, strict=True) if key in tuned
+        )
+
     @property
     def criterion(self) -> str:
         """The loss by which the settings were chosen."""

@@ -75,7 +75,7 @@ def cells(report: Report) -> list[Cells]:
         gaps = caveats.finite_gaps(runs)
         cell = {column_of(key): as_text(value) for key, value in row.family.keys.items()}
         if with_rates or RATE in group.keys:
-            rate = "—" if row.family.best is None else f"{row.family.best:g}"
+            rate = "—" if row.family.rate is None else f"{row.family.rate:g}"
             cell["best rate" if with_rates else "rate"] = rate
         count, total = len(row.used), len({run.seed for run in runs})
         cell["seeds"] = str(total) if count == total else f"{count} of {total}"

@@ -84,7 +84,8 @@ def unequal_trials(arms: Sequence[Arm]) -> list[str]:
     for arm in arms:
         first, *later = arm.rounds()
         counts = [(each.steps, each.seeds, len(each.scores)) for each in later]
-        by_trials[first.steps, first.seeds, frozenset(first.scores), *counts].append(arm)
+        tried = frozenset(map(arm.tuned_settings, first.scores))
+        by_trials[first.steps, first.seeds, tried, *counts].append(arm)
     described = []
     for alike in by_trials.values():
         rounds = ", ".join(listed(each, alike[0].roles) for each in alike[0].rounds())

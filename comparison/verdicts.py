@@ -27,6 +27,8 @@ MATTERS = 0.01  # nats; a smaller difference of losses is of no interest
 PLAN_ERROR = 0.045  # of the 5 %, the part of the planned look; the later looks have the rest
 LOOKS = (3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50)  # pairs; nothing is decided between two looks
 
+ALL_THE_SAME = "its differences are all the same"  # the reason for which no number of them decides
+
 Losses = Mapping[int, float]  # seed -> loss
 
 
@@ -112,14 +114,15 @@ def decide(
     # each arm's pairs, in the order of their seeds, before the missing ones
     first_pairs = np.take_along_axis(differences, np.argsort(~present, axis=2, kind="stable"), 2)
     p, p_equivalent = np.full(pairs.shape, np.nan), np.full(pairs.shape, np.nan)
+    has_plan = np.all(present[..., : planned or 0], axis=2)
     lower, was_judged = np.zeros((2, *pairs.shape), bool)
     for size, error in looks(planned):
         if size > differences.shape[2]:
             break
         # these arms have the same seeds in this look, so they are also those whose variances are pooled
         has_first_seeds = np.all(present[..., :size], axis=2)
-        # the planned look is at the planned seeds, a later one at any ``size`` pairs
-        judged = has_first_seeds if size == planned else pairs >= size
+        # the planned look is at the planned seeds, a later one at these and any others
+        judged = has_first_seeds if size == planned else has_plan & (pairs >= size)
         was_judged |= judged
         x = np.where(judged[..., None], first_pairs[..., :size], np.nan)
         # an adjusted p-value is at most 5 % if the p-value is at most error / comparisons
@@ -136,7 +139,7 @@ def decide(
     reasons = {
         "too few pairs": pairs < MIN_PAIRS,
         "planned pairs are missing": ~was_judged,
-        "its differences are all the same": np.isnan(p),
+        ALL_THE_SAME: np.isnan(p),
         "not distinguishable": verdict == "open",
     }
     reason = np.select([*reasons.values()], [*reasons], "")

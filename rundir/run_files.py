@@ -217,7 +217,7 @@ def causality(certificate: Mapping[str, Any]) -> str:
         each["reason"] or None in (each["causal"], each["independent_rows"]) for each in answers(certificate)
     ):
         return "not known"
-    if "asked" not in certificate["start"]:
+    if any("asked" not in each for each in answers(certificate)):
         return "tested at 4 positions"
     asked = [each["asked"].get(mode) for each in answers(certificate) for mode in ("train", "eval")]
     for mode in sorted(filter(None, asked), key=lambda mode: int(mode["cuts"])):  # the fewest first

@@ -64,7 +64,7 @@ SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 # Runs of a preset with one seed.
 SWEEPS = {
     "norm_ablation": 8,
-    "cs336_layer_norm": 4,
+    "cs336_layer_norm": 3,
     "cs336_pre_norm": 2,
     "cs336_no_pos_emb": 2,
     "cs336_swiglu": 2,

@@ -14,6 +14,7 @@ from comparison.drawing import glance
 Spec = dict[str, Any]
 Labels = Mapping[str, str]  # the title of each group -> what a legend shows, which marks leaks
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
+DASHES = [1, 0], [5, 3], [2, 2], [9, 3, 2, 3], [12, 4]  # of each ten groups
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # the most groups for which curves have points and maps are saved
 AXES = {
@@ -64,7 +65,7 @@ def by_group(labels: Labels) -> Spec:
     """Return an encoding in which a group has one colour and dash in all figures."""
     domain, numbers = list(labels), range(len(labels))
     colors = {"domain": domain, "range": [color_of(i) for i in numbers]}
-    dashes = {"domain": domain, "range": [[1, 0] if i < len(COLORS) else [5, 3] for i in numbers]}
+    dashes = {"domain": domain, "range": [DASHES[i // len(COLORS) % len(DASHES)] for i in numbers]}
     return {
         "color": {"field": "group", "title": None, "scale": colors, "legend": labels_shown(labels)},
         "strokeDash": {"field": "group", "legend": None, "scale": dashes},
@@ -74,6 +75,7 @@ def by_group(labels: Labels) -> Spec:
 def curve(labels: Labels, metric: str) -> Spec:
     """Return a figure with a line and an interval per group. Rows: see comparison.curves.curves."""
     group, y = by_group(labels), number("mean", metric)
+    group["color"]["legend"] = labels_shown(labels) | {"symbolOpacity": 1}  # not the intervals'
     line = LINE | {"point": {"size": 9} if len(labels) <= MANY else False}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
     x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}

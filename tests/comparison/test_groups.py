@@ -1,8 +1,11 @@
 """Runs that differ only in their seed are a group; every other difference is a key."""
 
+from dataclasses import replace
+
 import pytest
 
 from comparison.groups import ComparisonError, average, differing, group_runs, select, short_names, title
+from comparison.report import build_report
 from tests.helpers.run_folders import several
 
 METRIC = "val/full_loss"
@@ -62,7 +65,11 @@ def test_over_a_key_a_seed_has_the_mean_where_it_has_all(tmp_path):
     )
     assert [group.keys for group in groups] == [{"norm": "layernorm"}, {"norm": "none"}]
     assert groups[1].values == {0: 3.0, 1: 4.0}
-    with pytest.raises(ComparisonError, match="--over: the runs do not differ in seed.*they differ in norm"):
+    with pytest.raises(
+        ComparisonError, match="--over: the runs do not differ in model.bias.*they differ in norm"
+    ):
+        average(groups, "model.bias")
+    with pytest.raises(ComparisonError, match="--over: each number is a mean over seeds already"):
         average(groups, "seed")
 
 
@@ -94,3 +101,37 @@ def test_where_a_run_was_trained_and_how_its_tokens_are_called_tell_no_runs_apar
 def test_where_reads_values_as_people_write_them(tmp_path, condition, count):
     runs = several(tmp_path, {"norm=none": [2.0, 2.1], "norm=layernorm": [2.0]})
     assert len(select(runs, condition)) == count
+
+
+def test_the_code_of_a_norm_is_a_key_like_others(tmp_path):
+    """--over code, --where code=… and --baseline code=… once ended in a traceback, an error, and a row that
+    was its own baseline."""
+    runs = [
+        run
+        for name, loss in {"aaaa": 2.0, "bbbb": 2.1}.items()
+        for run in several(tmp_path / name, {"": [loss, loss + 0.1]}, group=f"layernorm-pre-{name}")
+    ]
+    runs += several(tmp_path / "none", {"norm=none": [2.2, 2.3]})
+    assert [group.keys for group in average(group_runs(runs, METRIC)[:2], "code")[0]] == [
+        {"norm": "layernorm"}
+    ]
+    with pytest.raises(ComparisonError, match="--over: no value of code is common"):
+        average(group_runs(runs, METRIC), "code")
+    assert {run.group for run in select(runs, "code=aaaa")} == {"layernorm-pre-aaaa"}
+    rows = {row.title: row for row in build_report(runs, baseline={"code": "aaaa"}).rows}
+    assert rows["layernorm code=aaaa"].outcome == "baseline"
+    assert rows["layernorm code=bbbb"].baseline is rows["layernorm code=aaaa"].family
+
+
+def test_a_value_that_is_shown_can_be_typed(tmp_path):
+    values = (0.1234567, 0.1234568)
+    runs = several(tmp_path, {f"optim.weight_decay={value}": [2.0] for value in values})
+    titles = [row.title for row in build_report(runs).rows]
+    assert titles == [f"weight_decay={value}" for value in values]
+    for value in values:
+        assert len(select(runs, f"optim.weight_decay={value}")) == 1
+    lists = [
+        replace(run, config=run.config | {"optim.betas": (0.9, end)}) for run, end in zip(runs, (0.95, 0.99))
+    ]
+    assert select(lists, "optim.betas=[0.9, 0.95]") == lists[:1]
+    assert select(lists, "optim.betas=[0.9, 0.95],[0.9, 0.99]") == lists

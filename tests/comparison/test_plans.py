@@ -197,3 +197,15 @@ def test_a_command_for_more_seeds_has_the_planned_seeds_that_are_missing(tmp_pat
     for row in report.rows[1:]:
         assert row.verdict == "no verdict: 4 of the 5 planned seeds"
         assert "seed=32 " in f"{row.command} "
+
+
+def test_seeds_and_rates_of_runs_without_a_plan_cannot_be_selected_after_a_look_either(tmp_path):
+    losses = {"norm=layernorm": [2.0, 2.01, 2.02, 2.0], "norm=none": [2.3, 2.311, 2.32, 1.0]}
+    runs = several(tmp_path / "a", losses)
+    assert verdicts(runs, where=["seed=0,1,2"])["none"] == HIDDEN
+    assert verdicts(runs, where=["norm=layernorm,none"])["none"] == verdicts(runs)["none"]
+    others = {"norm=none optim.learning_rate=1e-3": [1.0, 1.01, 1.02, 1.0]}
+    assert (
+        verdicts([*runs, *several(tmp_path / "b", others)], where=["optim.learning_rate=2e-3"])["none"]
+        == HIDDEN
+    )

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -163,3 +164,30 @@ def test_a_damaged_table_is_one_line(runs, tmp_path, name, content):
     (tmp_path / "published" / name).write_bytes(content)
     with pytest.raises(UnreadableError):
         read(tmp_path / "published")
+
+
+def test_a_table_of_curves_that_ends_early_is_damaged(runs, tmp_path):
+    publish(runs, tmp_path / "p")
+    file = tmp_path / "p" / "curves.csv"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UnreadableError, match="damaged: curves.csv: .* does not reach its step 20"):
+        read(tmp_path / "p")
+    file.write_bytes(b"name,step\rx,1\n")
+    with pytest.raises(UnreadableError, match="curves.csv"):
+        read(tmp_path / "p")
+
+
+def test_a_folder_that_is_named_as_a_number_is_published(runs, tmp_path):
+    renamed = [replace(run, folder=run.folder.parent / f"{i}23") for i, run in enumerate(runs, start=1)]
+    publish(renamed, tmp_path / "p")
+    assert sorted(run.name for run in read(tmp_path / "p")) == sorted(run.name for run in renamed)
+    assert all(len(run.axes["step"]) for run in read(tmp_path / "p"))
+
+
+def test_a_folder_that_cannot_be_read_is_passed_over(runs, tmp_path, monkeypatch):
+    def exists(path, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.exists", exists)
+    with pytest.raises(UnreadableError, match="Permission denied"):
+        load_any(tmp_path)

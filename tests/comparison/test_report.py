@@ -331,3 +331,18 @@ def test_versions_of_an_edited_norm_are_each_compared_with_the_baseline(tmp_path
     versions = [row for row in build_report(runs).rows if row.title.startswith("rmsnorm")]
     assert len(versions) == 2 * len(rates)
     assert all(row.verdict.startswith(verdict) for row in versions)
+
+
+def test_an_arm_with_the_same_numbers_as_the_baseline_is_identical(tmp_path):
+    report = report_of(tmp_path, {"norm=layernorm": [2.0, 2.05, 1.95], "norm=rmsnorm": [2.0, 2.05, 1.95]})
+    assert (report.rows[1].verdict, report.rows[1].outcome) == ("equivalent (identical)", "equivalent")
+    assert report.rows[1].command == ""
+
+
+def test_a_table_of_diverged_runs_has_a_row_for_each_arm(tmp_path):
+    report = report_of(
+        tmp_path, {"norm=layernorm": [None] * 3, "norm=none optim.learning_rate=1e-2": [None] * 3}
+    )
+    assert verdicts(report)["none"] == "diverged 3 of 3"
+    assert [row["rate"] for row in cells(report)] == ["0.002", "0.01"]
+    assert not any("shared with the baseline" in line for line in report.warnings)

@@ -262,3 +262,13 @@ def test_rates_that_compared_runs_chose_by_unequal_trials_are_confounded(tmp_pat
         "Confounded: the arms were tuned by unequal trials: 0.001, 0.003, 0.01 (1,000 steps, "
         "seed 0, 1) for layernorm, but 0.002 (1,000 steps, seed 0, 1) for none."
     )
+
+
+def test_a_key_that_another_sweep_tuned_makes_no_trials_unequal(tmp_path):
+    arms = {"layernorm model.init=gpt2": "a", "layernorm model.init=xavier": "b"}
+    runs = [run for words, name in arms.items() for run in runs_of(tmp_path / name, words)]
+    assert build_report(runs).is_fair
+    runs += fair_runs(tmp_path / "c", "none", NEAR, [2.0, 2.1, 2.2])  # model.init is tuned, too
+    shown = build_report(runs, where=["norm=layernorm"])
+    assert shown.is_fair, shown.how_chosen
+    assert not build_report(runs).is_fair

@@ -268,3 +268,10 @@ def test_seeds_are_proposed_for_a_difference_worth_finding():
     assert looks_needed([0.003, 0.006, 0.001], 3, 1) is None  # less than what matters
     assert looks_needed([0.03, 0.03], None, 1) is None
     assert looks_needed([0.03, 0.031, 0.032], 3, 1) == (4, 5)
+
+
+def test_seeds_beyond_the_plan_do_not_stand_in_for_planned_ones():
+    x = np.random.default_rng(2).normal(0.3, 0.01, (1, 1, 8))
+    x[0, 0, [3, 4]] = np.nan  # of the five planned seeds
+    assert decide(x, 5, 1).reason[0, 0] == "planned pairs are missing"
+    assert decide(x, None, 1).verdict[0, 0] == "higher"

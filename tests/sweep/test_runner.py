@@ -289,7 +289,7 @@ PRESETS = {  # how many runs
     "batch_size": 2 * 4 * 3,
     "pre_norm_ablation": 2 * 3,
     "layer_norm_ablation": 2 * 4 * 3,
-    "cs336_layer_norm": 2 * 2 * 3,
+    "cs336_layer_norm": 3 * 3,
     "cs336_pre_norm": 2 * 3,
     "cs336_no_pos_emb": 2 * 3,
     "cs336_swiglu": 2 * 3,
