@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.text import Text
 
 from cli import programs
-from comparison import table
 from comparison.comparable import IncomparableError
-from comparison.groups import ComparisonError, split
+from comparison.drawing import printed
+from comparison.groups import ComparisonError, key_values
 from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
@@ -31,12 +31,12 @@ from comparison.verdicts import MATTERS
 from system.terminal import announced, escaped
 
 
-def key_values(text: str) -> dict[str, str]:
-    """Return ``norm=dyt,placement=pre`` as a dict. Raises argparse's error."""
-    pairs = [part.split("=", 1) for part in split(text)]
-    if any(len(pair) != 2 for pair in pairs):
-        raise argparse.ArgumentTypeError("write KEY=VALUE,…, for example norm=layernorm,placement=pre")
-    return dict(pairs)
+def baseline(text: str) -> dict[str, str]:
+    """Return the values of keys. Raises argparse's error."""
+    try:
+        return key_values(text)
+    except ComparisonError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def nats(text: str) -> float:
@@ -64,7 +64,7 @@ def load_report(args: argparse.Namespace) -> Report:
 
 def compare(args: argparse.Namespace, console: Console) -> None:
     report = load_report(args)
-    console.print(table.render(report, console.width), crop=False)
+    console.print(printed.render(report, console.width), crop=False)
     with announced("drawing the report", sys.stderr):
         from comparison.write import write_report  # slow to import, so not before the table is printed
 
@@ -111,13 +111,13 @@ def watch(args: argparse.Namespace, console: Console) -> None:
     """Print the table again whenever it changes, until Ctrl-C."""
     shown = ""
     while True:
-        with console.capture() as printed:
+        with console.capture() as captured:
             try:
-                console.print(table.render(load_report(args), console.width), crop=False)
+                console.print(printed.render(load_report(args), console.width), crop=False)
             except (ComparisonError, UnreadableError) as error:  # for example, no run has ended yet
                 console.print(Text(escaped(str(error))))
-        if printed.get() != shown:
-            shown = printed.get()
+        if captured.get() != shown:
+            shown = captured.get()
             console.clear()
             print(shown, end="", flush=True)
         time.sleep(max(0.1, args.every))
@@ -130,7 +130,7 @@ def main() -> None:
     losses = "val/full_loss, or val/report_loss if the settings were tuned"
     add("--metric", help=f"compare this metric's last value; default: {losses}")
     same = "compare with these values, all other keys being equal"
-    add("--baseline", metavar="KEY=VALUE,…", type=key_values, default={}, help=same)
+    add("--baseline", metavar="KEY=VALUE,…", type=baseline, default={}, help=same)
     add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     smallest = f"smallest loss difference that matters; default: {MATTERS}"
@@ -138,8 +138,8 @@ def main() -> None:
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, help="folder of the report; default: report")
     add("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
-    judged = "exit with 0 if this arm is better than the baseline, else 10 to 13: docs/programs.md"
-    add("--candidate", metavar="KEY=VALUE,…", type=key_values, help=judged)
+    judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
+    add("--candidate", metavar="ARM", help=judged)
     add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()

@@ -22,7 +22,7 @@ from cli.sample_schema import SampleConfig
 from data import tokenizers
 from rundir.checkpoint_file import Checkpoint
 from system import terminal
-from system.errors import DataError
+from system.errors import CheckpointError, DataError
 from system.files import LONGEST, small_text
 from training import load_model
 
@@ -116,13 +116,15 @@ def sample(
     from model.generate import generate
     from model.seeds import seed_for
 
-    # each sample has its own random stream, so that its text does not depend on num_samples
+    # each sample has its own random stream, so that its text depends on num_samples at most by rounding
     seeds = [seed_for(config.seed, "sample", number) for number in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
     rows = uniform.unbind()
 
     def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
+        if not logits.isfinite().all():
+            raise CheckpointError("checkpoint: the model's logits are not finite; use another one")
         for row, generator in zip(rows, generators, strict=True):
             row.uniform_(generator=generator)
         tokens = draw(logits.cpu(), config.temperature, config.top_k, config.top_p, uniform)

@@ -62,11 +62,12 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             if is_best or due.checkpoint:
                 s.checkpoints.save(step)
 
+            if due.statistics:  # an extra forward and backward, which leaves gradients and buffers alone
+                sample = s.batches.first_micro_batch(step)
+                metrics |= s.statistics.of_activations(sample, due.histograms)
+
             # one update
             if step < steps:
-                if due.statistics:  # an extra forward and backward, which leaves gradients and buffers alone
-                    sample = s.batches.first_micro_batch(step)
-                    metrics |= s.statistics.of_activations(sample, due.histograms)
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     torch.manual_seed(batch.dropout_seed)  # so a resumed run draws the same masks
@@ -100,7 +101,7 @@ def main(config: RunConfig) -> float:
         with open_run(config, tokens, ranks) as run:  # same settings, same folder: so it resumes
             if not run.had_ended:
                 train(run, tokens, ranks)
-        return report(run.folder, had_ended=run.had_ended)
+        return report(run.folder, run.had_ended, config.packages())
 
 
 if __name__ == "__main__":

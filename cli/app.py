@@ -33,9 +33,9 @@ from system.validate import Checked, checked, keys
 CONF = Path(__file__).parents[1] / "conf"
 TEXT_KEYS = frozenset(  # keys whose values are text and never parsed
     "prompt prompt_file checkpoint run runs_dir init_from out data.path data.cache hydra.sweep.dir "
-    "wandb.project wandb.entity wandb.group wandb.dir".split()
+    "wandb.project wandb.entity wandb.group wandb.dir trust".split()
 )
-PATH_KEYS = TEXT_KEYS - {"prompt", "wandb.project", "wandb.entity", "wandb.group"}
+PATH_KEYS = TEXT_KEYS - {"prompt", "wandb.project", "wandb.entity", "wandb.group", "trust"}
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--version")  # take no value
 MOST = 100_000  # combinations of values on a command line
 Config = TypeVar("Config", bound=Checked)
@@ -68,7 +68,8 @@ def command(
                 except Exception as error:
                     signals.check()  # raises if a signal caused the error
                     outcome["error"] = messages.report(error, known_keys(kind))
-            failures.append(True)
+            if record_folder(settings) is None:  # a sweep of ours says itself which runs failed
+                failures.append(True)
             return math.inf  # the sweep continues
 
         @launch.exit_together()
@@ -102,10 +103,15 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     """Return a config for each combination of the values in a command line, keyed by the overrides that
     differ: ``norm=none,layernorm`` gives two configs; without alternatives there is one, keyed by "". Raises
     the errors that ``messages.report`` prints."""
-    config_dir, overrides = split_config_dir([argument for argument in arguments if argument != "-m"])
+    words = [argument for argument in arguments if argument not in ("-m", "--multirun")]
+    config_dir, overrides = split_config_dir(words)
     overrides += search_path(config_dir)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
+        if config_dir:  # so that glob(*) finds the user's choices, too
+            folders = loader.get_search_path()
+            folders.append("command-line", f"file://{Path(config_dir).resolve()}")
+            loader.repository.initialize_sources(folders)  # type: ignore[attr-defined]
         parsed = OverridesParser.create(loader).parse_overrides([quote(override) for override in overrides])
     values = alternatives(parsed)
     jobs = [list(job) for job in itertools.product(*values.values())]
@@ -146,6 +152,10 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
                 raise ConfigError(f"{key}: an interval has no list of values; {advice}")
             texts = itertools.islice(override.sweep_string_iterator(), MOST + 1)
             values[key] = [f"{typed}={value}" for value in texts]
+            if not values[key]:
+                raise ConfigError(
+                    f"{override.input_line}: this names no value; give another pattern or range"
+                )
     if math.prod(map(len, values.values())) > MOST:
         longest = max(values, key=lambda key: len(values[key]))
         raise ConfigError(f"{longest}: these are more than {MOST:,} combinations; give fewer values")
@@ -178,6 +188,8 @@ def options_first(arguments: list[str]) -> list[str]:
     is_value = False  # the argument is the value of the option before it
     for argument in arguments:
         is_option = argument.startswith("-")
+        if argument.startswith("--config-dir=~"):  # which shells leave as it is
+            argument = f"--config-dir={os.path.expanduser(argument.partition('=')[2])}"
         (options if is_option or is_value else overrides).append(argument)
         is_value = is_option and argument not in FLAGS and "=" not in argument
     return options + overrides

@@ -108,6 +108,8 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         names = ["auto", "same", *sorted(files)] if site == "final_norm" else ["same", *sorted(files)]
         raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
     options = load_yaml(files[name])
+    if not isinstance(options, DictConfig):
+        raise ConfigError(f"model.{site}: {files[name]} is no mapping of options; correct the file")
     if "defaults" in options:
         raise ConfigError(
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
@@ -115,7 +117,9 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
         )
     context = {key: value for key, value in values.items() if key != "norm"}  # an option may be ${model.bias}
     merged = OmegaConf.merge(OmegaConf.create(context), {"norm": options})
-    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(merged.norm, resolve=True)  # type: ignore[operator]
+    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(
+        merged.norm, resolve=True, throw_on_missing=True
+    )  # type: ignore[operator]
 
 
 @cache

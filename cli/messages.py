@@ -1,5 +1,6 @@
 """Print errors as one line for the user: ``error: <key or file>: <what is wrong>; <what to do>``."""
 
+import difflib
 import errno
 import os
 import re
@@ -108,7 +109,9 @@ def error_line(error: Exception, known: list[str]) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         choices = ", ".join(error.options)
-        return f"{group}: there is no {choice!r}; choose one of {choices}; one of your own needs --config-dir"
+        similar = difflib.get_close_matches(choice, error.options, n=1)
+        meant = f"did you mean {similar[0]}? All: {choices}" if similar else f"choose one of {choices}"
+        return f"{group}: there is no {choice!r}; {meant}; one of your own needs --config-dir"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
@@ -122,7 +125,9 @@ def error_line(error: Exception, known: list[str]) -> str:
     if isinstance(error, ConfigCompositionException):
         if match := re.search(r"Could not override '([^']+)'", text):
             return unknown_key(match[1], known)
+        cause = str(error.__cause__ or "").partition("\n")[0]
         text = text.removeprefix("Error merging override ").split(" full_key:")[0]
+        text += f" ({cause})" if cause and cause not in text else ""
     if "Ambiguous value" in text and (match := re.search(r"for argument '([^']+)'", text)):
         return f"{match[1]}: several values; add -m to run each value, or quote them to make them one"
     if match := re.search(r"(.*?) full_key: (\S+)", text):

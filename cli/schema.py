@@ -192,10 +192,22 @@ class RunConfig(Checked):
 
     def label(self) -> str:
         """Return init_from (if any), norm, placement and other norms as on the command line."""
-        sites = {key: c.name for key, c in self.components().items() if key.startswith("model.")}
-        site_norms = [f" {key}={name}" for key, name in sites.items() if name not in ("none", self.norm.name)]
+        sites = {
+            key: "same" if component == self.norm else component.name
+            for key, component in self.components().items()
+            if key.startswith("model.")
+        }
+        # final_norm is among the components if it is not auto; the others are none by default
+        site_norms = [
+            f" {key}={name}" for key, name in sites.items() if key == "model.final_norm" or name != "none"
+        ]
         weights = "" if self.init_from is None else f"init_from={self.init_from} "
         return f"{weights}norm={self.norm.name} placement={self.placement.name}{''.join(site_norms)}"
+
+    def packages(self) -> list[str]:
+        """Return the packages of its norms and placement, other than this project's and torch."""
+        names = {component.target.partition(".")[0] for component in self.components().values()}
+        return sorted(names - {"model", "torch"})
 
     def components(self) -> dict[str, Component]:
         """Return each norm and placement by its key."""

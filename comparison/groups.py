@@ -214,6 +214,14 @@ def select(runs: Sequence[Run], condition: str) -> list[Run]:
     return selected
 
 
+def key_values(text: str) -> dict[str, str]:
+    """Return ``norm=dyt,placement=pre`` as a dict. Raises ComparisonError."""
+    pairs = [part.split("=", 1) for part in split(text)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ComparisonError(f"{text}: write KEY=VALUE,…, for example norm=layernorm,placement=pre")
+    return dict(pairs)
+
+
 def split(text: str) -> list[str]:
     """Split at commas, except those of a list such as ``[0.9, 0.95]``."""
     return re.split(r",(?![^\[]*\])", text)

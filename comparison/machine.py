@@ -4,7 +4,7 @@ The form is ``SCHEMA``; docs/programs.md describes it. Its version grows if a ke
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from comparison.decisions import Outcome, Row
-from comparison.groups import RATE, ComparisonError, has_values, join, matches, title
+from comparison.groups import RATE, ComparisonError, has_values, join, key_values, matches, title
 from comparison.report import Report
 from comparison.verdicts import Interval
 
@@ -132,25 +132,42 @@ def mean(interval: Interval, seeds: list[int]) -> Mean | None:
     return {"mean": interval.mean, "low": low, "high": high, "seeds": seeds}
 
 
-def status_of(report: Report, candidate: Mapping[str, str]) -> tuple[ExitStatus, str]:
-    """Return the exit status for the arm that has these values, and a line that says why. Raises
-    ComparisonError unless exactly one arm besides the baseline has them."""
-    varied = {key for row in report.rows for key in row.family.keys}
-    named = {  # without what all runs have in common
-        key: text
-        for key, text in candidate.items()
-        if key in varied or not all(matches(run.config.get(key), text) for run in report.runs)
-    }
-    rows = [row for row in report.rows if has_values(row.family.keys, named)]
-    compared = [row for row in rows if row.verdict != "baseline"]
-    if len(compared) != 1:
-        words = ",".join(f"{key}={value}" for key, value in candidate.items())
-        titles = join(row.title for row in (compared or report.rows) if row.verdict != "baseline")
+def status_of(report: Report, candidate: str) -> tuple[ExitStatus, str]:
+    """Return the exit status for an arm, and a line that says why.
+
+    Args:
+        candidate: the arm's title, or values of keys, ``norm=rmsnorm,placement=pre``. Of several arms that
+            have them, it is the one with nothing else in its title.
+
+    Raises:
+        ComparisonError: this is not exactly one arm besides the baseline.
+    """
+    compared = [row for row in report.rows if row.verdict != "baseline"]
+    found = [row for row in compared if row.title == candidate]
+    if not found and "=" in candidate:
+        found = named(report, compared, candidate)
+    if len(found) > 1:
+        found = [row for row in found if all(other.title.startswith(row.title) for other in found)]
+    if len(found) != 1:
+        titles = join(f'"{row.title}"' for row in compared)
         raise ComparisonError(
-            f"--candidate: {words} is not one arm beside the baseline; name one of {titles}"
+            f"--candidate: {candidate} is not one arm beside the baseline; name one of {titles}"
         )
-    [row] = compared
+    [row] = found
     difference = f" ({row.difference.mean:+.4f})" if row.difference and row.difference.n else ""
     leaks = " LEAKS" if row.group.leaks else ""
     status = ExitStatus.UNFIT if leaks else EXIT_STATUS.get(row.outcome, ExitStatus.UNFIT)
     return status, f"{row.title}: {row.verdict}{difference}{leaks}"
+
+
+def named(report: Report, rows: Sequence[Row], candidate: str) -> list[Row]:
+    """Return the rows that have these values of keys. Raises ComparisonError if a key has no value."""
+    values = key_values(candidate)
+    varied = {key for row in report.rows for key in row.family.keys}
+    common = {
+        key
+        for key, text in values.items()
+        if key not in varied and all(matches(run.config.get(key), text) for run in report.runs)
+    }
+    wanted = {key: text for key, text in values.items() if key not in common}
+    return [row for row in rows if has_values(row.family.keys, wanted)]

@@ -100,19 +100,8 @@ def build_report(
     rate_costs = sensitivities(tried or (by_rate if metric == LOSS else []))
     chosen = choices(rows, arms, metric)
     passed_over = [*copies, *left_out(len(roles.others), len(all_roles.pending))]
-    return Report(
-        metric,
-        rows,
-        compared,
-        summary,
-        is_fair,
-        how_chosen,
-        warnings,
-        rate_costs,
-        comparisons,
-        chosen,
-        passed_over,
-    )
+    about = (summary, is_fair, how_chosen, warnings)
+    return Report(metric, rows, compared, *about, rate_costs, comparisons, chosen, passed_over)
 
 
 def left_out(others: int, pending: int) -> list[str]:

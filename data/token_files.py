@@ -131,13 +131,14 @@ def remove_abandoned(cache: Path) -> None:
 
 def read_meta(folder: Path, remedy: str) -> tuple[Meta, tokenizers.Tokenizer]:
     """Return meta.json and the tokenizer that it describes. A DataError for a bad file ends in ``remedy``."""
+    file = folder / "meta.json"
     try:
-        meta = Meta.model_validate_json(small_text(folder / "meta.json", LARGEST))
-        return meta, tokenizers.from_spec(meta.tokenizer)
+        meta = Meta.model_validate_json(small_text(file, LARGEST))
+        if meta.tokenizer is not None:
+            return meta, tokenizers.from_spec(meta.tokenizer)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{folder / 'meta.json'}: missing or damaged ({type(error).__name__}); {remedy}"
-        ) from None
+        raise DataError(f"{file}: missing or damaged ({type(error).__name__}); {remedy}") from None
+    raise DataError(f"{file}: it does not say which tokenizer; add the key tokenizer")
 
 
 def load(folder: Path, verify: bool, bins: Path | None = None) -> Prepared:

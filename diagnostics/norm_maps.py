@@ -37,14 +37,19 @@ def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
     def record(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
-        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+        weight, bias = (of_channels(getattr(norm, name, None), y) for name in ("weight", "bias"))
         y = y if bias is None else y - bias
-        y = y if weight is None or weight.ndim == 0 else y / weight
+        y = y if weight is None else y / weight
         pairs[site] = args[0], y
 
     with forward_hooks((norm, partial(record, site)) for site, norm in norms(model).items()):
         model(idx)
     return pairs
+
+
+def of_channels(value: Any, y: Tensor) -> Tensor | None:
+    """Return ``value`` if it has one number for each channel of y (…, C), else None."""
+    return value if isinstance(value, Tensor) and value.shape == y.shape[-1:] else None
 
 
 def line_fit(x: Tensor, y: Tensor) -> float:

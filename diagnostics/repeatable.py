@@ -6,12 +6,13 @@ A test that exchanges tokens can prove a leak only if the same tokens give the s
 import copy
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from model.attention import Attend
 
@@ -40,6 +41,19 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+class KeepsFp64(TorchFunctionMode):
+    """Keep fp64 where a model casts to fp32, as by ``x.float()``: rounding would look like a leak."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_fp64 = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if is_fp64 and func is Tensor.float:
+            return args[0]
+        if is_fp64 and func in (Tensor.to, Tensor.type):
+            args = [torch.float64 if arg is torch.float32 else arg for arg in args]
+            kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
+        return func(*args, **(kwargs or {}))
 
 
 class Repeated:
@@ -88,7 +102,7 @@ class Repeated:
     def in_fp64(self) -> "Repeated":
         """Return the same in fp64, with rounding errors of 1e-16."""
         parameters = {n: p.double() if p.is_floating_point() else p for n, p in self.parameters.items()}
-        return Repeated(copy.deepcopy(self.model).double(), self.training, nullcontext, parameters)
+        return Repeated(copy.deepcopy(self.model).double(), self.training, KeepsFp64, parameters)
 
     def variations(self, tokens: Tensor, first: Tensor) -> tuple[list[str], Tensor]:
         """Return what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS; and the

@@ -17,7 +17,9 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
+
+from system.errors import ConfigError
 
 
 class RunSweeper(Sweeper):
@@ -30,7 +32,7 @@ class RunSweeper(Sweeper):
         published: Any,
         dry_run: bool,
     ) -> None:
-        self.params, self.arms, self.final, self.published = params, arms, final, [*published]
+        self.params, self.arms, self.final, self.published = params, arms, final, published
         self.dry_run = dry_run
         self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
@@ -38,9 +40,12 @@ class RunSweeper(Sweeper):
         from system.launch import gpus_for
 
         self.hydra_context, self.config = hydra_context, config
-        if config.hydra.launcher.get("n_jobs") == -1 and (gpus := gpus_for(config.device)):
-            with read_write(config.hydra):  # on GPUs, a process for each core would fill their memory
-                config.hydra.launcher.n_jobs = gpus
+        n_jobs = config.hydra.launcher.get("n_jobs")
+        if n_jobs == -1 and (gpus := gpus_for(config.device)):
+            n_jobs = gpus  # on GPUs, a process for each core would fill their memory
+        if n_jobs is not None:
+            with read_write(config.hydra):
+                config.hydra.launcher.n_jobs = n_jobs or 1
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -55,20 +60,38 @@ class RunSweeper(Sweeper):
         assert self.launcher
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(loader)
+        params, final = (pairs(key, value) for key, value in (("params", self.params), ("final", self.final)))
+        arms, published = lists("arms", self.arms), lists("published", self.published)
+        if not all(isinstance(arm, ListConfig) for arm in arms):
+            raise ConfigError('hydra.sweeper.arms: give a list for each arm, as [["norm=none"],["norm=dyt"]]')
         run_stages(
             Sweep(
                 partial(loader.load_sweep_config, self.config),
                 self.launcher.launch,
                 self.config.hydra,
-                published_runs(self.published),
+                published_runs(published),
                 self.dry_run,
             ),
-            parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()]),
+            parser.parse_overrides(params),
             parser.parse_overrides(arguments),
-            [[*arm] for arm in self.arms],
+            [[*arm] for arm in arms],
             self.tune,
-            parser.parse_overrides([f"{key}={value}" for key, value in self.final.items()]),
+            parser.parse_overrides(final),
         )
+
+
+def pairs(key: str, value: Any) -> list[str]:
+    """Return a mapping of hydra.sweeper as overrides; null is empty. Raises ConfigError for another value."""
+    if not (value is None or isinstance(value, Mapping | DictConfig)):
+        raise ConfigError(f"hydra.sweeper.{key}: {value} gives no keys; write {{KEY: VALUE}}")
+    return [f"{name}={text}" for name, text in (value or {}).items()]
+
+
+def lists(key: str, value: Any) -> list[Any]:
+    """Return a list of hydra.sweeper; null is empty. Raises ConfigError for another value."""
+    if not (value is None or isinstance(value, ListConfig)):
+        raise ConfigError(f"hydra.sweeper.{key}: {value} is no list; write [{value}]")
+    return [*(value or [])]
 
 
 class SlurmLauncher(Launcher):

@@ -130,9 +130,14 @@ def agrees(model: GPT, vocab_size: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     idx = torch.randint(vocab_size, (1, T), generator=generator).to(model.head.weight.device)
     lengths = range(max(1, T - 3), T + 1)
-    decoder = Decoder(model)
-    decoded = torch.stack([decoder(idx[:, :n])[0] for n in lengths])
     expected = model(idx)[0, lengths.start - 1 :]
+    try:
+        decoder = Decoder(model)
+        decoded = torch.stack([decoder(idx[:, :n])[0] for n in lengths])
+    except Exception:  # a norm that cannot be copied, or called as Decoder does
+        return False
+    if not expected.isfinite().all():
+        return True  # there is nothing to agree on
     return bool((decoded - expected).abs().max() <= 1e-3 * expected.std())
 
 

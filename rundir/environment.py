@@ -20,6 +20,11 @@ LISTED = 5  # number of changed files that are printed by name
 PACKAGES = ("torch", "numpy", "hydra-core", "pydantic", "safetensors")
 
 
+CONDITIONS = (
+    "device gpu ranks distributed threads compile deterministic python processor eval_windows".split()
+)
+
+
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
     """Return the content of environment.json: machine, requested device and precision, versions, commit,
     hashes of the code, command, fingerprint and sizes of the data, hash of the weights of ``init_from``, and
@@ -41,7 +46,8 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
             "train_tokens": len(data.train),
             "val_tokens": len(data.val),
         },
-        "command": [sys.executable, *sys.argv],
+        "command": sys.orig_argv,
+        "eval_windows": config.train.eval_windows,
     }
 
 
@@ -55,9 +61,7 @@ def code() -> dict[str, str]:
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the differences between two environments that can change a run's numbers, one line each."""
     changes = [
-        f"{key} {before[key]} → {now[key]}"
-        for key in "device gpu ranks distributed threads compile deterministic python processor".split()
-        if before.get(key, now[key]) != now[key]
+        f"{key} {before[key]} → {now[key]}" for key in CONDITIONS if before.get(key, now[key]) != now[key]
     ]
     old, new = before.get("packages", {}), now["packages"]
     changes += [f"{name} {old[name]} → {new.get(name)}" for name in old if old[name] != new.get(name)]

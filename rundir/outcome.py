@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rundir.environment import changed_code
@@ -9,9 +10,9 @@ from rundir.folder import leaks, read_status
 from rundir.run_files import read_json
 
 
-def report(folder: Path, had_ended: bool = False) -> float:
+def report(folder: Path, had_ended: bool = False, packages: Sequence[str] = ()) -> float:
     """Print how a run ended. Returns its val/full_loss, or infinity if it diverged, as Hydra's own
-    sweepers would expect."""
+    sweepers would expect. ``packages``: those of the user that its model needs."""
     status = read_status(folder)
     note = ""
     if had_ended:
@@ -24,5 +25,6 @@ def report(folder: Path, had_ended: bool = False) -> float:
     leak = "; it LEAKS: some of its losses are not those of a causal model" if leaks(folder) else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{leak}{note}")
     if not had_ended and status.get("saved") is not None:
-        print(f"sample from it: python sample.py run={shlex.quote(str(folder))}")
+        trust = f" trust={','.join(packages)}" if packages else ""
+        print(f"sample from it: python sample.py run={shlex.quote(str(folder))}{trust}")
     return float(status["final"])

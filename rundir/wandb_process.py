@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -192,7 +193,9 @@ def begin(job: dict[str, Any]) -> Any:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)
-    leet, sync = f"wandb leet {os.path.dirname(folder)}", f"wandb sync {folder}"
+    leet, sync = (
+        shlex.join(["wandb", *words]) for words in (["leet", os.path.dirname(folder)], ["sync", folder])
+    )
     say(f"offline{why_offline}; to watch it: {leet}; to upload it: {sync}")
     return run
 

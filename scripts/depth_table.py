@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from comparison.table import rich_table
+from comparison.drawing.printed import rich_table
 
 Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block as 00, or final
 

@@ -13,6 +13,7 @@ and progress.json, which says how much of the two is final; FOLDER.part becomes 
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -202,6 +203,7 @@ def finish(part: Path, progress: dict[str, Any], out: Path) -> dict[str, Any]:
         file = part / f"{split}.bin"
         meta[split] = {"tokens": file.stat().st_size // dtype.itemsize, "sha256": file_digest(file)}
         if not meta[split]["tokens"]:
+            shutil.rmtree(part, ignore_errors=True)  # so that another fraction can be tried
             raise DataError(
                 "--val-fraction: the text is too short, or has too few lines, to be split; give a larger "
                 "fraction, or a text of more lines"

@@ -16,13 +16,14 @@ from rich.console import Console
 from cli import programs
 from comparison.drawing import glance
 from comparison.drawing.page import machines
+from comparison.drawing.printed import result_table
 from comparison.duplicates import unique
 from comparison.groups import ComparisonError, join
 from comparison.load import Run
 from comparison.published import load_all, publish
 from comparison.report import Report, build_report
 from comparison.roles import by_role
-from comparison.table import COSTS, cells, folded, result_table, settings
+from comparison.table import COSTS, cells, folded, settings
 from comparison.write import markdown
 from system.terminal import escaped
 

@@ -2,11 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli import job_record
+from hydra.core.utils import JobReturn, JobStatus
+
+from cli import job_record, messages
 from cli.schema import RunConfig
 from comparison.load import Run
 from rundir import identity
@@ -49,6 +51,10 @@ class Job:
     @property
     def is_fresh(self) -> bool:
         return self.config is not None and self.config.fresh
+
+    def end(self, error: str) -> None:
+        """Record that the job ended with an error."""
+        job_record.write(self.folder, job_record.read(self.folder) | {"state": "ended", "error": error})
 
     def has_ended(self) -> bool:
         return self.done or self.error is not None or job_record.read(self.folder).get("state") == "ended"
@@ -144,3 +150,12 @@ def precision_of(config: RunConfig, fingerprint: str) -> str:
     from training import device
 
     return device.choose(config.device, config.precision).precision
+
+
+def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
+    """Keep the errors of jobs that could not record them, as on a full disk. Slurm's launcher returns none."""
+    for job, end in zip(jobs, ends, strict=False):
+        if end.status == JobStatus.FAILED:
+            error = end._return_value
+            is_of_files = isinstance(error, OSError)
+            job.error = messages.error_line(error, []) if is_of_files else messages.described(error)

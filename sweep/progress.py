@@ -40,7 +40,7 @@ class ProgressWatcher:
         self.unprinted = [job for job in jobs if not job.done]
         self.work = sum(job.work for job in todo)
         self.start = self.last_print = time.monotonic()
-        self.work_at_start = self.work_done()
+        self.trained_at_start = self.work_trained()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.poll, daemon=True)
         self.width = max((len(job.name) for job in jobs), default=0)
@@ -105,14 +105,19 @@ class ProgressWatcher:
     def work_done(self) -> float:
         return sum(job.work * job.fraction_done() for job in self.todo)
 
+    def work_trained(self) -> float:
+        return sum(job.work * job.fraction_trained() for job in self.todo)
+
     def time_left(self) -> str:
         """Return the remaining time, estimated from the pace so far; "" before as much is done as one run
         takes, as the start of the first runs says little."""
-        done = self.work_done() - self.work_at_start
+        done = (
+            self.work_trained() - self.trained_at_start
+        )  # a run that failed or diverged has ended, but did less
         if done <= 0 or done < self.work / len(self.todo):
             return ""
         pace = (time.monotonic() - self.start) / done
-        return f"about {duration(pace * (self.work - self.work_at_start - done))} left"
+        return f"about {duration(pace * (self.work - self.work_done()))} left"
 
 
 def silence_after(seconds: float) -> float:

@@ -29,7 +29,7 @@ from data.token_files import Prepared
 from rundir import identity
 from rundir.folder import has_ended, read_status
 from sweep import plan
-from sweep.job import Job, check_for_cluster
+from sweep.job import Job, check_for_cluster, keep_errors
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
 from sweep.restore import restore_published
@@ -205,7 +205,7 @@ class Sweep:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""
         while todo:
             try:
-                self.launch([self.arguments(job) for job in todo], initial_job_idx=0)
+                keep_errors(todo, self.launch([self.arguments(job) for job in todo], initial_job_idx=0))
                 return
             except BrokenExecutor:  # a process was killed, and the launcher ended the rest of the pool
                 suspects = [job for job in todo if job_record.read(job.folder)["state"] == "running"]
@@ -214,11 +214,9 @@ class Sweep:
                     raise
             for job in suspects:  # one at a time, to find the job whose process is killed
                 try:
-                    self.launch([self.arguments(job)], initial_job_idx=0)
+                    keep_errors([job], self.launch([self.arguments(job)], initial_job_idx=0))
                 except BrokenExecutor:
-                    error = "its process was killed, perhaps for lack of memory; make the run smaller"
-                    ended = {"state": "ended", "error": error}
-                    job_record.write(job.folder, job_record.read(job.folder) | ended)
+                    job.end("its process was killed, perhaps for lack of memory; make the run smaller")
 
     def arguments(self, job: Job) -> list[str]:
         folder = app.quote(f"hydra.sweep.dir={job.folder.parent}")

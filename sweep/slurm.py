@@ -6,7 +6,6 @@ job's record (cli/job_record.py), or from squeue if the job did not record its e
 """
 
 import io
-import os
 import shutil
 import signal
 import subprocess
@@ -53,7 +52,9 @@ class RequeuedJob:
         except signals.Interrupted as end:
             # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted job
             # is RUNNING for a grace time, and would count as failed if it ended within that time.
-            job_id = os.environ["SLURM_JOB_ID"]
+            job_id = (
+                submitit.JobEnvironment().job_id
+            )  # ARRAY_TASK: SLURM_JOB_ID may be that of the whole array
             command = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"]
             state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
             if end.number == signal.SIGTERM and state == "RUNNING\n":

@@ -9,7 +9,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from system.errors import ConfigError
 
-OTHER_PROGRAMS = {"finding": "a finding is measured by python -m findings NAME"}  # their config groups
+ADVICE = {  # key that users try -> what to do instead
+    "finding": "a finding is measured by python -m findings NAME",
+    "hydra.launcher.n_jobs": "it needs hydra/launcher=joblib",
+    "optim.lr": "did you mean optim.learning_rate?",
+    "lr": "did you mean optim.learning_rate?",
+}
 KEY_LENGTH = 100  # characters printed of each part of a key
 PATTERNS = {  # key -> what the error line says about an invalid string
     "device": "it should be auto, cpu, mps, cuda or cuda:N",
@@ -86,8 +91,9 @@ def unknown_key(key: str, known: list[str]) -> str:
     similar = difflib.get_close_matches(key, known, n=1) or [
         k for k in known if k.split(".")[-1] == key.split(".")[-1]
     ]
-    advice = f"did you mean {similar[0]}?" if similar else "--cfg job prints all keys"
-    return f"{key}: unknown key; {OTHER_PROGRAMS.get(key, advice)}"
+    listing = "--cfg hydra prints Hydra's keys" if key.startswith("hydra.") else "--cfg job prints all keys"
+    advice = f"did you mean {similar[0]}?" if similar else listing
+    return f"{key}: unknown key; {ADVICE.get(key, advice)}"
 
 
 def no_bool(value: Any) -> Any:

@@ -187,3 +187,42 @@ def test_a_norm_that_the_last_shorter_window_breaks_is_refused_before_training(t
     failed = programs.run("train.py", "norm=perstep", *usual(tmp_path), cwd=tmp_path, PYTHONPATH="mine")
     check_refused(failed, "norm=perstep")
     assert not list(tmp_path.glob("runs/*"))
+
+
+MEASURED = """
+import torch
+from torch import nn
+
+
+class Measured(nn.LayerNorm):
+    def __init__(self, n_features):
+        super().__init__(n_features)
+        self.size = float(torch.tensor(float(n_features)).sqrt())
+"""
+WIRED = """
+from torch import nn
+
+from model.placements import Pre
+
+
+class Wired(Pre):
+    def __call__(self, branch, norm, layer, site):
+        return nn.Sequential(norm("norm"), branch)
+
+    def slots(self, layer, site):
+        raise NotImplementedError("its module has no slots")
+"""
+
+
+@pytest.mark.slow
+def test_a_norm_that_computes_numbers_and_a_placement_that_wires_itself_are_sampled(home):
+    (home / "mine" / "measured.py").write_text(MEASURED)
+    (home / "mine" / "wired.py").write_text(WIRED)
+    (home / "mine" / "placement").mkdir(exist_ok=True)
+    (home / "mine" / "norm" / "measured.yaml").write_text("_target_: measured.Measured\n")
+    (home / "mine" / "placement" / "wired.yaml").write_text("_target_: wired.Wired\n")
+    done = started(home, "train.py", "norm=measured", "placement=wired", *usual(home))
+    [command] = re.findall("sample from it: python (sample.py .*)", done.stdout)
+    assert command.endswith(" trust=measured,wired")
+    text = started(home, *command.split(), "max_new_tokens=5", "prompt=Now").stdout
+    assert text.startswith("Now")

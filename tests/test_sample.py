@@ -16,7 +16,7 @@ from rundir import checkpoint_file
 from rundir.folder import read_status
 from sample import draw
 from system import signals
-from tests.conftest import ROOT
+from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers.contract import check_one_line, check_refused
 from tests.helpers.programs import PATIENCE, Program
 from tests.helpers.runs import train_anew
@@ -221,3 +221,18 @@ def test_a_prompt_file_that_is_endless_or_a_pipe_is_refused_at_once(command, tra
     for file in (tmp_path / "pipe", "/dev/zero"):
         done = command("sample.py", f"run={trained}", f"prompt_file={file}")
         check_one_line(done, f"{file}: is not a regular file")
+
+
+@pytest.mark.slow
+def test_a_model_whose_logits_are_not_finite_has_no_text(command, tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS)
+    command(
+        "train.py",
+        *TINY,
+        "data=text",
+        "data.path=text.txt",
+        "norm=none",
+        "train.steps=0",
+        "model.init_scale=1e13",
+    )
+    check_refused(command("sample.py", "temperature=0"), "the model's logits are not finite; use another one")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import torch
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
@@ -55,13 +55,13 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
     arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in RUN_ARGUMENTS]
     try:
         hints = get_type_hints(target.__init__)
-    except NameError:  # a hint's name is imported for type checkers only
+    except Exception:  # a hint that cannot be evaluated, such as a name imported for type checkers only
         hints = {}
     options = {}
     for key, value in component.options.items():
         if key in RUN_ARGUMENTS:
             raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; omit {key}")
-        if key not in arguments:
+        if key not in arguments and (not spec.varkw or target is nn.Identity):  # Identity ignores all
             names = ", ".join(arguments) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {names}")
         options[key] = valid_option(group, key, value, hints.get(key, Any))
@@ -101,7 +101,7 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
     """Return an option converted to its type hint. Raises ConfigError if it is invalid or out of range."""
     try:
         value = TypeAdapter(hint, config=FINITE).validate_python(value)
-    except PydanticSchemaGenerationError:  # the hint is not plain data: pass the value unchanged
+    except PydanticUserError:  # the hint is not plain data: pass the value unchanged
         pass
     except ValidationError as error:
         raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None

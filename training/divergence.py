@@ -93,7 +93,7 @@ class Divergence:
         self.without_learning = (
             self.without_learning + 1 if loss >= self.unlearned and row["step"] >= self.warmup else 0
         )
-        if not self.patience or self.without_learning < self.patience:
+        if not self.patience or self.without_learning < self.patience or row["step"] == 0:
             return None
         earlier_loss = self.losses[-self.patience - 1 :][0]  # ``patience`` evaluations ago, or the first
         if loss < (1 - FALL) * earlier_loss and row["step"] < self.last_step:

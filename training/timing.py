@@ -34,8 +34,8 @@ def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
         evaluation=is_last or is_due(step, train.eval_every),
         checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
         log=is_due(step, train.log_every),
-        statistics=is_due(step, stats.every, dense_start=True),
-        histograms=is_due(step, stats.histograms_every),
+        statistics=is_due(step, stats.every, dense_start=True) or (is_last and stats.every > 0),
+        histograms=is_due(step, stats.histograms_every) or (is_last and stats.histograms_every > 0),
     )
 
 

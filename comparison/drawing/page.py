@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from comparison import commands, curves
 from comparison.drawing import convert, figures, glance, specs
+from comparison.drawing.printed import notes
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
 from comparison.table import (
@@ -28,7 +29,6 @@ from comparison.table import (
     cells,
     column_of,
     folded,
-    notes,
     number,
     sensitivity,
     settings,

@@ -163,3 +163,21 @@ def test_a_recursion_without_end_in_the_users_code_is_no_wrong_command_line(tmp_
         line = messages.report(error, [])
     assert line.startswith(f"{tmp_path}/endless.py:2, in again: RecursionError: ")
     assert "command line" not in capsys.readouterr().err
+
+
+def test_globs_find_the_users_choices_and_one_that_finds_none_is_refused(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "l1.yaml").write_text("_target_: model.norms.LayerNorm\n")
+    own = ["--config-dir", str(tmp_path), "--multirun"]
+    assert [*choices("config", RunConfig, [*own, "norm=glob(l*)"])] == ["norm=l1", "norm=layernorm"]
+    with pytest.raises(ConfigError, match=r"norm=glob\(zz\*\): this names no value; give another pattern"):
+        choices("config", RunConfig, [*own, "norm=glob(zz*)"])
+
+
+def test_a_mistake_has_a_line_that_helps(command, tmp_path):
+    check_refused(command("train.py", "optim.lr=1"), "did you mean optim.learning_rate?")
+    check_refused(command("train.py", "norm=layernrom"), "did you mean layernorm? All: ")
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "norm" / "listed.yaml").write_text("[1, 2]\n")
+    done = command("train.py", "--config-dir", "mine", "model.qk_norm=listed", *QUICK)
+    check_refused(done, "model.qk_norm: ", "is no mapping of options; correct the file")

@@ -131,7 +131,8 @@ def test_a_value_that_is_shown_can_be_typed(tmp_path):
     for value in values:
         assert len(select(runs, f"optim.weight_decay={value}")) == 1
     lists = [
-        replace(run, config=run.config | {"optim.betas": (0.9, end)}) for run, end in zip(runs, (0.95, 0.99))
+        replace(run, config=run.config | {"optim.betas": (0.9, end)})
+        for run, end in zip(runs, (0.95, 0.99), strict=True)
     ]
     assert select(lists, "optim.betas=[0.9, 0.95]") == lists[:1]
     assert select(lists, "optim.betas=[0.9, 0.95],[0.9, 0.99]") == lists

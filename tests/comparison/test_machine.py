@@ -55,17 +55,17 @@ def test_a_number_that_is_missing_is_null(tmp_path):
 
 
 def test_an_arm_without_a_difference_is_said_to_have_none(report):
-    assert status_of(report, {"norm": "none"})[1] == "none: diverged 2 of 5"
+    assert status_of(report, "norm=none")[1] == "none: diverged 2 of 5"
 
 
 @pytest.mark.parametrize("norm", EXIT_STATUS)
 def test_the_exit_status_says_the_verdict(report, norm):
-    status, line = status_of(report, {"norm": norm})
+    status, line = status_of(report, f"norm={norm}")
     assert status == EXIT_STATUS[norm], line
     assert line.startswith(f"{norm}: ")
 
 
-@pytest.mark.parametrize("values", [{"norm": "layernorm"}, {"norm": "nope"}, {"norm": "*norm"}])
+@pytest.mark.parametrize("values", ["norm=layernorm", "norm=nope", "norm=*norm"])
 def test_a_candidate_is_one_arm_beside_the_baseline(report, values):
     with pytest.raises(
         ComparisonError, match="--candidate: norm=.* is not one arm beside the baseline; name"
@@ -74,11 +74,22 @@ def test_a_candidate_is_one_arm_beside_the_baseline(report, values):
 
 
 def test_a_candidate_may_be_named_by_what_all_runs_have_in_common(report):
-    assert status_of(report, {"norm": "rmsnorm", "placement": "pre"}) == status_of(
-        report, {"norm": "rmsnorm"}
-    )
+    assert status_of(report, "norm=rmsnorm,placement=pre") == status_of(report, "norm=rmsnorm")
     with pytest.raises(ComparisonError, match="not one arm"):
-        status_of(report, {"norm": "rmsnorm", "placement": "post"})
+        status_of(report, "norm=rmsnorm,placement=post")
+
+
+def test_a_candidate_is_named_by_its_title_or_without_what_it_lacks(tmp_path):
+    arms = ("norm=layernorm", "norm=rmsnorm", "norm=rmsnorm model.qk_norm=rmsnorm")
+    report = build_report(several(tmp_path, {arm: [2.0, 2.1, 2.2] for arm in arms}))
+    plain, with_qk = report.rows[1:]
+    assert (plain.title, with_qk.title) == ("rmsnorm", "rmsnorm qk_norm=rmsnorm")
+    names_of = [(plain, ["rmsnorm", "norm=rmsnorm"]), (with_qk, [with_qk.title, "model.qk_norm=rmsnorm"])]
+    for row, names in names_of:
+        for name in names:
+            assert status_of(report, name)[1].startswith(f"{row.title}: ")
+    with pytest.raises(ComparisonError, match='name one of "rmsnorm", "rmsnorm qk_norm=rmsnorm"'):
+        status_of(report, "rmsnom")
 
 
 def test_a_mean_over_arms_at_several_rates_has_no_rate(tmp_path):
@@ -115,6 +126,6 @@ def test_programs_get_json_and_status_from_compare(tmp_path):
     unlike = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
     assert (unlike.returncode, unlike.stderr) == (ExitStatus.UNFIT, "")
     assert unlike.stdout.startswith("these runs cannot be compared, as they differ in tokens trained on")
-    assert programs.run("compare.py", "--candidate", "norm", cwd=tmp_path).returncode == 2
+    assert programs.run("compare.py", "--baseline", "norm", cwd=tmp_path).returncode == 2
     both = programs.run("compare.py", "--json", "--candidate", "norm=layernorm", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")

@@ -213,3 +213,17 @@ def test_a_small_model_is_tested_at_every_position():
     clean = describe(certificate(made(), 11), "norm=layernorm placement=pre")
     assert clean.startswith("causality: in norm=layernorm placement=pre no logit depends")
     assert clean.endswith("on other rows (tested: all 15 positions, all 4 rows, 27% of their pairs)")
+
+
+def smoothed(x):
+    """Divide by a causal average of each token's size, computed by FFT, which rounds in its own way."""
+    sizes = x.float().square().mean(-1)
+    steps = x.shape[1]
+    decay = 0.9 ** torch.arange(steps, dtype=sizes.dtype)
+    spectrum = torch.fft.rfft(sizes, 2 * steps) * torch.fft.rfft(decay / decay.sum(), 2 * steps)
+    average = torch.fft.irfft(spectrum, 2 * steps)[..., :steps]
+    return (x.float() * torch.rsqrt(average.abs() + 1e-3)[..., None]).to(x.dtype)
+
+
+def test_rounding_in_fp32_is_no_leak_of_a_norm_that_casts_to_it():
+    assert certificate(with_norm(norm_of(smoothed)), 11)["causal"]

@@ -75,3 +75,18 @@ def test_a_model_without_norms_has_no_maps_and_no_hook_is_left():
     model = gpt(LayerNorm, Pre)
     norm_maps.maps(model, IDX)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+class WithFlag(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.bias = False
+        self.weight = nn.Linear(n, n)
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def test_only_numbers_of_channels_are_undone():
+    x, y = norm_maps.maps(gpt(WithFlag, Pre), IDX)["final"]
+    torch.testing.assert_close(y, nn.functional.layer_norm(x, x.shape[-1:]))

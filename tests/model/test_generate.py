@@ -1,5 +1,6 @@
 """Decoding token by token gives the text that the model itself gives, window by window."""
 
+import threading
 from functools import partial
 from itertools import cycle, islice
 
@@ -210,3 +211,20 @@ def test_a_norm_that_looks_at_tokens_far_back_is_detected(size):
     norm = partial(ByEarlierChunk, size=size)
     model = GPT(vocab_size=V, block_size=32, n_layer=1, n_head=2, n_embd=8, norm=norm, placement=Pre)
     assert not agrees(model.eval(), V)
+
+
+class CalledByAttribute(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.forward = nn.LayerNorm(n).forward
+
+
+class WithLock(nn.LayerNorm):
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.lock = threading.Lock()  # which cannot be copied
+
+
+@pytest.mark.parametrize("norm", [CalledByAttribute, WithLock])
+def test_a_norm_that_the_decoder_cannot_rebuild_has_no_cache(norm):
+    assert not agrees(small(norm=norm).eval(), V)

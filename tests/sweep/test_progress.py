@@ -1,6 +1,7 @@
 """A sweep says how far it is: soon at first, then less often, and at a small price."""
 
 import time
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +32,24 @@ def test_reading_many_jobs_takes_at_most_its_share_of_a_core(monkeypatch):
     watcher.poll()
     assert pauses[0] == INTERVAL
     assert pauses[1] >= 0.02 / SHARE
+
+
+def test_the_time_left_goes_by_what_was_trained():
+    """Two runs of four failed at once; then one of the others, half done, once had "a few seconds left"."""
+    trained, ended = {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0}, set()
+    jobs = [
+        SimpleNamespace(
+            name=name,
+            work=1.0,
+            fraction_trained=lambda name=name: trained[name],
+            fraction_done=lambda name=name: 1.0 if name in ended else trained[name],
+        )
+        for name in trained
+    ]
+    watcher = ProgressWatcher([], jobs)
+    ended |= {"a", "b"}
+    trained["c"] = 0.5
+    assert watcher.time_left() == ""  # so little says nothing yet
+    trained["c"], watcher.start = 1.0, time.monotonic() - 20
+    ended.add("c")
+    assert watcher.time_left() == "about 20 s left"

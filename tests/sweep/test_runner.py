@@ -1,5 +1,6 @@
 """A sweep is one command: it prints its plan, runs what is missing, and reports every job's end."""
 
+import errno
 import json
 import os
 import re
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 
 from cli import job_record
 from cli.app import alternatives, choices
 from cli.schema import RunConfig
+from hydra_plugins import normgpt
 from rundir.folder import read_status
-from sweep.job import Job
+from sweep.job import Job, keep_errors
 from sweep.part import Part
 from system import os_compat
 from system.errors import ConfigError
@@ -110,7 +114,7 @@ def test_the_plan_is_printed_and_only_what_is_missing_runs(command, sweep, tmp_p
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("norm=layernorm,nope", "error: norm: there is no 'nope'; choose one of "),
+        ("norm=layernorm,nope", "error: norm: there is no 'nope'; did you mean none? All: "),
         ("experiment=depth,batch_size", "error: experiment: a preset that is a sweep cannot be swept over"),
     ],
 )
@@ -406,3 +410,24 @@ def test_a_sweep_on_gpus_has_a_job_for_each_of_them(sweep, tmp_path, device, at_
 def test_a_sweep_whose_jobs_could_not_find_their_folder_is_refused(command, sweep, folder):
     done = command("train.py", *sweep, "seed=0,1", f"runs_dir={folder}")
     check_one_line(done, "runs_dir: it is empty or has ${ in it; choose another folder for a sweep")
+
+
+def test_a_setting_of_the_sweeper_may_be_null_and_another_kind_is_refused():
+    assert normgpt.pairs("params", None) == []
+    assert normgpt.pairs("final", OmegaConf.create({"seed": "0,1"})) == ["seed=0,1"]
+    assert normgpt.lists("published", None) == []
+    with pytest.raises(
+        ConfigError, match=r"hydra.sweeper.published: results/atlas is no list; write \[results/atlas\]"
+    ):
+        normgpt.lists("published", "results/atlas")
+    with pytest.raises(ConfigError, match="hydra.sweeper.final: .* gives no keys"):
+        normgpt.pairs("final", OmegaConf.create(["a"]))
+
+
+def test_an_error_that_a_job_could_not_record_is_kept(tmp_path):
+    jobs = [Job(folder=tmp_path, label=name, overrides=[]) for name in "ab"]
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    ended = JobReturn(_return_value=1.0, status=JobStatus.COMPLETED)
+    keep_errors(jobs, [JobReturn(_return_value=full, status=JobStatus.FAILED), ended])
+    assert jobs[0].error.startswith("runs/x: No space left on device; ")
+    assert jobs[1].error is None

@@ -69,6 +69,7 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
     assert verdicts([3.3, 3.2, 3.1], start=998)[-1]  # at the end of the run, a slow fall does not help
     assert verdicts([3.1] * 5, start=7) == [False] * 5
     assert verdicts([3.1] * 9, patience=0) == [False] * 9
+    assert verdicts([3.1] * 2, patience=1, warm=0, start=0) == [False, True]  # nothing was trained at step 0
 
 
 def test_a_resumed_run_counts_the_evaluations_it_has_logged():

@@ -3,8 +3,9 @@
 import pytest
 from rich.console import Console
 
+from comparison.drawing.glance import sentence
+from comparison.drawing.printed import render
 from comparison.report import build_report
-from comparison.table import render
 from tests.helpers.run_folders import several
 
 NOISY = {"norm=layernorm": [2.0, 2.1, 1.9, 2.0], "norm=torch_layernorm": [2.3, 2.1, 2.2, 1.8]}
@@ -32,7 +33,17 @@ def test_many_keys_become_one_column_where_there_is_no_room(tmp_path):
     report = build_report(several(tmp_path, {"norm=layernorm": [2.0]} | losses))
     assert heads(printed(report, 250))[:3] == ["norm", "placement", "optim.weight_decay"]
     assert heads(printed(report, 60))[0] == "arm"
-    assert "dyt peri weight_decay=0.2" in printed(report, 60)
+    assert "weight_decay=0.2" in printed(report, 60)  # below the rest of the arm's title
+
+
+def test_where_there_is_no_room_leaks_stand_in_the_verdict_and_what_is_left_out_is_said(tmp_path):
+    losses = {"norm=batchnorm placement=post model.init=xavier": [2.3, 2.351, 2.249, 2.3, 2.3]}
+    report = build_report(several(tmp_path, {"norm=layernorm": [2.0, 2.05, 1.95, 2.0, 2.0]} | losses))
+    text = printed(report, 64)
+    assert "worse, LEAKS" in text
+    assert "left out for lack of room: " in text
+    assert "leaks" not in heads(text)
+    assert " ".join(text.split()).endswith(" ".join(sentence(report).split()))  # the last thing that is read
 
 
 def heads(text: str) -> list[str]:
