@@ -153,7 +153,7 @@ def precision_of(config: RunConfig, fingerprint: str) -> str:
 
 
 def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
-    """Keep the errors of jobs that could not record them, as on a full disk. Slurm's launcher returns none."""
+    """Keep the errors that jobs could not record, as on a full disk. Slurm's launcher returns no ends."""
     for job, end in zip(jobs, ends, strict=False):
         if end.status == JobStatus.FAILED:
             error = end._return_value
