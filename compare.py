@@ -23,6 +23,7 @@ from rich.text import Text
 from cli import programs
 from comparison.comparable import IncomparableError
 from comparison.drawing import printed
+from comparison.drawing.glance import sentence
 from comparison.groups import ComparisonError, key_values
 from comparison.load import UnreadableError, load
 from comparison.published import load_all
@@ -70,6 +71,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
 
         for line in write_report(report, args.out or Path("report")):
             print(line, flush=True)
+    console.print(Text(f"\n{sentence(report)}", "bold"))
 
 
 def print_json(args: argparse.Namespace, console: Console) -> None:
@@ -137,24 +139,23 @@ def main() -> None:
     add("--matters", type=nats, default=MATTERS, metavar="NATS", help=smallest)
     add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
     add("--out", type=Path, help="folder of the report; default: report")
-    add("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    one_of("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
     judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
-    add("--candidate", metavar="ARM", help=judged)
-    add("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
+    one_of("--candidate", metavar="ARM", help=judged)
+    one_of("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
-    if args.json and args.candidate:
-        parser.error("--json and --candidate: give one; the JSON has the outcome of each arm")
-    for option in ("json", "candidate", "watch"):
-        if getattr(args, option) and (args.out or (option != "watch" and args.watch)):
-            parser.error(f"--{option}: it writes no report; leave out {'--out' if args.out else '--watch'}")
+    is_judged = args.candidate is not None
+    if args.out and (args.json or is_judged or args.watch):
+        parser.error("--out: only a comparison without --json, --candidate and --watch writes a report")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
     with programs.running():
         are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
         are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
         one_report = compare_two if are_two_runs else compare
-        action = print_json if args.json else judge if args.candidate else watch if args.watch else one_report
+        action = print_json if args.json else judge if is_judged else watch if args.watch else one_report
         action(args, console)
 
 

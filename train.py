@@ -46,7 +46,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     with set_up(run, tokens, ranks) as s:
         net, optimizer = s.strategy.net, s.optimizer  # net: the model, or what DDP or FSDP makes of it
 
-        for step in range(s.start, steps + 1):  # the last pass only evaluates and saves
+        for step in range(s.start, steps + 1):  # the last pass makes no update
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
             metrics: dict[str, Any] = {}  # what is measured at this step
             if step == 0:

@@ -103,8 +103,7 @@ def choices(config_name: str, kind: type[Config], arguments: list[str]) -> dict[
     """Return a config for each combination of the values in a command line, keyed by the overrides that
     differ: ``norm=none,layernorm`` gives two configs; without alternatives there is one, keyed by "". Raises
     the errors that ``messages.report`` prints."""
-    words = [argument for argument in arguments if argument not in ("-m", "--multirun")]
-    config_dir, overrides = split_config_dir(words)
+    config_dir, overrides = split_config_dir([word for word in arguments if word not in ("-m", "--multirun")])
     overrides += search_path(config_dir)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -214,6 +213,15 @@ def text_override(key: str, value: str) -> str:
     return f"{key}={QuotedString(text=value, quote=Quote.double).with_quotes()}"
 
 
+def as_typed(argument: str) -> str:
+    """Return an argument without the quotes that ``quote`` added."""
+    name, equals, _ = argument.partition("=")
+    if not equals or name.lstrip("+") not in TEXT_KEYS:
+        return argument
+    text = OverridesParser.create().parse_override(argument).value()
+    return argument if text is None else f"{name}={unescaped(str(text))}"
+
+
 def unescaped(text: str) -> str:
     """Return text as it was before ``text_override`` escaped ``${``: the inverse of its substitution."""
     return re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)
@@ -239,11 +247,4 @@ def arguments() -> list[str]:
     settings = HydraConfig.get()
     sources = settings.runtime.config_sources
     config_dirs = [source.path for source in sources if source.provider == "command-line"]
-    overrides = []
-    for override in settings.overrides.task:
-        key = key_of(override)
-        if key in TEXT_KEYS:
-            text = OverridesParser.create().parse_override(override).value()
-            override = override if text is None else f"{override.partition('=')[0]}={unescaped(str(text))}"
-        overrides.append(override)
-    return [*(f"--config-dir={folder}" for folder in config_dirs), *overrides]
+    return [*(f"--config-dir={folder}" for folder in config_dirs), *map(as_typed, settings.overrides.task)]

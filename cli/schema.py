@@ -192,14 +192,11 @@ class RunConfig(Checked):
 
     def label(self) -> str:
         """Return init_from (if any), norm, placement and other norms as on the command line."""
-        sites = {
-            key: "same" if component == self.norm else component.name
-            for key, component in self.components().items()
-            if key.startswith("model.")
-        }
-        # final_norm is among the components if it is not auto; the others are none by default
+        sites = {key: c for key, c in self.components().items() if key.startswith("model.")}
         site_norms = [
-            f" {key}={name}" for key, name in sites.items() if key == "model.final_norm" or name != "none"
+            f" {key}={'same' if norm == self.norm else norm.name}"
+            for key, norm in sites.items()
+            if norm.name != "none" or key == "model.final_norm"  # which is here only if it is not auto
         ]
         weights = "" if self.init_from is None else f"init_from={self.init_from} "
         return f"{weights}norm={self.norm.name} placement={self.placement.name}{''.join(site_norms)}"

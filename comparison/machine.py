@@ -147,7 +147,8 @@ def status_of(report: Report, candidate: str) -> tuple[ExitStatus, str]:
     if not found and "=" in candidate:
         found = named(report, compared, candidate)
     if len(found) > 1:
-        found = [row for row in found if all(other.title.startswith(row.title) for other in found)]
+        words = {id(row): {*row.title.split()} for row in found}
+        found = [row for row in found if all(words[id(row)] <= words[id(other)] for other in found)]
     if len(found) != 1:
         titles = join(f'"{row.title}"' for row in compared)
         raise ComparisonError(

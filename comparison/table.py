@@ -28,10 +28,6 @@ BYTES = 256
 TO_BASELINE = ("steps to baseline", "seconds to baseline")  # never in a terminal
 SPARE = ("memory", "parameters", "tokens/s", "gap", "perplexity")
 COSTS = (*TO_BASELINE, *SPARE)
-ARM, VERDICT = (
-    20,
-    16,
-)  # characters that an arm and a verdict need at least in a terminal, where they are wrapped
 Cells = dict[str, str]  # column -> text
 
 
@@ -70,7 +66,7 @@ def cells(report: Report) -> list[Cells]:
         gaps = caveats.finite_gaps(runs)
         cell = {column_of(key): as_text(value) for key, value in row.family.keys.items()}
         if with_rates or RATE in group.keys:
-            rate = "—" if row.family.rate is None else f"{row.family.rate:g}"
+            rate = "—" if row.family.rate is None else as_text(row.family.rate)
             cell["best rate" if with_rates else "rate"] = rate
         count, total = len(row.used), len({run.seed for run in runs})
         cell["seeds"] = str(total) if count == total else f"{count} of {total}"
@@ -143,7 +139,7 @@ def settings(report: Report) -> list[Cells]:
 def sensitivity(report: Report) -> list[Cells]:
     return [
         {"": title(entry.family.keys)}
-        | {f"{rate:g}": f"{loss:.3f}" for rate, loss in zip(entry.rates, entry.losses, strict=True)}
+        | {as_text(rate): f"{loss:.3f}" for rate, loss in zip(entry.rates, entry.losses, strict=True)}
         | {"LR sensitivity": with_interval(entry.value, ".3f")}
         for entry in report.sensitivities
     ]

@@ -47,13 +47,23 @@ class KeepsFp64(TorchFunctionMode):
     """Keep fp64 where a model casts to fp32, as by ``x.float()``: rounding would look like a leak."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_fp64 = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if is_fp64 and func is Tensor.float:
-            return args[0]
-        if is_fp64 and func in (Tensor.to, Tensor.type):
-            args = [torch.float64 if arg is torch.float32 else arg for arg in args]
-            kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
-        return func(*args, **(kwargs or {}))
+        if func is Tensor.float:
+            return args[0].to(torch.float64, copy=True)
+        kwargs = kwargs or {}
+        args = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        if kwargs.get("dtype") is torch.float32:
+            kwargs = kwargs | {"dtype": torch.float64}
+        return func(*args, **kwargs)
+
+    def __enter__(self) -> "KeepsFp64":
+        self.dtype = torch.get_default_dtype()  # of the constants that a forward makes
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(self.dtype)
 
 
 class Repeated:

@@ -5,7 +5,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ CONDITIONS = (
 
 def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> dict[str, Any]:
     """Return the content of environment.json: machine, requested device and precision, versions, commit,
-    hashes of the code, command, fingerprint and sizes of the data, hash of the weights of ``init_from``, and
-    ``computed``, which has the values to which ``auto`` was resolved."""
+    hashes of the code, fingerprint and sizes of the data, hash of the weights of ``init_from``, and
+    ``computed``, which has the command and the values to which ``auto`` was resolved."""
     return {
         "machine": auto_conditions(),
         "asked": asked_for(config),
@@ -46,7 +45,6 @@ def environment(config: RunConfig, data: Prepared, computed: dict[str, Any]) -> 
             "train_tokens": len(data.train),
             "val_tokens": len(data.val),
         },
-        "command": sys.orig_argv,
         "eval_windows": config.train.eval_windows,
     }
 

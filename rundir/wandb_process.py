@@ -193,9 +193,7 @@ def begin(job: dict[str, Any]) -> Any:
                 shutil.rmtree(attempt, ignore_errors=True)  # empty, but wandb sync would upload it
     run = wandb.init(mode="offline", settings=settings, **job["init"])
     folder = os.path.relpath(Path(run.dir).parent)
-    leet, sync = (
-        shlex.join(["wandb", *words]) for words in (["leet", os.path.dirname(folder)], ["sync", folder])
-    )
+    leet, sync = shlex.join(["wandb", "leet", os.path.dirname(folder)]), shlex.join(["wandb", "sync", folder])
     say(f"offline{why_offline}; to watch it: {leet}; to upload it: {sync}")
     return run
 

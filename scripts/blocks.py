@@ -159,7 +159,7 @@ def main() -> None:
         help=f"number of validation windows; default: as many as have {TOKENS:,} tokens",
     )
     add("--data", metavar="PATH", help="the text that the run was trained on, unless it is data=shakespeare")
-    add("--trust", metavar="PACKAGE", help="run the code of this package if the checkpoint names it")
+    add("--trust", metavar="PACKAGE", help="packages, A,B, whose code the checkpoint may name")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:
         parser.error(f"--out: {args.out} should end in .svg, .png or .pdf")

@@ -59,8 +59,8 @@ def provenance(runs: Sequence[Run], report: Report) -> str:
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
     listed = " and ".join(f"{count} trials of {steps:,} steps" for steps, count in sorted(lengths.items()))
     steps = max(run.config["train.steps"] for run in report.runs)
-    shown = sum(len(row.group.runs) for row in report.rows)
-    compared = f"The table compares {shown} runs of {steps:,} steps, on seeds {seeds(report.runs)}."
+    shown = [run for row in report.rows for run in row.group.runs]
+    compared = f"The table compares {len(shown)} runs of {steps:,} steps, on seeds {seeds(shown)}."
     if not parts.trials:
         return compared
     trials = f"There were {listed}, on seeds {seeds(parts.trials)}."

@@ -70,7 +70,8 @@ class Job:
         if self.done or not self.run or not self.config:
             return float(self.done)
         status = read_status(self.run)
-        if self.is_fresh and status.get("state") != "running":  # of the run that is going to be replaced
+        is_of_old_run = self.is_fresh and status.get("state") != "running" and not self.has_ended()
+        if is_of_old_run:  # which is going to be replaced
             return 0.0
         return status.get("step", 0) / max(1, self.config.train.steps)
 
@@ -155,7 +156,7 @@ def precision_of(config: RunConfig, fingerprint: str) -> str:
 def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
     """Keep the errors that jobs could not record, as on a full disk. Slurm's launcher returns no ends."""
     for job, end in zip(jobs, ends, strict=False):
-        if end.status == JobStatus.FAILED:
+        if end.status == JobStatus.FAILED and not (job.run and has_ended(job.run)):
             error = end._return_value
             is_of_files = isinstance(error, OSError)
             job.error = messages.error_line(error, []) if is_of_files else messages.described(error)

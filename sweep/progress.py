@@ -111,9 +111,8 @@ class ProgressWatcher:
     def time_left(self) -> str:
         """Return the remaining time, estimated from the pace so far; "" before as much is done as one run
         takes, as the start of the first runs says little."""
-        done = (
-            self.work_trained() - self.trained_at_start
-        )  # a run that failed or diverged has ended, but did less
+        # what was trained, as a run that failed or diverged has ended, but did less
+        done = self.work_trained() - self.trained_at_start
         if done <= 0 or done < self.work / len(self.todo):
             return ""
         pace = (time.monotonic() - self.start) / done

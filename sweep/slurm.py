@@ -52,9 +52,7 @@ class RequeuedJob:
         except signals.Interrupted as end:
             # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted job
             # is RUNNING for a grace time, and would count as failed if it ended within that time.
-            job_id = (
-                submitit.JobEnvironment().job_id
-            )  # ARRAY_TASK: SLURM_JOB_ID may be that of the whole array
+            job_id = submitit.JobEnvironment().job_id  # SLURM_JOB_ID may be that of a whole array
             command = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"]
             state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
             if end.number == signal.SIGTERM and state == "RUNNING\n":

@@ -12,9 +12,8 @@ from system.errors import ConfigError
 ADVICE = {  # key that users try -> what to do instead
     "finding": "a finding is measured by python -m findings NAME",
     "hydra.launcher.n_jobs": "it needs hydra/launcher=joblib",
-    "optim.lr": "did you mean optim.learning_rate?",
-    "lr": "did you mean optim.learning_rate?",
 }
+SHORT = {"lr": "optim.learning_rate", "optim.lr": "optim.learning_rate"}  # what other programs call it
 KEY_LENGTH = 100  # characters printed of each part of a key
 PATTERNS = {  # key -> what the error line says about an invalid string
     "device": "it should be auto, cpu, mps, cuda or cuda:N",
@@ -88,6 +87,8 @@ def unknown_key(key: str, known: list[str]) -> str:
     chosen norm, placement or optimizer lacks."""
     if key in known:
         return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
+    if SHORT.get(key) in known:
+        return f"{key}: unknown key; did you mean {SHORT[key]}?"
     similar = difflib.get_close_matches(key, known, n=1) or [
         k for k in known if k.split(".")[-1] == key.split(".")[-1]
     ]

@@ -35,6 +35,8 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     rows = [{k: v for k, v in row.items() if k not in LATER} for row in rows_without_clocks(folder)]
     lines = (fixture / "expected_metrics.jsonl").read_text().splitlines()
     expected_rows = [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
+    # an earlier version measured no statistics at the end
+    rows[-1] = {name: value for name, value in rows[-1].items() if name in expected_rows[-1]}
     expected_tensors = checkpoint_file.load(fixture / "expected_step-00000060.safetensors").tensors
     if json.loads((fixture.parent / "made_on.json").read_text()) == this_machine():
         assert rows == expected_rows

@@ -113,6 +113,8 @@ def check_sizes(checkpoint: Checkpoint, vocab_size: int, packages: tuple[str, ..
             parts = dict(instances(checkpoint.meta.config, packages))
         placement: Placement = parts.pop("placement")
         slots = [placement.slots(layer, site) for layer in range(sizes.n_layer) for site in ("attn", "mlp")]
+    except UserError:
+        raise
     except Exception:
         if packages == OWN_PACKAGES:
             raise

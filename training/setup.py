@@ -1,6 +1,7 @@
 """Build the objects of train.py's loop. Nothing of the run is written to disk before the model, its compiled
 form and an evaluation have been tried on one batch."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,6 +176,7 @@ def environment_of(
         "parameters": sum(p.numel() for p in strategy.model.parameters()),
         "settled": resolved_auto(config),
         "overrides": app.arguments(),
+        "command": [sys.executable, sys.argv[0], *map(app.as_typed, sys.argv[1:])],
         "plan": sweep.get("plan"),
         "roles": [sweep["role"]] if sweep.get("role") else [],
         "distributed": config.distributed,

@@ -19,7 +19,7 @@ def is_due(step: int, every: int, dense_start: bool = False) -> bool:
 
 @dataclass(frozen=True)
 class Due:
-    """The things that are due at a step. The last step makes no update; it evaluates and saves."""
+    """The things that are due at a step. The last step makes no update."""
 
     evaluation: bool
     checkpoint: bool

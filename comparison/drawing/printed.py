@@ -8,7 +8,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from comparison.drawing.glance import sentence
 from comparison.moderation import POOLED_ARMS
 from comparison.plans import MIN_PAIRS
 from comparison.rates import LOSS
@@ -50,7 +49,6 @@ def render(report: Report, width: int) -> RenderableType:
         parts.append(Text(f"  {undecided[0].command}", no_wrap=True, overflow="ignore"))
     if len(undecided) > 1:
         parts.append(Text(f"  (the page has the commands for {len(undecided) - 1} more)"))
-    parts.append(Text(f"\n{sentence(report)}", "bold"))
     return Lines(*parts)
 
 
@@ -129,6 +127,7 @@ def rich_table(rows: Sequence[Cells], text_columns: set[str]) -> Table:
             Text(column),
             justify="left" if is_text else "right",
             no_wrap=column not in ("arm", "verdict"),
+            overflow="fold",
             min_width={"arm": ARM, "verdict": VERDICT}.get(column),
         )
     colors = {"better": "green", "worse": "red"}

@@ -13,8 +13,8 @@ from comparison.drawing import glance
 
 Spec = dict[str, Any]
 Labels = Mapping[str, str]  # the title of each group -> what a legend shows, which marks leaks
+DASHES = [1, 0], [5, 3], [2, 2], [9, 3, 2, 3], [12, 4]  # of the first ten groups, of the next ten, …
 # Tableau's ten colours, which most colour-blind people can tell apart; more groups repeat them, dashed.
-DASHES = [1, 0], [5, 3], [2, 2], [9, 3, 2, 3], [12, 4]  # of each ten groups
 COLORS = "#4e79a7 #f28e2b #e15759 #76b7b2 #59a14f #edc948 #b07aa1 #ff9da7 #9c755f #bab0ac".split()
 MANY = 24  # the most groups for which curves have points and maps are saved
 AXES = {

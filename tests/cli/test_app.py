@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cli import messages
-from cli.app import CONF, choices, quote
+from cli.app import CONF, as_typed, choices, quote
 from cli.schema import RunConfig
 from system.errors import ConfigError
 from tests.conftest import NORMS, daily
@@ -181,3 +181,9 @@ def test_a_mistake_has_a_line_that_helps(command, tmp_path):
     (tmp_path / "mine" / "norm" / "listed.yaml").write_text("[1, 2]\n")
     done = command("train.py", "--config-dir", "mine", "model.qk_norm=listed", *QUICK)
     check_refused(done, "model.qk_norm: ", "is no mapping of options; correct the file")
+
+
+@given(WORDS)
+def test_a_run_records_its_arguments_as_they_were_typed(text):
+    assert as_typed(quote(f"prompt={text}")) == f"prompt={text}"
+    assert as_typed(quote("seed=1")) == "seed=1"

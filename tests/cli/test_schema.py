@@ -199,6 +199,7 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
 
 
 def test_a_label_names_choices_as_on_the_command_line():
+    assert configured("norm=none").label() == "norm=none placement=pre"
     assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").label() == (
         "norm=layernorm placement=pre model.qk_norm=same model.embedding_norm=rmsnorm"
     )

@@ -88,6 +88,12 @@ def test_a_candidate_is_named_by_its_title_or_without_what_it_lacks(tmp_path):
     for row, names in names_of:
         for name in names:
             assert status_of(report, name)[1].startswith(f"{row.title}: ")
+    depths = {f"norm=rmsnorm model.n_layer={n}": [2.0, 2.1, 2.2] for n in (1, 12)}
+    several_depths = build_report(
+        several(tmp_path / "d", {"norm=layernorm model.n_layer=1": [2.0, 2.1, 2.2]} | depths)
+    )
+    with pytest.raises(ComparisonError, match="is not one arm"):  # n_layer=1 is no part of n_layer=12
+        status_of(several_depths, "norm=rmsnorm")
     with pytest.raises(ComparisonError, match='name one of "rmsnorm", "rmsnorm qk_norm=rmsnorm"'):
         status_of(report, "rmsnom")
 
@@ -127,5 +133,6 @@ def test_programs_get_json_and_status_from_compare(tmp_path):
     assert (unlike.returncode, unlike.stderr) == (ExitStatus.UNFIT, "")
     assert unlike.stdout.startswith("these runs cannot be compared, as they differ in tokens trained on")
     assert programs.run("compare.py", "--baseline", "norm", cwd=tmp_path).returncode == 2
+    assert programs.run("compare.py", "--candidate", "", cwd=tmp_path).returncode != ExitStatus.BETTER
     both = programs.run("compare.py", "--json", "--candidate", "norm=layernorm", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")

@@ -222,7 +222,8 @@ def smoothed(x):
     decay = 0.9 ** torch.arange(steps, dtype=sizes.dtype)
     spectrum = torch.fft.rfft(sizes, 2 * steps) * torch.fft.rfft(decay / decay.sum(), 2 * steps)
     average = torch.fft.irfft(spectrum, 2 * steps)[..., :steps]
-    return (x.float() * torch.rsqrt(average.abs() + 1e-3)[..., None]).to(x.dtype)
+    scaled = x.float() * torch.rsqrt(average.abs() + 1e-3)[..., None]
+    return (scaled @ torch.eye(x.shape[-1])).to(x.dtype, copy=True)  # a constant has the default dtype
 
 
 def test_rounding_in_fp32_is_no_leak_of_a_norm_that_casts_to_it():
