@@ -71,7 +71,8 @@ def compare(args: argparse.Namespace, console: Console) -> None:
 
         for line in write_report(report, args.out or Path("report")):
             print(line, flush=True)
-    console.print(Text(f"\n{sentence(report)}", "bold"))
+    answer = sentence(report).replace(" below the table", "")  # it is above
+    console.print(Text(f"\n{answer}", "bold"))
 
 
 def print_json(args: argparse.Namespace, console: Console) -> None:

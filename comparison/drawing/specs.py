@@ -75,7 +75,8 @@ def by_group(labels: Labels) -> Spec:
 def curve(labels: Labels, metric: str) -> Spec:
     """Return a figure with a line and an interval per group. Rows: see comparison.curves.curves."""
     group, y = by_group(labels), number("mean", metric)
-    group["color"]["legend"] = labels_shown(labels) | {"symbolOpacity": 1}  # not the intervals'
+    lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolLimit": 0, "labelLimit": 300}
+    group["color"]["legend"] = labels_shown(labels) | lines
     line = LINE | {"point": {"size": 9} if len(labels) <= MANY else False}
     tip = tooltip("group", **dict.fromkeys(("step", "mean", "low", "high"), ",.4~f"))
     x = {"field": "step", "type": "quantitative", "title": AXES["step"], "axis": {"format": "~s"}}
