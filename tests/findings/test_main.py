@@ -119,7 +119,7 @@ def test_a_signal_ends_the_program_with_its_runs_saved(mine, tmp_path):
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["findings"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_under_other_conditions_a_finding_has_another_result(measured, tmp_path):
     measured("tiny", "train.steps=3", "--seeds", "3")
     config = next((tmp_path / OUT / "runs").glob("*/*/config.yaml")).read_text()

@@ -81,7 +81,7 @@ def page_commands(program: str) -> list[list[str]]:
     return [line.partition("#")[0].split()[2:] for line in re.findall(rf"^python {program}.*$", page, re.M)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_compares_the_four_ablations_in_one_table(succeed, text_file, tmp_path):
     ablations = [words for words in page_commands("train.py") if words[0].startswith("experiment=cs336_")]
     assert len(ablations) == len(ABLATIONS)

@@ -18,7 +18,8 @@ from rundir.folder import read_status
 from sweep.stages import check_typed, combined, owners, total_runs
 from sweep.trials import tuning
 from system.errors import ConfigError
-from tests.conftest import TINY
+from tests.conftest import LETTERS, TINY
+from tests.helpers import programs
 from tests.helpers.contract import check_refused
 
 FAIR = """# @package _global_
@@ -37,20 +38,34 @@ train: {steps: 4}
 FINAL = 'hydra.sweeper.final.seed="10,11,12,13"'
 
 
-@pytest.fixture
-def fair(text_file, tmp_path):
-    """Return the arguments of a fair comparison whose runs take a second each."""
-    (tmp_path / "mine" / "experiment").mkdir(parents=True)
-    (tmp_path / "mine" / "experiment" / "small.yaml").write_text(FAIR)
+def comparison_in(folder: Path) -> tuple[str, ...]:
+    """Write the files of a fair comparison whose runs take a second each; return the arguments."""
+    (folder / "mine" / "experiment").mkdir(parents=True)
+    (folder / "mine" / "experiment" / "small.yaml").write_text(FAIR)
+    (folder / "text.txt").write_text(LETTERS)
     rest = (override for override in TINY if "steps" not in override)
-    return (
-        "--config-dir",
-        str(tmp_path / "mine"),
-        "experiment=small",
-        *rest,
-        "data=text",
-        f"data.path={text_file}",
-    )
+    preset = ("--config-dir", str(folder / "mine"), "experiment=small")
+    return (*preset, *rest, "data=text", f"data.path={folder / 'text.txt'}")
+
+
+@pytest.fixture
+def fair(tmp_path):
+    return comparison_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """Return the folder of the whole comparison, its arguments, and what the program printed."""
+    folder = tmp_path_factory.mktemp("fair")
+    arguments = comparison_in(folder)
+    return folder, arguments, programs.succeed("train.py", *arguments, cwd=folder).stdout
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """Copy the runs of the whole comparison here, and return its arguments."""
+    shutil.copytree(trained_once[0] / "runs", tmp_path / "runs")
+    return trained_once[1]
 
 
 def configs(folder: Path) -> list[dict]:
@@ -75,9 +90,8 @@ def settings_of(config: dict) -> tuple:
 
 
 @pytest.mark.slow
-def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succeed, fair, tmp_path):
-    done = succeed("train.py", *fair)
-    assert "2 arms, 4 trials of each over optim.learning_rate, model.init" in done.stdout
+def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(trained_once, trained, tmp_path):
+    assert "2 arms, 4 trials of each over optim.learning_rate, model.init" in trained_once[2]
     by_role = roles(tmp_path)
     trials, own = by_role["trial"], by_role["compared"]
     for norm in ("layernorm", "none"):
@@ -98,14 +112,18 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     assert all(choice.borrowed or choice.note == "the same" for choice in others)
     assert {row.planned for row in report.rows if row.difference} == {3}
 
-    again = succeed("train.py", *fair)
+
+@pytest.mark.slow
+def test_its_published_tables_give_the_same_comparison_without_training(trained, succeed, tmp_path):
+    by_role, report = roles(tmp_path), build_report(runs_of(tmp_path))
+    again = succeed("train.py", *trained)
     assert "to do" in again.stdout
     assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
     assert roles(tmp_path) == by_role  # no role twice
 
     publish(runs_of(tmp_path), tmp_path / "tables")
     shutil.rmtree(tmp_path / "runs")
-    planned = succeed("train.py", *fair, f"hydra.sweeper.published=[{tmp_path / 'tables'}]", "--dry-run")
+    planned = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]", "--dry-run")
     assert [
         re.sub(r" \(\d+ of them published\)", "", line)
         for line in planned.stdout.splitlines()
@@ -114,7 +132,7 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
     assert "8 of them published" in planned.stdout
     assert not (tmp_path / "runs").exists()
     tables = f"hydra.sweeper.published=[{tmp_path / 'tables'}]"
-    restored = succeed("train.py", *fair, tables, "train.eval_windows=7")
+    restored = succeed("train.py", *trained, tables, "train.eval_windows=7")
     assert 7 not in {config["train"]["eval_windows"] for config in configs(tmp_path)}  # they had others
     assert all(" 0 to do" in line for line in restored.stdout.splitlines() if "to do" in line)
     assert roles(tmp_path) == by_role
@@ -123,38 +141,34 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(succ
 
 @pytest.mark.slow
 def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_named(
-    command, succeed, fair, tmp_path
+    trained, command, succeed, tmp_path
 ):
-    one = (*fair, "norm=layernorm")
-    succeed("train.py", *one)
-    kept = [run for run in runs_of(tmp_path) if run.seed != 12]
+    kept = [run for run in runs_of(tmp_path) if not run.name.startswith("layernorm-pre-s12")]
     publish(kept, tmp_path / "tables")
     losses = {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)}
     shutil.rmtree(tmp_path / "runs")
-    done = succeed("train.py", *one, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    done = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
     assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
     assert {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)} == losses
-    wrong = command("train.py", *one, "hydra.sweeper.published=[nowhere]")
+    wrong = command("train.py", *trained, "hydra.sweeper.published=[nowhere]")
     check_refused(wrong, "hydra.sweeper.published: nowhere: ")
 
 
 @pytest.mark.slow
 def test_a_run_that_has_begun_here_is_resumed_and_not_overwritten_by_its_published_numbers(
-    succeed, fair, tmp_path
+    trained, succeed, tmp_path
 ):
-    one = (*fair, "norm=layernorm")
-    succeed("train.py", *one)
     publish(runs_of(tmp_path), tmp_path / "tables")
-    begun = next(tmp_path.glob("runs/*-s12-*"))
+    begun = next(tmp_path.glob("runs/layernorm-*-s12-*"))
     status = json.loads((begun / "status.json").read_text())
     (begun / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
-    done = succeed("train.py", *one, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
+    done = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
     assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
     assert read_status(begun)["state"] == "finished"
     assert "restored_from" not in json.loads((begun / "environment.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_borrowing_a_second_tuning_of_more_trials_takes_the_place_of_the_first(
     succeed, fair, tmp_path
 ):
@@ -172,7 +186,7 @@ def test_without_borrowing_a_second_tuning_of_more_trials_takes_the_place_of_the
     assert build_report(runs).summary[1].startswith("Each group is at its own best settings")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trials_at_the_chosen_settings_do_not_count_as_compared_before_the_plan(succeed, fair, tmp_path):
     rounds = "hydra.sweeper.tune.rounds=[{trials: 1, steps: 1, seeds: 3}]"
     succeed("train.py", *fair, "norm=layernorm", "seed=0,1,2", rounds)
@@ -256,28 +270,26 @@ def test_an_arms_overrides_take_the_place_of_values():
 
 
 @pytest.mark.slow
-def test_fresh_trains_each_run_once(succeed, fair, tmp_path):
-    for fresh in ("false", "true"):
-        done = succeed("train.py", *fair, "norm=none", f"fresh={fresh}")
+def test_fresh_trains_each_run_once(trained, succeed):
+    done = succeed("train.py", *trained, "norm=none", "fresh=true")
     run = re.compile(r"^ *(\d+)/(\d+) +(none-pre-s0-\w+)", re.MULTILINE)
     names = [match[3] for match in run.finditer(done.stdout)]
     assert len(names) == len(set(names)) == 4 + 2
 
 
 @pytest.mark.slow
-def test_a_run_without_the_halves_chooses_nothing(command, succeed, fair, tmp_path):
-    succeed("train.py", *fair, "norm=none")
-    first = next(f for f in tmp_path.glob("runs/*/metrics.jsonl") if "-s0-" in str(f))
+def test_a_run_without_the_halves_chooses_nothing(trained, command, succeed, tmp_path):
+    first = next(f for f in tmp_path.glob("runs/*/metrics.jsonl") if "none-pre-s0-" in str(f))
     rows = [json.loads(line) for line in first.read_text().splitlines()]
     rows[-1].pop("val/select_loss")
     first.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_status(first.parent)["state"] == "finished"
-    done = command("train.py", *fair, "norm=none")
+    done = command("train.py", *trained, "norm=none")
     assert done.returncode == 1
     line = "it has no val/select_loss, by which settings are chosen; remove this folder, and the same command"
     assert f"{first.parent.name}: {line}" in done.stderr
     shutil.rmtree(first.parent)
-    succeed("train.py", *fair, "norm=none")
+    succeed("train.py", *trained, "norm=none")
 
 
 @pytest.mark.slow
