@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from diagnostics import metric_names
-from system.validate import Checked, Count, CountOr0, Float, Fraction, Int, Positive, Seed
+from system.validate import Checked, Count, CountOr0, Float, Fraction, Int, Positive, PositiveOrAuto, Seed
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Auto = Literal[True, False, "auto"]
@@ -39,7 +39,7 @@ class ModelConfig(Checked):
     activation: Literal["gelu", "gelu_tanh", "relu2", "silu", "swiglu"]
     positions: Literal["learned", "rotary", "none"]
     init: Literal["gpt2", "xavier"]
-    init_scale: Positive
+    init_scale: PositiveOrAuto
     tie: bool
     final_norm: Component | Literal["auto"]
     embedding_norm: Component

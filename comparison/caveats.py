@@ -36,12 +36,12 @@ def span(values: Sequence[float], form: str) -> str:
 
 
 def couplings(runs: Sequence[Run]) -> list[str]:
-    """Return a list of one sentence on the settings that norm and placement decide; [] if there are none."""
+    """Return one sentence, in a list, on what norm, placement and size decide; [] if they decide nothing."""
     keys = ("norm", "placement", "model.n_layer", "model.n_embd", "model.init")
     varied = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
     decided = sorted({key for run in runs for key in run.environment.get("settled", {})})
     phrases = [f"{key}={values_by_arm(key, runs, varied)}" for key in decided]
-    return [f"Norm and placement decide: {'; '.join(phrases)}."] if phrases else []
+    return [f"Norm, placement and size decide: {'; '.join(phrases)}."] if phrases else []
 
 
 def values_by_arm(key: str, runs: Sequence[Run], varied: Sequence[str]) -> str:

@@ -15,13 +15,20 @@ class Init:
     Attributes:
         matrix: (n_in, n_out) -> std of a linear map's weight.
         table: n_embd -> std of an embedding.
+        width: the n_embd that these are meant for; None: any, as they depend on it.
         depth_scaled: draw the last projection of each branch with std/√(2·n_layer); None: the placement
             decides, as it may keep the residual stream from growing in another way.
     """
 
     matrix: Callable[[int, int], float]
     table: Callable[[int], float]
+    width: int | None
     depth_scaled: bool | None
+
+    def scale_for(self, n_embd: int) -> float:
+        """Return the factor on every std for another width: a matrix's outputs keep their size if its std
+        falls as 1/√n_embd."""
+        return 1.0 if self.width is None else (self.width / n_embd) ** 0.5
 
     def scaled(self, scale: float) -> "Init":
         """Return this initialization with every std multiplied by ``scale``."""
@@ -44,13 +51,14 @@ class Init:
 
 
 # Radford et al. 2019: the residual stream is a sum of 2·n_layer branches (§2.3), hence the scale by depth.
-GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, depth_scaled=None)
+GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, width=768, depth_scaled=None)
 
 # Glorot & Bengio 2010, used by Xiong et al. 2020; embeddings of norm 1. (Vaswani et al. 2017 multiply them by
 # √C: model.embedding_scale=true, which learns the factor, and multiplies learned positions, too.)
 XAVIER = Init(
     matrix=lambda n_in, n_out: (2 / (n_in + n_out)) ** 0.5,
     table=lambda n_embd: n_embd**-0.5,
+    width=None,
     depth_scaled=False,
 )
 

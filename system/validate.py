@@ -1,9 +1,10 @@
 """Validate configs: the first invalid key gives an error of one line in plain words."""
 
 import difflib
+import math
 import re
 import reprlib
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -103,10 +104,18 @@ def no_bool(value: Any) -> Any:
     return value
 
 
+def positive_or_auto(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    if not number and value != "auto":
+        raise ValueError("it should be auto or a number greater than 0")
+    return value
+
+
 Int = Annotated[int, BeforeValidator(no_bool)]
 Float = Annotated[float, BeforeValidator(no_bool)]
 Count = Annotated[Int, Field(ge=1, le=2**40)]
 CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
 Seed = Annotated[Int, Field(ge=0, lt=2**63)]
 Positive = Annotated[Float, Field(gt=0)]
+PositiveOrAuto = Annotated[float | Literal["auto"], BeforeValidator(positive_or_auto)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]

@@ -10,7 +10,7 @@ import pytest
 
 from rundir import checkpoint_file
 from rundir.folder import read_status
-from tests.conftest import LETTERS
+from tests.conftest import EARLIER_DEFAULTS, LETTERS
 from tests.helpers.machines import this_machine
 from tests.helpers.runs import CLOCKS, final_tensors, rows_without_clocks, same_tensors
 
@@ -26,7 +26,7 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     stopped_at = read_status(folder)["step"]
     arguments = json.loads((folder / "environment.json").read_text())["overrides"]
 
-    done = succeed("train.py", *arguments)
+    done = succeed("train.py", *EARLIER_DEFAULTS, *arguments)
     assert [run.name for run in folder.parent.iterdir()] == [fixture.name]  # the run's name has not changed
     assert f"from step {stopped_at} of 60" in done.stdout
     assert read_status(folder)["state"] == "finished"

@@ -154,6 +154,8 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
         resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
     if settings.embedding_scale == "auto":
         resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
+    if settings.init_scale == "auto":
+        resolved["model.init_scale"] = round(INITS[settings.init].scale_for(settings.n_embd), 4)
     if settings.depth_scaled_init == "auto":
         resolved["model.depth_scaled_init"] = INITS[settings.init].is_depth_scaled(parts["placement"])
     for key, component in config.components().items():
@@ -180,6 +182,7 @@ def build_model(
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
         positions, rotate = POSITIONS[settings.positions]
         has_embedding_scale = resolved.get("model.embedding_scale", settings.embedding_scale)
+        init_scale = resolved.get("model.init_scale", settings.init_scale)
         depth_scaled = resolved.get("model.depth_scaled_init", settings.depth_scaled_init)
         return GPT(
             vocab_size=vocab_size,
@@ -203,7 +206,7 @@ def build_model(
             ),
             mlp=MLPS[settings.activation],
             head=head,
-            init=replace(INITS[settings.init].scaled(settings.init_scale), depth_scaled=depth_scaled),
+            init=replace(INITS[settings.init].scaled(init_scale), depth_scaled=depth_scaled),
             seed=config.seed,
         )
     except TypeError as error:

@@ -169,8 +169,10 @@ def test_a_damaged_table_is_one_line(runs, tmp_path, name, content):
 def test_a_table_of_curves_that_ends_early_is_damaged(runs, tmp_path):
     publish(runs, tmp_path / "p")
     file = tmp_path / "p" / "curves.csv"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UnreadableError, match="damaged: curves.csv: .* does not reach its step 20"):
+    *rows, last = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(rows))
+    name, step, *_ = last.split(",")
+    with pytest.raises(UnreadableError, match=f"damaged: curves.csv: {name} does not reach its step {step}"):
         read(tmp_path / "p")
     file.write_bytes(b"name,step\rx,1\n")
     with pytest.raises(UnreadableError, match="curves.csv"):

@@ -290,9 +290,9 @@ def test_what_norm_and_placement_settled_is_reported(tmp_path):
         settled = {"model.final_norm": "same" if alpha is None else "none", "model.embedding_scale": False}
         settled |= {"placement.alpha": alpha} if alpha else {}
         runs += [load(made(tmp_path, f"placement={placement}", settled=settled))[0]]
-    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm and")]
+    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm, ")]
     assert sentence == (
-        "Norm and placement decide: model.embedding_scale=false; "
+        "Norm, placement and size decide: model.embedding_scale=false; "
         "model.final_norm=same for pre, else none; placement.alpha=1.68 for deepnorm, 8 for keel."
     )
 
@@ -314,9 +314,9 @@ def test_what_they_settled_is_told_by_the_one_of_them_that_settles_it(tmp_path):
         ("dyt", "post", {"model.embedding_scale": True, "model.final_norm": "none"}),
     ]
     runs = [load(made(tmp_path, f"norm={n}", f"placement={p}", settled=settled))[0] for n, p, settled in arms]
-    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm and")]
+    [sentence] = [line for line in build_report(runs).summary if line.startswith("Norm, ")]
     assert sentence == (
-        "Norm and placement decide: model.embedding_scale=true for dyt, else false; "
+        "Norm, placement and size decide: model.embedding_scale=true for dyt, else false; "
         "model.final_norm=same for pre, else none; placement.beta=0.4 for deepnorm."
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LETTERS, TRAIN
+from tests.conftest import EARLIER_DEFAULTS, LETTERS, TRAIN
 from tests.helpers import programs
 from tests.helpers.machines import this_machine
 from tests.helpers.runs import train_losses
@@ -25,7 +25,7 @@ RUNS = {
 
 def losses(folder: Path, *more: str) -> list[float]:
     (folder / "text.txt").write_text(LETTERS, encoding="utf-8")
-    programs.succeed("train.py", *TRAIN, "train.steps=100", *more, cwd=folder)
+    programs.succeed("train.py", *TRAIN, *EARLIER_DEFAULTS, "train.steps=100", *more, cwd=folder)
     [run] = folder.glob("runs/*-s*")
     return train_losses(run)
 

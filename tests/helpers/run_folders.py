@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from comparison.load import Run, load
-from tests.conftest import configured
+from tests.conftest import EARLIER_DEFAULTS, configured
 
 ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mode in ("train", "eval")}
 CLEAN = {"causal": True, "independent_rows": True, "reason": None, "context": 64, "asked": ASKED}
@@ -33,7 +33,7 @@ ARMS = {  # the losses of arms of every outcome, by seed
 
 @cache
 def composed(*overrides: str) -> str:
-    return configured(*overrides).model_dump_json(by_alias=True)
+    return configured("train.steps=1000", *EARLIER_DEFAULTS, *overrides).model_dump_json(by_alias=True)
 
 
 def made(

@@ -192,7 +192,13 @@ def test_same_is_the_main_norm_with_its_options():
     assert configured("model.qk_norm=layernorm", "model.bias=true").model.qk_norm.options["bias"] is True
 
 
-AUTO = {"final_norm": "same", "embedding_scale": False, "depth_scaled_init": True}
+WIDER = 48**0.5  # √(768/16): the factor for a width of 16
+AUTO = {
+    "final_norm": "same",
+    "embedding_scale": False,
+    "init_scale": pytest.approx(WIDER, abs=1e-4),
+    "depth_scaled_init": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +209,7 @@ AUTO = {"final_norm": "same", "embedding_scale": False, "depth_scaled_init": Tru
         (["norm=dyt"], AUTO | {"embedding_scale": True, "alpha": 1.0}),
         (["norm=derf", "norm.alpha=0.3"], AUTO | {"embedding_scale": True}),
         (["placement=layernorm_scaling"], AUTO | {"depth_scaled_init": False}),
-        (["model.init=xavier"], AUTO | {"depth_scaled_init": False}),
+        (["model.init=xavier"], AUTO | {"init_scale": 1.0, "depth_scaled_init": False}),
         (["placement=keel"], AUTO | {"final_norm": "none", "depth_scaled_init": False, "alpha": 4.0}),
     ],
 )
@@ -214,12 +220,12 @@ def test_auto_is_resolved_as_the_norm_and_the_placement_need_it(overrides, expec
     assert isinstance(model.final, nn.Identity) == (expected["final_norm"] == "none")
     assert isinstance(model.embed.scale, LearnedScale) == expected["embedding_scale"]
     if config.model.init == "gpt2":
-        std = 0.02 / 2 if expected["depth_scaled_init"] else 0.02
+        std = 0.02 * WIDER / (2 if expected["depth_scaled_init"] else 1)
         assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(std, rel=0.1)
 
 
 def test_explicit_values_override_auto():
-    keys = ("embedding_scale=false", "final_norm=same", "depth_scaled_init=false")
+    keys = ("embedding_scale=false", "final_norm=same", "depth_scaled_init=false", "init_scale=1")
     overrides = ("norm=dyt", "placement=post", *(f"model.{key}" for key in keys))
     model = built(*overrides)
     assert resolved_auto(configured(*SMALL_KEYS, *overrides)).keys() == {
@@ -229,13 +235,16 @@ def test_explicit_values_override_auto():
     assert isinstance(model.embed.scale, nn.Identity)
     assert type(model.final).__name__ == "DynamicTanh"
     assert model.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    forced = built("placement=peri", "model.depth_scaled_init=true")
+    forced = built("placement=peri", "model.depth_scaled_init=true", "model.init_scale=1")
     assert forced.blocks[0].mlp.branch.proj.weight.std().item() == pytest.approx(0.01, rel=0.1)
 
 
 def test_init_scale_multiplies_every_weight_that_is_drawn():
     sizes = ("model.n_embd=128", "model.n_layer=2", "model.n_head=2")
-    plain, scaled = (build_model(configured(*sizes, *more), 65) for more in ((), ("model.init_scale=3",)))
+    plain, scaled = (
+        build_model(configured(*sizes, *more), 65)
+        for more in (("model.init_scale=1",), ("model.init_scale=3",))
+    )
     for (name, p), q in zip(plain.named_parameters(), scaled.parameters(), strict=True):
         torch.testing.assert_close(q, p if "weight" in name and p.ndim == 1 else 3 * p, msg=name)
 

@@ -17,6 +17,11 @@ from tests.helpers.runs import metric_rows, train_anew, train_or_resume
 from tests.helpers.wandb_runs import after_row
 from training.divergence import Divergence, unigram_loss
 
+NEVER_LEARNS = (
+    *("optim.learning_rate=1e-12", "train.steps=50", "schedule.warmup_fraction=0.1"),
+    *("train.eval_every=5", "train.hopeless_after=2"),
+)
+
 
 def batch(targets):
     y = np.array([targets], np.int64)
@@ -85,8 +90,7 @@ def test_a_nan_in_an_evaluation_is_divergence_and_in_a_statistic_is_not(key):
 
 
 def test_a_resumed_run_counts_the_evaluations_before_it(tiny, monkeypatch):
-    options = ("optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2")
-    config = tiny(*options)
+    config = tiny(*NEVER_LEARNS)
     with monkeypatch.context() as patched:
         after_row(patched, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(signals.Interrupted):
@@ -96,10 +100,7 @@ def test_a_resumed_run_counts_the_evaluations_before_it(tiny, monkeypatch):
 
 
 def test_a_hopeless_run_ends_early_and_says_why(tiny):
-    config = tiny(
-        "optim.learning_rate=1e-12", "train.steps=50", "train.eval_every=5", "train.hopeless_after=2"
-    )
-    folder = train_anew(config)
+    folder = train_anew(tiny(*NEVER_LEARNS))
     status = read_status(folder)
     assert (status["state"], status["step"]) == ("diverged", 10)
     assert "the loss of guessing by frequency, in 2 evaluations in a row" in status["reason"]

@@ -27,7 +27,7 @@ def test_the_cosine_is_nanogpts():
 def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
     schedule = Schedule(configured(f"schedule={shape}").schedule, 1.0, steps)
     scales = [schedule(step) for step in range(steps)]
-    warmup = round(0.1 * steps)
+    warmup = round(schedule.config.warmup_fraction * steps)
     assert scales[warmup] == 1
     assert scales[: warmup + 1] == sorted(scales[: warmup + 1])
     assert scales[warmup:] == sorted(scales[warmup:], reverse=True)
