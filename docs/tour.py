@@ -352,9 +352,7 @@ SETTINGS = (
     "model.n_embd=64 train.batch_size=16 train.steps=300 train.eval_every=0 data.val_fraction=0.02".split()
 )
 SETTINGS += "optim.learning_rate=3e-3 hydra/launcher=joblib train.threads=1 wandb.mode=disabled".split()
-SETTINGS += (
-    "model.init_scale=1 schedule.warmup_fraction=0.1".split()
-)  # GPT-2's small weights, a short warm-up
+SETTINGS += "model.init_scale=1 schedule.warmup_fraction=0.1".split()  # GPT-2's small weights
 python("train.py", "-m", "norm=layernorm,none", "seed=0,1,2", *SETTINGS, f"runs_dir={WORK / 'runs'}")
 folders = sorted((WORK / "runs").glob("*-s*"))
 for folder in folders:

@@ -155,7 +155,7 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
     if settings.embedding_scale == "auto":
         resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
     if settings.init_scale == "auto":
-        resolved["model.init_scale"] = round(INITS[settings.init].scale_for(settings.n_embd), 4)
+        resolved["model.init_scale"] = rounded(INITS[settings.init].scale_for(settings.n_embd))
     if settings.depth_scaled_init == "auto":
         resolved["model.depth_scaled_init"] = INITS[settings.init].is_depth_scaled(parts["placement"])
     for key, component in config.components().items():
@@ -163,8 +163,13 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
             value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
             if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
                 number = torch.as_tensor(value).detach().item()
-                resolved[f"{key}.{option}"] = float(f"{number:.6g}") if isinstance(number, float) else number
+                resolved[f"{key}.{option}"] = rounded(number) if isinstance(number, float) else number
     return resolved
+
+
+def rounded(number: float) -> float:
+    """Return the number with six digits, for records that people read."""
+    return float(f"{number:.6g}")
 
 
 def build_model(

@@ -10,7 +10,7 @@ from cli.schema import RunConfig
 from scripts.export import ExportConfig
 from system.errors import ConfigError
 from system.validate import Checked, checked
-from tests.conftest import CONF, configured, daily
+from tests.conftest import CONF, EARLIER_DEFAULTS, configured, daily
 from tests.helpers import gpt2_models
 
 CHOICES = [
@@ -151,7 +151,10 @@ def test_a_prepared_folder_needs_a_path_and_takes_no_split():
         checked(RunConfig, plain)
 
 
-BLOCK = "norm=layernorm placement=pre model.bias=false model.activation=gelu model.tie=true model.dropout="
+BLOCK = (
+    "norm=layernorm placement=pre model.bias=false model.activation=gelu model.tie=true model.init_scale=1 "
+    "model.dropout="
+)
 ADAMW = "optim.kind=adamw optim.weight_decay=0.1 optim.eps=1e-8 train.grad_clip=1.0 optim.learning_rate="
 COSINE = "schedule.shape=cosine schedule.final_fraction=0.1 schedule.warmup_fraction="
 CHARS = "data.corpus=tinyshakespeare data.tokenizer=char train.grad_accum=1"
@@ -166,7 +169,8 @@ RECIPES = {  # config/train_shakespeare_char.py, README.md, config/train_gpt2.py
     "train.eval_every=1000 train.eval_windows=2400 "
     f"{ADAMW}6e-4 optim.beta1=0.9 optim.beta2=0.95 {COSINE}0.0033333333",
     "nanogpt_finetune": "data.corpus=tinyshakespeare data.tokenizer=gpt2 model.dropout=0.0 "
-    "train.steps=20 train.batch_size=32 train.grad_accum=32 train.eval_every=5 train.eval_windows=40 "
+    "model.init_scale=1 train.steps=20 train.batch_size=32 train.grad_accum=32 "
+    "train.eval_every=5 train.eval_windows=40 "
     f"{ADAMW}3e-5 optim.beta1=0.9 optim.beta2=0.95 schedule.shape=constant schedule.warmup_fraction=0.0",
 }
 
@@ -179,6 +183,12 @@ def test_the_published_recipes_are_nanogpts_number_for_number(tmp_path, name):
         gpt2_models.theirs(vocab_size=50257, n_embd=4).save_pretrained(tmp_path)
         experiment.append(f"init_from={tmp_path}")
     assert configured(*experiment) == configured(*experiment, *RECIPES[name].split())
+
+
+@pytest.mark.parametrize("name", ["finding", "speedrun", "cs336"])
+def test_a_preset_of_published_numbers_does_not_follow_a_changed_default(name):
+    pinned = EARLIER_DEFAULTS if name == "finding" else EARLIER_DEFAULTS[:1]
+    assert configured(f"experiment={name}") == configured(f"experiment={name}", *pinned)
 
 
 def test_the_command_line_overrides_an_experiment():

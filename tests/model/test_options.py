@@ -196,7 +196,7 @@ WIDER = 48**0.5  # √(768/16): the factor for a width of 16
 AUTO = {
     "final_norm": "same",
     "embedding_scale": False,
-    "init_scale": pytest.approx(WIDER, abs=1e-4),
+    "init_scale": pytest.approx(WIDER, rel=1e-5),
     "depth_scaled_init": True,
 }
 

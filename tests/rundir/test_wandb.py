@@ -208,13 +208,7 @@ def test_each_job_of_a_sweep_is_a_wandb_run_of_its_own_also_after_one_that_faile
 
 @pytest.mark.slow
 def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_path, capsys):
-    wild = (
-        "norm=none",
-        "optim.learning_rate=100",
-        "train.grad_clip=0",
-        "train.steps=20",
-        "model.init_scale=1",
-    )
+    wild = ("norm=none", "optim.learning_rate=100", "train.grad_clip=0", "train.steps=20")
     watching = ("train.eval_every=1", "stats.every=1", "stats.histograms_every=1", "wandb.artifact=true")
     folder = train_or_resume(watched(*wild, *watching))
     assert read_status(folder)["state"] == "diverged"
@@ -226,7 +220,8 @@ def test_a_diverged_run_has_its_histograms_and_its_best_in_wandb(watched, tmp_pa
     assert logged[0]["hist.act/00.mlp._type"] == "histogram"
     summary = {k: v for record in records("summary", file) for k, v in record["update"].items()}
     assert summary["state"] == "diverged"
-    assert summary["best/val/loss"] == pytest.approx(read_status(folder)["best"]["val/loss"])
+    best = read_status(folder)["best"]["val/loss"]
+    assert summary["best/val/loss"] == pytest.approx(best)  # wandb writes a large float as an integer
 
 
 def test_a_histogram_of_non_finite_numbers_is_their_count():
