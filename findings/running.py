@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.progress import track
 
-from cli import app
 from findings.finding import Finding
 from findings.models import TRAINING, Cases, Measured, all_cases, each_case
 from rundir import identity
@@ -112,7 +111,7 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     if not pending:
         return
     arms = json.dumps([case.arguments for case in pending.values()], ensure_ascii=False)
-    command = [sys.executable, str(ROOT / "train.py"), "-m", app.quote(f"runs_dir={runs_dir}")]
+    command = [sys.executable, str(ROOT / "train.py"), "-m", f"runs_dir={runs_dir}"]
     command += [f"hydra.sweeper.arms={arms}", *TRAINING]
     command += [f"--config-dir={config_dir}"] if config_dir else []
     received: list[int] = []

@@ -91,6 +91,7 @@ def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command,
 def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(measured, tmp_path):
     printed = measured("tiny")
     assert "6 runs: 6 to do" in printed
+    assert not [folder for folder in tmp_path.iterdir() if '"' in folder.name]  # of the sweep
     assert "PASS  tiny: A norm keeps the stream." in printed
     [result_file] = tmp_path.glob(f"{OUT}/results/tiny-*.json")
     assert json.loads(result_file.read_text())["where"]["runs"] == 6
