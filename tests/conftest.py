@@ -51,7 +51,7 @@ TINY = (  # a run that takes a second
     "precision=fp32",
     "device=cpu",
 )
-# what was used before 27 November 2026 where the command line did not say it; also train.steps=1000
+# defaults before 27 November 2026, at which golden numbers and old runs were made
 EARLIER_DEFAULTS = ("model.init_scale=1.0", "optim.learning_rate=2e-3", "schedule.warmup_fraction=0.1")
 TRAIN = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)  # needs text.txt in the current folder
 
