@@ -30,7 +30,7 @@ test-faults: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --table .venv/faults.md $(FAULTS) $(ARGS)
 
 test-slurm: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "not long" -rs tests/sweep/test_slurm.py $(ARGS)
+	$(BIN)/python -m pytest -m "" -rs tests/sweep/test_slurm.py $(ARGS)
 
 test-cuda: .venv/dev.stamp
 	$(BIN)/python -m pytest -rs tests/cuda $(ARGS)

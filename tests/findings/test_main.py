@@ -87,7 +87,7 @@ def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command,
     assert re.search(r"cancellation +A variance.* 1 +PASS", command(PROGRAM).stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_finding_that_trains_resumes_and_shares_its_runs_with_its_control(measured, tmp_path):
     printed = measured("tiny")
     assert "6 runs: 6 to do" in printed

@@ -81,7 +81,7 @@ def test_a_leak_that_only_the_trained_model_has_is_marked(watched, tmp_path, mon
     assert run["tags"] == ["leaks"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_resumed_run_has_each_row_once_and_its_id_and_one_that_starts_over_another(
     watched, tmp_path, monkeypatch
 ):

@@ -46,7 +46,7 @@ def losses(folder: Path) -> dict[str, float]:
     return {name: status["final"] for name, status in statuses(folder).items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, sweep, tmp_path):
     jobs = (*sweep, "norm=layernorm,batchnorm,none")
     first = succeed("train.py", *jobs, "runs_dir=runs")

@@ -125,7 +125,7 @@ def job_of(folder: Path, number: int) -> str:
     return json.loads(record.read_text())["job"]
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm, sweep, tmp_path):
     sweep = (*sweep, "norm=layernorm,batchnorm", "placement=pre,post", "seed=0,1", "train.steps=600")
     succeed("train.py", *sweep, "runs_dir=local", cwd=tmp_path)

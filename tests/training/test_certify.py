@@ -44,7 +44,7 @@ def test_a_leak_that_begins_while_the_run_trains_is_found_at_its_end(certificate
     assert certificate["end"]["causal"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 def test_a_leak_of_the_compiled_form_is_found(certificate_of):
     certificate = certificate_of("compiled_only", "compile=true")
