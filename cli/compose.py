@@ -18,6 +18,7 @@ from system.files import LARGEST, small_text
 
 load_yaml = cache(OmegaConf.load)  # cached, as the jobs of a sweep read the same files
 MOST_ALIASES = 20  # in a YAML file of the user's
+TEXTS = ("norm", "data", "wandb", "runs_dir", "init_from")  # to which no option of a norm refers
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
 
 
@@ -115,7 +116,8 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
             "write its options out"
         )
-    context = {key: value for key, value in values.items() if key != "norm"}  # an option may be ${model.bias}
+    # an option may be ${model.bias}; paths and names are left out, in which ${ stands for itself
+    context = {key: value for key, value in values.items() if key not in TEXTS}
     merged = OmegaConf.merge(OmegaConf.create(context), {"norm": options})
     return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(
         merged.norm, resolve=True, throw_on_missing=True

@@ -32,7 +32,7 @@ def split_config_dir(arguments: list[str]) -> tuple[str | None, list[str]]:
     for argument in remaining:
         option, _, value = argument.partition("=")
         if option in ("--config-dir", "-cd"):
-            folder = value or next(remaining, None)
+            folder = os.path.expanduser(value or next(remaining, ""))  # shells leave the ~ of =~/mine
             if not folder:
                 raise ConfigError("--config-dir: no folder; give --config-dir FOLDER")
         else:

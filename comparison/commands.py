@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from comparison.comparable import kind_of, selecting, trained_tokens
 from comparison.find import find_runs
@@ -12,6 +13,8 @@ from comparison.load import Run, UnreadableError, naming_errors, read_settings, 
 from comparison.roles import by_role
 
 MAX_SEEDS = 20  # the most seeds that a command adds, besides those that were planned
+# Defaults that changed when model.init_scale became auto: the words of an earlier run do not say them.
+CHANGED_DEFAULTS = ("train.steps", "optim.learning_rate", "schedule.warmup_fraction", "model.init_scale")
 
 
 def compare(runs: Collection[Path]) -> str:
@@ -45,7 +48,7 @@ def rerun(run: Run) -> str:
     """Return the command that trains this run and no other; "" if it was published without."""
     if "overrides" not in run.environment:
         return ""
-    arguments = run.environment["overrides"]
+    arguments = overrides_of(run)
     mode = ["hydra.mode=RUN"] if has_preset(arguments) else []
     return shlex.join(["python", "train.py", *arguments, *mode])
 
@@ -61,14 +64,24 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
     commands = []
     for group in groups:
         missing = [str(seed) for seed in seeds if seed not in group.seeds]
-        overrides = group.runs[0].environment.get("overrides")
-        if overrides is None or len({run.group for run in group.runs}) > 1:
+        run = group.runs[0]
+        if "overrides" not in run.environment or len({run.group for run in group.runs}) > 1:
             return ""
-        arguments = [word for word in overrides if word.partition("=")[0] not in ("seed", "fresh")]
+        arguments = [word for word in overrides_of(run) if word.partition("=")[0] not in ("seed", "fresh")]
         arguments += ["hydra.sweeper.tune=null", "hydra.sweeper.arms=[]"] if has_preset(arguments) else []
         if missing:
             commands.append(shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"]))
     return " && ".join(commands)
+
+
+def overrides_of(run: Run) -> list[str]:
+    """Return the overrides of a run; of one with other defaults than today's, with what these were."""
+    overrides: list[str] = run.environment["overrides"]
+    earlier: dict[str, Any] = {"model.init_scale": 1.0} | run.config  # the first runs had no such key
+    if earlier["model.init_scale"] == "auto":
+        return overrides
+    given = {word.partition("=")[0].lstrip("+") for word in overrides}
+    return overrides + [f"{key}={earlier[key]}" for key in CHANGED_DEFAULTS if key not in given]
 
 
 def has_preset(arguments: Sequence[str]) -> bool:

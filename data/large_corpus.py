@@ -92,7 +92,7 @@ def read_rows(file: Path, field: str) -> Iterator[str]:
     try:
         if kind_of(file) not in TABLE:
             with pyarrow.input_stream(str(file)) as stream:  # decompresses .gz and .zst
-                yield from io.TextIOWrapper(stream, encoding="utf-8")
+                yield from io.TextIOWrapper(stream, encoding="utf-8", newline="\n")  # leaves \r as it is
             return
         with pyarrow.parquet.ParquetFile(file) as table:
             if field not in table.schema_arrow.names:

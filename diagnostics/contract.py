@@ -178,22 +178,27 @@ def other_state(module: nn.Module) -> dict[str, object]:
     return {name: content(value) for name, value in vars(module).items() if name not in NOT_STATE}
 
 
-def content(value: Any, depth: int = 8) -> object:
-    """Return what is equal for an object before and after a call that did not change it."""
+def content(value: Any, depth: int = 8, seen: set[int] | None = None) -> object:
+    """Return what is equal for an object before and after a call that did not change it. ``seen``: the ids
+    of objects that need no second look; a logger, for example, leads to all others and back to itself."""
+    seen = set() if seen is None else seen
     if isinstance(value, torch.Generator):
-        return content(value.get_state())
+        value = value.get_state()
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()
-    if isinstance(value, dict) and depth:
-        return [(repr(key), content(each, depth - 1)) for key, each in value.items()]
-    if isinstance(value, list | tuple | set) and depth:
-        return [content(each, depth - 1) for each in value]
-    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        return content(vars(value), depth)
-    return repr(value)
+    is_collection = isinstance(value, dict | list | tuple | set) and depth > 0
+    has_attributes = hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value)
+    if id(value) in seen or not (is_collection or has_attributes):
+        return repr(type(value) if id(value) in seen else value)
+    seen.add(id(value))
+    if not is_collection:
+        return content(vars(value), depth, seen)
+    if isinstance(value, dict):
+        return [(repr(key), content(each, depth - 1, seen)) for key, each in value.items()]
+    return [content(each, depth - 1, seen) for each in value]
 
 
 def check_repeatable(

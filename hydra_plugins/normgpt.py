@@ -84,7 +84,7 @@ def pairs(key: str, value: Any) -> list[str]:
     """Return a mapping of hydra.sweeper as overrides; null is empty. Raises ConfigError for another value."""
     if not (value is None or isinstance(value, Mapping | DictConfig)):
         raise ConfigError(f"hydra.sweeper.{key}: {value} gives no keys; write {{KEY: VALUE}}")
-    return [f"{name}={text}" for name, text in (value or {}).items()]
+    return [f"{name}={'null' if text is None else text}" for name, text in (value or {}).items()]
 
 
 def lists(key: str, value: Any) -> list[Any]:

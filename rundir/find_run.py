@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from cli.schema import RunConfig
+from rundir.checkpoint_file import saved_steps
 from rundir.environment import asked_for, auto_conditions
 from rundir.folder import has_ended
 from rundir.identity import run_folder
@@ -27,8 +28,10 @@ def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
 
 
 def newest_run(runs_dir: str) -> Path:
-    """Return the folder of the run that wrote its status last. Raises ConfigError if there is no run."""
-    files = list(Path(runs_dir).glob("*/status.json"))
+    """Return the folder of the run that wrote its status last, of those that have a checkpoint, if there are
+    any. Raises ConfigError if there is no run."""
+    files = [*Path(runs_dir).glob("*/status.json")]
+    files = [file for file in files if saved_steps(file.parent / "checkpoints")] or files
     if not files:
         raise ConfigError(f"runs_dir: {runs_dir} has no run; train one, or name one with run=FOLDER")
     return max(files, key=lambda file: file.stat().st_mtime).parent

@@ -16,8 +16,9 @@ from system.files import write_atomically
 def with_role(roles: Sequence[Role], role: Role) -> list[Role]:
     """Return roles with one more at the end; of the same role of several launches the first is kept."""
     same = [each for each in roles if {**each, "written": role["written"]} == role]
-    first = min([*same, role], key=lambda each: each["written"])
-    return [each for each in roles if each not in same] + [first]
+    if any(each["written"] <= role["written"] for each in same):
+        return [*roles]
+    return [each for each in roles if each not in same] + [role]
 
 
 def add_role(folder: Path, role: Role) -> None:
@@ -30,5 +31,7 @@ def add_role(folder: Path, role: Role) -> None:
         raise ConfigError(
             f"{file.parent}: {error}; restore the file, or remove this folder to train the run again"
         ) from None
-    environment["roles"] = with_role(environment.get("roles", []), role)
-    write_atomically(file, json.dumps(environment, indent=1))
+    earlier = environment.get("roles", [])
+    roles = with_role(earlier, role)
+    if roles != earlier:
+        write_atomically(file, json.dumps(environment | {"roles": roles}, indent=1))

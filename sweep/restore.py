@@ -15,6 +15,7 @@ from cli.app import CONF
 from cli.schema import RunConfig
 from comparison.find import SHARED
 from comparison.load import Run, UnreadableError
+from rundir.folder import has_ended, read_status
 from rundir.run_files import NOT_IN_IDENTITY
 from sweep.job import Job
 from system.errors import ConfigError
@@ -40,9 +41,13 @@ def published_runs(folders: Iterable[str]) -> dict[str, Run]:
 
 
 def restore_published(jobs: Iterable[Job]) -> None:
-    """Write the folders of the jobs whose runs are published; an error is the job's."""
+    """Write the folders of the jobs whose runs are published; an error is the job's. A run that another
+    program has begun meanwhile is left alone."""
     for job in jobs:
         if job.published and job.run and job.config:
+            if read_status(job.run):
+                job.published, job.done = None, has_ended(job.run)
+                continue
             try:
                 restore(job.run, job.config, job.published)
                 job.published = None

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from comparison import commands
+from comparison.groups import group_runs
+from comparison.load import load
 from comparison.published import load_all
 from comparison.report import build_report
 from tests.helpers.fair_runs import FAR, fair_runs, role
@@ -88,3 +90,21 @@ def test_trials_alone_have_no_command(tmp_path):
     made(tmp_path, "norm=dyt")
     trials = [made(tmp_path, f"norm={norm}", roles=[role("trial", "a tuning")]) for norm in NORMS]
     assert commands.compare(trials) == ""
+
+
+def test_the_command_of_an_earlier_run_gives_the_defaults_of_that_time(tmp_path):
+    words = ["norm=none", "train.steps=10", "optim.learning_rate=2e-3", "model.init_scale=1.0"]
+    folders = [made(tmp_path, *words, f"seed={seed}") for seed in range(3)]
+    runs = [load(folder)[0] for folder in folders]
+    for run in runs:
+        run.environment["overrides"] = ["norm=none", f"seed={run.seed}", "optim.learning_rate=2e-3"]
+    given = "norm=none seed=0 optim.learning_rate=2e-3".split()
+    _, _, *arguments = shlex.split(commands.rerun(runs[0]))
+    assert arguments[:3] == given
+    assert {*arguments[3:]} == {"train.steps=10", "schedule.warmup_fraction=0.1", "model.init_scale=1.0"}
+    more = commands.more_seeds(group_runs(runs, "val/full_loss"), 4)
+    assert "train.steps=10" in more
+    assert "model.init_scale=1.0" in more
+    today, _ = load(made(tmp_path, "norm=none", "seed=7", "model.init_scale=auto"))
+    today.environment["overrides"] = ["norm=none", "seed=7"]
+    assert commands.rerun(today) == "python train.py norm=none seed=7"

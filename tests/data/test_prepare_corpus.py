@@ -55,6 +55,14 @@ def content_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+def test_newlines_are_kept_as_they_are(tmp_path):
+    text = "one\r\ntwo\rthree\n\n" * 20
+    (tmp_path / "dos.txt").write_bytes(text.encode())
+    out = prepared_corpus([tmp_path / "dos.txt"], tmp_path / "out")
+    tokens = [*tokens_of(out, "train"), *tokens_of(out, "val")]
+    assert sorted(GPT2.decode(tokens)) == sorted(text.encode())  # the splits take parts from all over
+
+
 @pytest.mark.slow
 def test_all_kinds_of_files_give_the_same_tokens(tmp_path):
     documents = [LETTERS[start : start + 200] + "\r\u2028é" for start in range(0, len(LETTERS), 200)]

@@ -4,10 +4,12 @@ that our norms keep it is shown by every test that trains."""
 import re
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from diagnostics.contract import content
 from system.errors import ConfigError
 from tests.conftest import TINY, configured, daily
 from tests.helpers.contract import LINE, check_refused
@@ -253,6 +255,16 @@ CREATION = {  # the norm's module, and the refusal
         "norm._target_: ownnorm raises SystemExit: 0, at ownnorm.py:1, when it is imported; correct it",
     ),
 }
+
+
+def test_an_objects_state_is_read_once_although_it_leads_back_to_itself():
+    first, others = SimpleNamespace(value=1), [SimpleNamespace() for _ in range(300)]
+    for other in others:  # as loggers do, through their manager
+        other.all, first.all = others, others
+    before = content(first)
+    assert content(first) == before
+    others[-1].value = 2
+    assert content(first) != before
 
 
 @pytest.mark.parametrize("name", CREATION)

@@ -30,3 +30,11 @@ def test_an_invalid_environment_is_refused_and_kept(tmp_path):
     with pytest.raises(ConfigError, match=r"environment\.json: "):
         add_role(run.folder, ROLE)
     assert file.read_bytes() == before
+
+
+def test_a_role_that_a_run_has_is_not_written_again(tmp_path):
+    [run, *_] = fair_runs(tmp_path, "layernorm", NEAR, [2.0])
+    add_role(run.folder, ROLE)
+    before = (run.folder / "environment.json").stat()
+    add_role(run.folder, ROLE | {"written": "2026-01-02"})
+    assert (run.folder / "environment.json").stat() == before

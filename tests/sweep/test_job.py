@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 
 from cli import job_record
-from sweep.job import Job, check_for_cluster
+from sweep.job import Job, check_for_cluster, keep_errors
 from system.errors import ConfigError
 
 
@@ -49,3 +50,12 @@ def test_the_end_of_a_run_counts_more_than_what_kept_the_job_from_it(job):
     assert again.outcome() == ("failed", math.inf, "its Slurm job 7 has ended: COMPLETED")
     begun = job({"state": "interrupted", "step": 5})
     assert begun.outcome()[0] == "failed"
+
+
+def test_a_job_that_could_not_begin_anew_has_not_the_result_of_the_old_run(job):
+    end = JobReturn(status=JobStatus.FAILED, _return_value=OSError(28, "No space left on device"))
+    finished = {"state": "finished", "step": 10, "final": 2.5}
+    for overrides, state in ((), "finished"), (("fresh=true",), "failed"):
+        made = job(finished, *overrides)
+        keep_errors([made], [end])
+        assert made.outcome()[0] == state

@@ -60,6 +60,12 @@ def test_a_typed_interval_replaces_that_of_the_preset_and_a_typed_value_is_not_t
     assert draw(space({"c": "x,y"}, []), 16, 0) in ([("c=x",), ("c=y",)], [("c=y",), ("c=x",)])
 
 
+@pytest.mark.parametrize("value", ["xavier", 3, [1, 2]])
+def test_a_tuned_key_with_nothing_to_choose_from_is_refused(value):
+    with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.tune\.keys\.b: .* nothing to choose from"):
+        space({"a": "1,2", "b": value}, [])
+
+
 def test_only_the_named_ones_of_the_drawn_settings_are_tried():
     plain = {"keys": {}, "trials": 8, "rounds": [{"trials": 1, "steps": 1, "seeds": 1}], "borrow": False}
     keys = space(KEYS, [])
