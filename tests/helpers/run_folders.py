@@ -33,7 +33,8 @@ ARMS = {  # the losses of arms of every outcome, by seed
 
 @cache
 def composed(*overrides: str) -> str:
-    return configured("train.steps=1000", *EARLIER_DEFAULTS, *overrides).model_dump_json(by_alias=True)
+    defaults = ("train.steps=1000", *EARLIER_DEFAULTS, "model.init_scale=auto")  # auto: as in a run of today
+    return configured(*defaults, *overrides).model_dump_json(by_alias=True)
 
 
 def made(
