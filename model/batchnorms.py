@@ -190,9 +190,9 @@ class RunningBatchNorm(BatchNorm):
     """BatchNorm with the mean and variance of EARLIER steps, which are updated after use, so nothing leaks.
 
     No gradient flows through the moments, and nothing keeps weights from growing; Ioffe 2017 (arXiv
-    1702.03275) warns that a model can blow up. Measured here: with a momentum of 0.1 a default model in pre-
-    norm stayed at the loss of guessing for 300 steps. The moments begin at 0 and 1, as torch's, and with the
-    default 0.01 a third of this start is left after 100 steps, so a short run is nearly one without a norm.
+    1702.03275) warns that a model can blow up. Measured here: with a momentum of 0.1 four blocks of 128
+    channels in pre-norm, from GPT-2's 0.02, stayed at the loss of guessing for 300 steps. The moments begin
+    at 0 and 1, as torch's, and with the default 0.01 a third of this start is left after 100 steps.
     """
 
     def __init__(

@@ -114,9 +114,9 @@ class Output(Placement):
     """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
     The output of the branch is normed, not its input: the branch sees the stream unscaled. Where stream and
-    weights are small, as in the first attention after GPT-2's initialization, the output's variance is below
-    ε, and the norm adds less than 1. OLMo 2 adds a norm of queries and keys, and says that neither does well
-    alone (§3.3.2).
+    weights are small, as in the first attention of a narrow model from GPT-2's 0.02, the output's
+    variance is below ε, and the norm adds less than 1. OLMo 2 adds a norm of queries and keys, and says that
+    neither does well alone (§3.3.2).
     """
 
     depth_scaled_init = False
@@ -131,8 +131,8 @@ class DeepNorm(Placement):
 
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
     β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
-    initialises by Xavier's rule, and derives both from it: give model.init=xavier. With GPT-2's 0.02 the
-    branches start several times smaller (and in docs/atlas.md, at 4 blocks, end better).
+    initialises by Xavier's rule, and derives both from it: give model.init=xavier. From
+    GPT-2's initialization, scaled, it ends better in docs/atlas.md, at 4 blocks.
 
     Args:
         alpha, beta: other values; None: the paper's, by depth. The values in use are attributes.
