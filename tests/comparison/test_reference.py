@@ -13,8 +13,8 @@ from scripts.publish import page
 from tests.conftest import ROOT
 from tests.helpers import programs
 
-NAMES = ("reference", "atlas", "atlas_map", "atlas_muon", "atlas_text")
-REFERENCE, ATLAS, MAP, MUON, TEXT = (ROOT / "results" / name for name in NAMES)
+NAMES = ("reference", "atlas", "atlas_map", "atlas_muon", "atlas_text", "atlas_deep")
+REFERENCE, ATLAS, MAP, MUON, TEXT, DEEP = (ROOT / "results" / name for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,8 @@ def test_every_arm_of_the_atlas_has_its_trials_and_was_compared_at_the_best_on_f
 
 
 @pytest.mark.parametrize(
-    ("folder", "key", "value"), [(MUON, "optim.kind", "muon"), (TEXT, "data.corpus", "text")]
+    ("folder", "key", "value"),
+    [(MUON, "optim.kind", "muon"), (TEXT, "data.corpus", "text"), (DEEP, "model.n_layer", 12)],
 )
 def test_under_other_conditions_the_best_arms_have_four_trials_and_were_compared_on_five_seeds(
     folder, key, value
@@ -77,7 +78,7 @@ def test_every_cell_of_the_map_has_four_trials_and_was_compared_at_the_best_on_o
     assert all(row.outcome in ("baseline", "open", "diverged", "unfit") for row in report.rows)
 
 
-@pytest.mark.parametrize("folder", [REFERENCE, ATLAS, MAP, MUON, TEXT])
+@pytest.mark.parametrize("folder", [REFERENCE, ATLAS, MAP, MUON, TEXT, DEEP])
 def test_the_page_of_a_table_says_what_it_says(folder):
     text = (folder.parent / f"{folder.name}.md").read_text(encoding="utf-8")
     command = text.partition("-->")[0].removeprefix("<!--").strip()
@@ -90,7 +91,7 @@ def test_each_difference_that_a_document_states_is_in_a_table(document):
     text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
     text = text.replace("by 0.011", "by -0.011").replace("−", "-")
     stated = re.findall(r"([+-]?\d\.\d+) ± (\d\.\d+)", text)
-    reports = [build_report(read(folder)) for folder in (REFERENCE, ATLAS, MUON, TEXT)]
+    reports = [build_report(read(folder)) for folder in (REFERENCE, ATLAS, MUON, TEXT, DEEP)]
     measured = [row.difference for report in reports for row in report.rows if row.difference]
     three_digits = {(f"{difference.mean:+.3f}", f"{difference.half:.3f}") for difference in measured}
     assert {(f"{float(mean):+.3f}", half) for mean, half in stated} <= three_digits
@@ -109,7 +110,7 @@ def test_the_headline_of_the_readme_is_the_atlas():
         assert cost == f"{rows[arm].mean:.2f}"
 
 
-@pytest.mark.parametrize("folder", [REFERENCE, ATLAS, MAP, MUON, TEXT])
+@pytest.mark.parametrize("folder", [REFERENCE, ATLAS, MAP, MUON, TEXT, DEEP])
 def test_there_are_no_weights_and_no_paths_of_a_machine(folder):
     assert {file.name for file in folder.iterdir()} == {"runs.csv", "curves.csv", "shared.json"}
     text = "".join(file.read_text() for file in folder.iterdir())
