@@ -3,7 +3,7 @@
 # make test-all                                       and the slower ones: ten minutes
 # make test-long                                      those that take too long for every day
 # make test-faults                                    kills, damage and bad input, with a table of figures
-# make test-slurm                                     sweeps on Slurm, where it is installed (two minutes)
+# make test-slurm                                     sweeps on Slurm, where it is installed (three minutes)
 # make test-cuda                                      what must be true on an NVIDIA GPU, on a machine that has one
 # make check                                          format, lint, types, and which folder imports which
 # Each makes .venv first, where there is none, and installs what it needs into it.

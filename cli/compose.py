@@ -18,7 +18,6 @@ from system.files import LARGEST, small_text
 
 load_yaml = cache(OmegaConf.load)  # cached, as the jobs of a sweep read the same files
 MOST_ALIASES = 20  # in a YAML file of the user's
-TEXTS = ("norm", "data", "wandb", "runs_dir", "init_from")  # to which no option of a norm refers
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
 
 
@@ -37,7 +36,7 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
             values[group] = {"_name_": choice.replace("/", "-")} | values[group]
     if isinstance(values.get("model"), dict):
         for site in {*SITES} & {*values["model"]}:
-            values["model"][site] = named_norm(site, values, folders)
+            values["model"][site] = named_norm(site, values, composed, folders)
     return values
 
 
@@ -97,7 +96,7 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     return composed
 
 
-def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) -> Any:
+def named_norm(site: str, values: Mapping[str, Any], composed: DictConfig, folders: Sequence[Path]) -> Any:
     """Return the norm that ``model.<site>`` names; ``same`` means the run's norm, with its options."""
     name = values["model"].get(site)
     if name == "same":
@@ -116,9 +115,8 @@ def named_norm(site: str, values: Mapping[str, Any], folders: Sequence[Path]) ->
             f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
             "write its options out"
         )
-    # an option may be ${model.bias}; paths and names are left out, in which ${ stands for itself
-    context = {key: value for key, value in values.items() if key not in TEXTS}
-    merged = OmegaConf.merge(OmegaConf.create(context), {"norm": options})
+    others = [str(key) for key in composed if key != "norm"]  # an option may be ${model.bias}
+    merged = OmegaConf.merge(OmegaConf.masked_copy(composed, others), {"norm": options})
     return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(
         merged.norm, resolve=True, throw_on_missing=True
     )  # type: ignore[operator]

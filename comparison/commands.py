@@ -14,7 +14,13 @@ from comparison.roles import by_role
 
 MAX_SEEDS = 20  # the most seeds that a command adds, besides those that were planned
 # Defaults that changed when model.init_scale became auto: the words of an earlier run do not say them.
-CHANGED_DEFAULTS = ("train.steps", "optim.learning_rate", "schedule.warmup_fraction", "model.init_scale")
+CHANGED_DEFAULTS = (
+    "train.steps",
+    "train.eval_every",
+    "optim.learning_rate",
+    "schedule.warmup_fraction",
+    "model.init_scale",
+)
 
 
 def compare(runs: Collection[Path]) -> str:
@@ -75,13 +81,16 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
 
 
 def overrides_of(run: Run) -> list[str]:
-    """Return the overrides of a run; of one with other defaults than today's, with what these were."""
+    """Return the overrides of a run; of one whose init_scale is a number, also with
+    what may have been a default of an earlier version."""
     overrides: list[str] = run.environment["overrides"]
     earlier: dict[str, Any] = {"model.init_scale": 1.0} | run.config  # the first runs had no such key
     if earlier["model.init_scale"] == "auto":
         return overrides
     given = {word.partition("=")[0].lstrip("+") for word in overrides}
-    return overrides + [f"{key}={earlier[key]}" for key in CHANGED_DEFAULTS if key not in given]
+    return overrides + [
+        f"{key}={earlier[key]}" for key in CHANGED_DEFAULTS if key in earlier and key not in given
+    ]
 
 
 def has_preset(arguments: Sequence[str]) -> bool:

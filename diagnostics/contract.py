@@ -178,10 +178,10 @@ def other_state(module: nn.Module) -> dict[str, object]:
     return {name: content(value) for name, value in vars(module).items() if name not in NOT_STATE}
 
 
-def content(value: Any, depth: int = 8, seen: set[int] | None = None) -> object:
-    """Return what is equal for an object before and after a call that did not change it. ``seen``: the ids
-    of objects that need no second look; a logger, for example, leads to all others and back to itself."""
-    seen = set() if seen is None else seen
+def content(value: Any, depth: int = 8, seen: dict[int, tuple[int, int]] | None = None) -> object:
+    """Return what is equal for an object before and after a call that did not change it. ``seen``: number
+    and depth of each object by id, as a logger, for example, leads to all others and back to itself."""
+    seen = {} if seen is None else seen
     if isinstance(value, torch.Generator):
         value = value.get_state()
     if isinstance(value, Tensor):
@@ -190,15 +190,16 @@ def content(value: Any, depth: int = 8, seen: set[int] | None = None) -> object:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     is_collection = isinstance(value, dict | list | tuple | set) and depth > 0
-    has_attributes = hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value)
-    if id(value) in seen or not (is_collection or has_attributes):
-        return repr(type(value) if id(value) in seen else value)
-    seen.add(id(value))
+    if not is_collection and (not hasattr(value, "__dict__") or isinstance(value, type) or callable(value)):
+        return repr(value)
+    number, depth_seen = seen.get(id(value), (len(seen), -1))
+    if depth_seen >= depth:
+        return f"object {number}"
+    seen[id(value)] = number, depth
     if not is_collection:
         return content(vars(value), depth, seen)
-    if isinstance(value, dict):
-        return [(repr(key), content(each, depth - 1, seen)) for key, each in value.items()]
-    return [content(each, depth - 1, seen) for each in value]
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return [(repr(key), content(each, depth - 1, seen)) for key, each in pairs]
 
 
 def check_repeatable(

@@ -96,6 +96,7 @@ class Sweep:
             others = f" (and {len(invalid) - 1} more runs cannot run)" if len(invalid) > 1 else ""
             raise ConfigError(f"{invalid[0].label}: {invalid[0].error}{others}")
         restore_published(jobs)
+        todo = [job for job in jobs if not job.done and not job.error]  # also what another program began
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
             job.wait_for_leftover(PATIENCE)

@@ -69,19 +69,18 @@ def tuning(plain: Any) -> Tuning:
 
 
 def space(keys: Mapping[str, Any], typed: Iterable[Override]) -> list[Override]:
-    """Return the values to choose from for each key; typed values replace those of the preset, and a key
-    with one typed value, or with null, is not tuned. Raises ConfigError if the preset gives one value."""
+    """Return the values to choose from for each key. Typed values replace those of the preset; a key with
+    null, or with one typed value, is not tuned. Raises ConfigError if the preset gives a key one value."""
     parser = OverridesParser.create()
-    ranges = {key: values for key, values in keys.items() if values is not None}
-    overrides = {key: parser.parse_override(f"{key}={values}") for key, values in ranges.items()}
+    overrides = {key: parser.parse_override(f"{key}={values}") for key, values in keys.items()}
+    replaced = {key: override for override in typed if (key := app.key_in(override)) in keys}
     for key, override in overrides.items():
-        if not override.is_sweep_override():
+        if keys[key] is not None and key not in replaced and not override.is_sweep_override():
             advice = f"write {key}: A,B or interval(A,B); a value that is not tuned belongs in params"
             raise ConfigError(
-                f"hydra.sweeper.tune.keys.{key}: {ranges[key]} is nothing to choose from; {advice}"
+                f"hydra.sweeper.tune.keys.{key}: {keys[key]} is nothing to choose from; {advice}"
             )
-    overrides |= {key: override for override in typed if (key := app.key_in(override)) in keys}
-    return [override for override in overrides.values() if override.is_sweep_override()]
+    return [override for override in (overrides | replaced).values() if override.is_sweep_override()]
 
 
 def trial_settings(how: Tuning, keys: Sequence[Override], seed: int) -> list[Settings]:

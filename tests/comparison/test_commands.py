@@ -101,7 +101,12 @@ def test_the_command_of_an_earlier_run_gives_the_defaults_of_that_time(tmp_path)
     given = "norm=none seed=0 optim.learning_rate=2e-3".split()
     _, _, *arguments = shlex.split(commands.rerun(runs[0]))
     assert arguments[:3] == given
-    assert {*arguments[3:]} == {"train.steps=10", "schedule.warmup_fraction=0.1", "model.init_scale=1.0"}
+    assert {*arguments[3:]} == {
+        "train.steps=10",
+        f"train.eval_every={runs[0].config['train.eval_every']}",
+        "schedule.warmup_fraction=0.1",
+        "model.init_scale=1.0",
+    }
     more = commands.more_seeds(group_runs(runs, "val/full_loss"), 4)
     assert "train.steps=10" in more
     assert "model.init_scale=1.0" in more

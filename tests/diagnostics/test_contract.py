@@ -267,6 +267,25 @@ def test_an_objects_state_is_read_once_although_it_leads_back_to_itself():
     assert content(first) != before
 
 
+def test_a_reference_that_moves_to_another_object_is_a_change():
+    a, b = SimpleNamespace(value=1), SimpleNamespace(value=2)
+    state = SimpleNamespace(stages=[a, b], current=a)
+    before = content(state)
+    state.current = b
+    assert content(state) != before
+
+
+def test_an_object_that_is_first_met_at_the_depth_limit_is_read_where_it_is_nearer():
+    counter = SimpleNamespace(box=SimpleNamespace(n=0))
+    chain: object = counter
+    for _ in range(9):
+        chain = [chain]
+    state = {"far": chain, "near": counter}
+    before = content(state)
+    counter.box.n = 1
+    assert content(state) != before
+
+
 @pytest.mark.parametrize("name", CREATION)
 def test_a_norm_that_cannot_be_created_is_refused(monkeypatch, tmp_path, name):
     write(tmp_path, "")
