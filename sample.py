@@ -1,6 +1,6 @@
 """Sample text from a checkpoint.
 
-    python sample.py                                          from the newest run's best checkpoint
+    python sample.py                                          the newest run with a checkpoint, at its best
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another run's last checkpoint
     python sample.py init_from=gpt2                           from GPT-2, or a folder in its layout
     python sample.py num_samples=3 temperature=0.5            three texts; temperature 0 takes the likeliest

@@ -81,8 +81,8 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
 
 
 def overrides_of(run: Run) -> list[str]:
-    """Return the overrides of a run; of one whose init_scale is a number, also with
-    what may have been a default of an earlier version."""
+    """Return the overrides of a run; of one whose init_scale is a number, also with what may
+    have been a default of an earlier version."""
     overrides: list[str] = run.environment["overrides"]
     earlier: dict[str, Any] = {"model.init_scale": 1.0} | run.config  # the first runs had no such key
     if earlier["model.init_scale"] == "auto":

@@ -131,8 +131,8 @@ class DeepNorm(Placement):
 
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
     β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
-    initialises by Xavier's rule, and derives both from it: give model.init=xavier. From
-    GPT-2's initialization, scaled, it ends better in docs/atlas.md, at 4 blocks.
+    initialises by Xavier's rule, and derives both from it: give model.init=xavier. From GPT-2's, scaled,
+    it ends better in docs/atlas.md, at 4 blocks.
 
     Args:
         alpha, beta: other values; None: the paper's, by depth. The values in use are attributes.

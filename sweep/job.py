@@ -156,9 +156,8 @@ def precision_of(config: RunConfig, fingerprint: str) -> str:
 def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
     """Keep the errors that jobs could not record, as on a full disk. Slurm's launcher returns no ends."""
     for job, end in zip(jobs, ends, strict=False):
-        has_result = (
-            job.run and has_ended(job.run) and not job.is_fresh
-        )  # fresh: it may be that of the old run
+        # a fresh job's folder may still have the result of the old run
+        has_result = job.run and has_ended(job.run) and not job.is_fresh
         if end.status == JobStatus.FAILED and not has_result:
             error = end._return_value
             is_of_files = isinstance(error, OSError)
