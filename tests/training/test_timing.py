@@ -8,7 +8,7 @@ from training.timing import Clock, is_due
 
 def test_steps_that_are_due():
     assert [step for step in range(30) if is_due(step, 10)] == [0, 10, 20]
-    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 1, 2, 4, 8, 10, 20]
+    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 1, 4, 10, 20]
     assert [step for step in range(5) if is_due(step, 1, dense_start=True)] == [0, 1, 2, 3, 4]
     assert not any(is_due(step, 0, dense_start=True) for step in range(30))
 
