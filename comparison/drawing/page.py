@@ -10,6 +10,8 @@ import gzip
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -37,6 +39,7 @@ from comparison.table import (
 from rundir.run_files import answers, leak_of
 
 HERE = Path(__file__).parent
+BUNDLE = "import vl_convert; print(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;'), end='')"
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),
     autoescape=True,
@@ -145,4 +148,8 @@ def compress(text: str) -> str:
 
 @cache
 def library() -> str:
-    return str(convert.converter().javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    """Return Vega-Lite's JavaScript. Another process bundles it, as this takes two seconds in which no other
+    thread of its process runs, so none could print that it takes long."""
+    convert.converter()  # raises UserError where it cannot run
+    command = [sys.executable, "-P", "-X", "utf8", "-c", BUNDLE]
+    return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
