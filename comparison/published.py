@@ -2,8 +2,7 @@
 
     runs.csv     a line per run: what differs between runs, and metrics that were measured once, at the end
     shared.json  what is the same in all runs
-    curves.csv   losses, gradient norm, learning rate and speed of each run by step; of trials, only at
-                 evaluations
+    curves.csv   losses, gradient norm, learning rate and speed by step; of trials, at evaluations only
 
 A column such as config:train.steps or certificate:start:train:future is a path into the files of a run's
 folder. A cell is JSON, or text where it is not. Weights, statistics of layers and all that identifies the
@@ -88,11 +87,11 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
         {column: cell(row[column]) for column in differing if column in row} | {"name": row["name"]}
         for row in leaves
     ]
-    write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
-    write_table(folder / TABLE, differing, rows)
     curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in kept)]
     names = list(dict.fromkeys(name for row in curves for name in row))
-    write_table(folder / CURVES_FILE, names, curves)
+    write_table(folder / CURVES_FILE, names, curves)  # the first, as it may be too large
+    write_table(folder / TABLE, differing, rows)
+    write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
 
 
 def is_published(folder: Path) -> bool:
@@ -224,11 +223,15 @@ def parsed(text: str) -> Any:
 
 
 def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table. Raises OSError, and UserError if it is larger than ``read_table`` reads."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(file, stream.getvalue())
+    text = stream.getvalue()
+    if len(text.encode()) > LARGEST:
+        raise UserError(f"{file}: would have more than {LARGEST:,} bytes, which is not read; name fewer runs")
+    write_atomically(file, text)
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:

@@ -59,7 +59,7 @@ class Batch:
 
     def document(self, line: str) -> str:
         try:
-            text = json.loads(line)[self.field]
+            text = json.loads(line.removeprefix("\ufeff"))[self.field]  # a byte-order mark
             if text is None:  # as in a table, an empty document
                 return ""
             text.encode()  # raises at lone surrogates

@@ -8,6 +8,7 @@ from data import corpora, tokenizers
 from data.external import load_external
 from data.token_files import FORMAT, Prepared, digest, load, token_type, write
 from system.errors import DataError
+from system.terminal import announced
 
 
 def prepare(
@@ -30,19 +31,20 @@ def prepare(
     if corpus == "prepared":
         return load_external(Path(path or ""), tokenizer, verify, Path(cache), spec)
     assert val_fraction is not None  # the config was validated, so path is set as well
-    if corpus == "shakespeare":
-        text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
-    else:
-        text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
-        text_digest, read = digest(text.encode()), lambda: text
-    settings = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
-        {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
-    )
-    key = digest({"format": FORMAT, "text": text_digest} | settings)
-    folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
-    if not folder.is_dir():
-        new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
-        build(folder, read(), new_tokenizer, vocab_size, val_fraction)
+    with announced("preparing the text"):
+        if corpus == "shakespeare":
+            text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
+        else:
+            text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
+            text_digest, read = digest(text.encode()), lambda: text
+        settings = {"tokenizer": spec or tokenizer, "val_fraction": val_fraction} | (
+            {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
+        )
+        key = digest({"format": FORMAT, "text": text_digest} | settings)
+        folder = Path(cache) / f"{corpus}-{tokenizer}-{key[:12]}"
+        if not folder.is_dir():
+            new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
+            build(folder, read(), new_tokenizer, vocab_size, val_fraction)
     return load(folder, verify)
 
 
@@ -55,8 +57,6 @@ def build(
 ) -> None:
     """Write ``folder`` with the tokens of ``text``. As in nanoGPT, the text is split before it is tokenized,
     so that the validation split is the same text for every tokenizer."""
-    if len(text) > 10_000_000:  # takes a while
-        print(f"{folder}: preparing {len(text):,} characters", flush=True)
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}
     where = ""

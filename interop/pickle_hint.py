@@ -10,9 +10,21 @@ FROM_NANOGPT = (
 )
 COMMAND = (
     'python -c "import json, torch; from safetensors.torch import save_file; '
-    "c = torch.load('{name}', map_location='cpu', weights_only=True); {more}"
+    "{load}; {more}"
     "save_file({{k.removeprefix('_orig_mod.'): v.clone() for k, v in c.items()}}, 'model.safetensors')\""
 )
+LOAD = "c = torch.load('{name}', map_location='cpu', weights_only=True)"
+LOAD_PARTS = (
+    "from glob import glob; parts = [torch.load(part, map_location='cpu', weights_only=True) "
+    "for part in glob('{name}')]; c = {{k: v for part in parts for k, v in part.items()}}"
+)
+
+
+def conversion_command(name: str, more: str) -> str:
+    """Return the command that converts a file, or all parts of weights of which ``name`` is one."""
+    parts = re.sub(r"-\d+-of-", "-*-of-", name)
+    load = LOAD.format(name=name) if parts == name else LOAD_PARTS.format(name=parts)
+    return COMMAND.format(load=load, more=more)
 
 
 def conversion_advice(file: Path) -> str:
@@ -20,7 +32,7 @@ def conversion_advice(file: Path) -> str:
     folder has no config.json."""
     more = "" if (file.parent / "config.json").exists() else FROM_NANOGPT
     name = file.name if re.fullmatch(r"[\w.-]+", file.name) else "FILE"  # the command is pasted into a shell
-    command = COMMAND.format(name=name, more=more)
+    command = conversion_command(name, more)
     return (
         f"{file}: a pickle, which is not opened here; in its folder run {command} and give init_from=FOLDER"
     )

@@ -72,7 +72,7 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     config = meta.config.data.model_copy(update=updates)
     if config.corpus == "shakespeare" and path is not None:
         raise ConfigError(f"--data: {name} was trained on data=shakespeare, which is read; leave --data out")
-    if config.corpus != "shakespeare" and path is None:
+    if config.corpus not in ("shakespeare", "tinyshakespeare") and path is None:
         text = f"{config.corpus} {meta.config.data.path or ''}".strip()
         raise ConfigError(f"--data: {name} was trained on data={text}; if you trust that, give --data PATH")
     data = prepare(**config.model_dump(), spec=meta.tokenizer if config.tokenizer == "init_from" else None)
@@ -158,7 +158,7 @@ def main() -> None:
         metavar="N",
         help=f"number of validation windows; default: as many as have {TOKENS:,} tokens",
     )
-    add("--data", metavar="PATH", help="the text that the run was trained on, unless it is data=shakespeare")
+    add("--data", metavar="PATH", help="the text that the run was trained on, unless it came with data=")
     add("--trust", metavar="PACKAGE", help="packages, A,B, whose code the checkpoint may name")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:

@@ -31,8 +31,9 @@ from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
 from system.errors import DataError
 from system.files import parse_json, small_text, write_atomically
 from system.lock import Lock
+from system.os_compat import cores
 from system.signals import Interrupted
-from system.terminal import survive_closed_output
+from system.terminal import announced, survive_closed_output
 from system.validate import Checked, Count, checked
 
 BATCH = 2**20  # number of characters of a batch, unless a single row is longer
@@ -88,7 +89,8 @@ def prepare(settings: Settings) -> None:
         part = out.with_name(out.name + ".part")
         progress = begin(part, made_from)
         if "tokenizer" not in progress:
-            progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
+            with announced(f"reading the text for the tokenizer {tokenizer}", sys.stderr):
+                progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
         remaining = islice(batches(), progress["batches"], None)
         try:
             tokens_of_batches = encode_all(remaining, settings.processes, progress["tokenizer"])
@@ -98,7 +100,8 @@ def prepare(settings: Settings) -> None:
                 "--processes: a process was killed, perhaps because memory ran out; "
                 "rerun with fewer processes to resume"
             ) from None
-        meta = finish(part, progress, out)
+        with announced("computing checksums", sys.stderr):
+            meta = finish(part, progress, out)
     print(f"{out}: {meta['train']['tokens']:,} tokens to train on, {meta['val']['tokens']:,} to validate")
 
 
@@ -225,7 +228,7 @@ def main() -> None:
     add("--vocab-size", default=4096, type=int, metavar="N", help="size of bpe; default: %(default)s")
     add("--val-fraction", default=0.005, type=float, metavar="X", help="default: %(default)s of the text")
     add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
-    add("--processes", default=os.cpu_count(), type=int, metavar="N", help="default: %(default)s (all cores)")
+    add("--processes", default=cores(), type=int, metavar="N", help="default: %(default)s (all cores)")
     arguments = parser.parse_args()
     survive_closed_output()
     with programs.running():

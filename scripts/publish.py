@@ -71,6 +71,11 @@ def seeds(runs: Sequence[Run]) -> str:
     return join(str(seed) for seed in sorted({run.seed for run in runs}))
 
 
+def shown(path: str) -> str:
+    """Return a path that says nothing of this machine: of an absolute one the last part."""
+    return Path(path).name if Path(path).is_absolute() else path
+
+
 def main() -> None:
     parser = programs.parser(__doc__, "scripts.publish")
     parser.add_argument("runs", nargs="+", help="folders of runs, or published runs")
@@ -91,7 +96,8 @@ def main() -> None:
             size = sum(file.stat().st_size for file in args.out.iterdir())
             print(f"{args.out}/: {len(runs)} runs, {size / 1e6:.1f} MB; python compare.py {args.out}")
         if args.page:
-            command = shlex.join(["python", "-m", "scripts.publish", *args.runs, "--page", str(args.page)])
+            words = [*map(shown, args.runs), "--page", shown(str(args.page))]
+            command = shlex.join(["python", "-m", "scripts.publish", *words])
             args.page.write_text(page(runs, command), encoding="utf-8")
             print(f"{args.page}: written")
 

@@ -20,7 +20,7 @@ from cli.schema import RunConfig
 from comparison.machine import SCHEMA
 from data.external import TO_JSON
 from interop.hub import HUB
-from interop.pickle_hint import COMMAND, FROM_NANOGPT
+from interop.pickle_hint import FROM_NANOGPT, conversion_command
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import gpt2_models, programs
 
@@ -383,7 +383,7 @@ def test_every_flag_of_nanogpts_is_in_the_table_beside_a_key_that_exists():
 def test_the_page_and_the_programs_agree_on_nanogpts_pickles():
     text = (ROOT / "docs/ecosystem.md").read_text(encoding="utf-8")
     assert TO_JSON in text
-    assert COMMAND.format(name="ckpt.pt", more=FROM_NANOGPT) in text
+    assert conversion_command("ckpt.pt", FROM_NANOGPT) in text
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -14,7 +14,7 @@ from cli import messages
 from cli.app import CONF, as_typed, choices, quote
 from cli.schema import RunConfig
 from system.errors import ConfigError
-from tests.conftest import NORMS, daily
+from tests.conftest import NORMS, configured, daily
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import QUICK
@@ -187,3 +187,10 @@ def test_a_mistake_has_a_line_that_helps(command, tmp_path):
 def test_a_run_records_its_arguments_as_they_were_typed(text):
     assert as_typed(quote(f"prompt={text}")) == f"prompt={text}"
     assert as_typed(quote("seed=1")) == "seed=1"
+
+
+def test_only_choices_of_the_projects_groups_must_have_other_names(tmp_path):
+    (tmp_path / "norm").mkdir()
+    for file in ("config.yaml", "norm/l1.yaml"):
+        (tmp_path / file).write_text("_target_: model.norms.LayerNorm\n")
+    assert configured("--config-dir", str(tmp_path), "norm=l1").norm.name == "l1"

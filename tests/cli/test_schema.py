@@ -97,7 +97,7 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         ("stats.metrics=[loss]", r"stats\.metrics: there is no 'loss'; choose from act.mean"),
         ("stats.metrics=[act.rms/7.mlp]", r"stats\.metrics: there is no 'act.rms/7.mlp'"),
         ("stats.sites=[3.mlp]", r"stats\.sites: there is no '3.mlp'; a site is embed"),
-        ("stats.histograms_every=70", r"stats\.histograms_every: 70 is not a multiple of every=100"),
+        ("stats.histograms_every=70", r"stats\.histograms_every: 70 is not a multiple of every=150"),
         (
             "wandb.project=a/b",
             r"wandb\.project: invalid value 'a/b'; it should be 1 to 128 characters without",

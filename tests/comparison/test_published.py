@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comparison import table
+from comparison import published, table
 from comparison.commands import more_seeds, rerun
 from comparison.find import find_runs
 from comparison.groups import group_runs
@@ -193,3 +193,10 @@ def test_a_folder_that_cannot_be_read_is_passed_over(runs, tmp_path, monkeypatch
     monkeypatch.setattr("pathlib.Path.exists", exists)
     with pytest.raises(UnreadableError, match="Permission denied"):
         load_any(tmp_path)
+
+
+def test_tables_that_could_not_be_read_again_are_not_written(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(published, "LARGEST", 100)
+    with pytest.raises(UserError, match=r"curves\.csv: would have more than 100 bytes, which is not read; "):
+        publish(runs, tmp_path / "published")
+    assert not [*(tmp_path / "published").iterdir()]

@@ -408,9 +408,13 @@ def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, b
 
 
 @pytest.mark.slow
-def test_hugging_faces_own_pickle_too(tmp_path):
+@pytest.mark.parametrize("parts", [1, 2])
+def test_hugging_faces_own_pickle_too(tmp_path, parts):
     reference = gpt2_models.saved(tmp_path)
-    torch.save(reference.state_dict(), tmp_path / "pytorch_model.bin")
+    tensors = [*reference.state_dict().items()]
+    for i in range(parts):
+        name = "pytorch_model.bin" if parts == 1 else f"pytorch_model-0000{i + 1}-of-0000{parts}.bin"
+        torch.save(dict(tensors[i::parts]), tmp_path / name)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="a pickle, which is not opened here") as raised:
         pretrained(str(tmp_path)).check()

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
 from scripts import blocks
-from tests.conftest import LETTERS
+from tests.conftest import LETTERS, configured
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import train_anew
@@ -111,3 +112,10 @@ def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_pat
     assert "angular distance" in done.stdout
     assert "the model has no norm, so there is no figure" in done.stdout
     assert not (tmp_path / "maps.svg").exists()
+
+
+def test_the_text_of_a_preset_is_found_without_a_path(monkeypatch):
+    found = SimpleNamespace(fingerprint="same", check_length=lambda block_size: None)
+    monkeypatch.setattr(blocks, "prepare", lambda **_: found)
+    meta = SimpleNamespace(fingerprint="same", config=configured("experiment=speedrun"), tokenizer={})
+    assert blocks.load_data("a run", SimpleNamespace(meta=meta), None) is found
