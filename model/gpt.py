@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from model.attention import CausalSelfAttention
-from model.embeddings import Embedding, Table
+from model.embeddings import Embedding
 from model.head import Head
 from model.init import GPT2, Init
-from model.linear import Linear
 from model.mlp import MLP
-from model.seeds import draw_weights, drawing
+from model.seeds import drawing, drawn
 
 if TYPE_CHECKING:
     from model.placements import Placement
@@ -104,10 +103,12 @@ class GPT(nn.Module):
                     return norm(n_embd)
 
             with drawing(seed, f"blocks.{layer}.{site}"):
-                return wiring(branch(), norm_of, layer, site)  # the branch, its norms and the residual sum
+                f = drawn(branch(), f"blocks.{layer}.{site}.branch", seed)
+                return wiring(f, norm_of, layer, site)  # the branch, its norms and the residual sum
 
         with drawing(seed, "embed"):
-            self.embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init)
+            embed = embedding(vocab_size, block_size, n_embd, dropout=dropout, init=init)
+            self.embed = drawn(embed, "embed", seed)
         new_attn = partial(attention, n_embd, n_head, **options)
         new_mlp = partial(mlp, n_embd, **options)
         self.blocks = nn.ModuleList(
@@ -118,10 +119,9 @@ class GPT(nn.Module):
         with drawing(seed, "final"):
             self.final = final_norm(n_embd)
         with drawing(seed, "head"):
-            self.head = head(n_embd, vocab_size, init)
+            self.head = drawn(head(n_embd, vocab_size, init), "head", seed)
         if tie:
             self.head.weight = self.embed.tokens.weight
-        draw_weights(self, (Linear, Table), seed)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, V)
         x = self.embed(idx)

@@ -9,10 +9,15 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import nn
+
+from model.embeddings import Table
+from model.linear import Linear
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def seed_for(seed: int, stream: str, *where: int | str) -> int:
@@ -32,13 +37,11 @@ def drawing(seed: int, path: str) -> Iterator[None]:
         yield
 
 
-def draw_weights(model: nn.Module, kinds: tuple[type[Any], ...], seed: int) -> None:
-    """Draw the weight of every module of these kinds, each from its own stream (seed, "init", name).
-
-    A weight that two modules share is drawn once, under the first of its names.
-    """
-    for name, _ in model.named_parameters():
-        parent, _, parameter = name.rpartition(".")
-        module = model.get_submodule(parent)
-        if isinstance(module, kinds) and parameter == "weight":
-            module.reset_parameters(torch.Generator().manual_seed(seed_for(seed, "init", name)))
+def drawn(module: M, path: str, seed: int) -> M:
+    """Draw the weight of every Linear and Table in ``module``, each from its own stream (seed, "init", name);
+    ``path`` is the module's name in the model. Return the module."""
+    for name, part in module.named_modules():
+        if isinstance(part, Linear | Table):
+            stream = seed_for(seed, "init", ".".join(filter(None, (path, name, "weight"))))
+            part.reset_parameters(torch.Generator().manual_seed(stream))
+    return module

@@ -112,6 +112,8 @@ def choose(device: str, precision: str) -> Compute:
             torch.cuda.set_device(worker() % torch.cuda.device_count())
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
+    if index:  # pinned memory and torch's questions about the hardware are of the current device
+        torch.cuda.set_device(int(index))
     if precision == "auto":
         precision = "bf16" if fast_bf16(kind) else "fp32"
     return Compute(torch.device(device), precision)

@@ -17,6 +17,7 @@ from torch import Tensor
 from cli.schema import TrainConfig
 from data.windows import Batch
 from diagnostics.non_finite import first_non_finite
+from model.seeds import seed_for
 from rundir.folder import Diverged
 from rundir.run_files import DECISIVE
 from training.batches import Batches
@@ -111,7 +112,8 @@ def find_non_finite(
     def losses() -> Iterator[Callable[[Net], Tensor]]:
         """Yield the loss of each batch as a function of a net."""
         if evaluation:
-            for window in batches.fixed_windows():
+            for number, window in enumerate(batches.fixed_windows()):
+                torch.manual_seed(seed_for(0, "evaluation", number))
                 yield partial(loss.of_batch, batch=window)
         else:
             for batch in batches.micro_batches(step):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from data.windows import Batch
 from diagnostics.contract import buffers_kept
+from model.seeds import seed_for
 from system.signals import Pending
 from training.batches import Batches
 from training.log import RunLog
@@ -85,9 +86,9 @@ def evaluate(
     ranks: Ranks,
     running_norms: Sequence[nn.Module] = (),
 ) -> Losses:
-    """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. No
-    random number is drawn, and each batch's updates of buffers are dropped. The modules ``running_norms``
-    normalize by the statistics of their batch, as in training."""
+    """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. A
+    norm that draws random numbers draws the same ones each time, and each batch's updates of buffers are
+    dropped. The modules ``running_norms`` normalize by the statistics of their batch, as in training."""
     sizes: list[int] = []  # target tokens of each batch
     local_losses = []
     model.eval()
@@ -98,6 +99,7 @@ def evaluate(
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):
+                    torch.manual_seed(seed_for(0, "evaluation", len(sizes) - len(batches) + ranks.rank))
                     with buffers_kept(model):
                         local_losses.append(loss_of(model, batches[ranks.rank]))
             losses = torch.zeros(len(sizes))

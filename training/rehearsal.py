@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from cli.schema import RunConfig
 from diagnostics import contract, trainable
 from model import GPT
+from model.placements import Residual
 from system.errors import ConfigError, UserError
 from training import memory
 from training.build import initial_model, norms_of
@@ -43,6 +44,7 @@ def build_and_try(
             norms = norms_of(config, model)
             trainable.check_branches(model)
             trainable.check_tensors(norms)
+            trainable.check_tensors(wirings := foreign_wirings(model))
             strategy = wrap(model, config.distributed, ranks or Ranks(), compute.device)
             # take as much memory as the optimizer's moments will, on a GPU
             moments = [torch.empty_like(p) for p in strategy.trained.parameters() for _ in range(2)]
@@ -58,8 +60,8 @@ def build_and_try(
                 with strategy.full_model():
                     evaluate(strategy.model)
 
-            with contract.watched(norms):
-                contract.check_repeatable(model, norms, train, evaluated, disturb)
+            with contract.watched(wirings | norms):
+                contract.check_repeatable(model, wirings | norms, train, evaluated, disturb)
             del moments
     except UserError:
         raise
@@ -75,6 +77,13 @@ def build_and_try(
             remedy = "choose another norm, or give deterministic=false"
         raise ConfigError(f"{config.label()}: {why}; {remedy}") from error
     return strategy
+
+
+def foreign_wirings(model: GPT) -> dict[str, nn.Module]:
+    """Return by name the modules of a placement that is not derived from ours: each contains a branch."""
+    blocks = enumerate(model.blocks)
+    sites = {f"blocks.{i}.{site}": part for i, block in blocks for site, part in block.named_children()}
+    return {name: module for name, module in sites.items() if not isinstance(module, Residual)}
 
 
 def has_foreign_parts(config: RunConfig) -> bool:

@@ -179,3 +179,17 @@ def test_seeds_differ():
     assert not torch.equal(small(seed=0).embed.tokens.weight, small(seed=1).embed.tokens.weight)
     assert seed_for(0, "data", 1) != seed_for(1, "data", 0)
     assert len({seed_for(s, "data", i) for s in range(10) for i in range(100)}) == 1000
+
+
+class Wrapped(Pre):
+    """Store the branch under another name, its last map at 0, as in Fixup (Zhang et al. 2019)."""
+
+    def __call__(self, branch, norm, layer, site):
+        nn.init.zeros_(branch.proj.weight)
+        return nn.Sequential(norm("norm"), branch)
+
+
+def test_a_placement_may_initialize_its_branch_and_name_it_as_it_likes():
+    pre, wrapped = (dict(small(placement=placement).named_parameters()) for placement in (Pre, Wrapped))
+    assert not wrapped["blocks.1.attn.1.proj.weight"].any()
+    assert torch.equal(wrapped["blocks.1.attn.1.qkv.weight"], pre["blocks.1.attn.branch.qkv.weight"])

@@ -211,3 +211,22 @@ def test_a_model_to_which_all_bytes_are_equally_likely_has_8_bits_per_byte_whate
     loss = math.fsum(losses) / len(targets)
     assert evaluation.bits_per_byte(loss, len(targets), data.val_bytes()) == pytest.approx(8, rel=1e-12)
     assert data.val_bytes() == len(data.tokenizer.decode(data.val)) - len(data.tokenizer.decode(data.val[:1]))
+
+
+def test_a_norm_that_draws_in_evaluation_has_the_same_losses_each_time():
+    class Noisy(torch.nn.Module):
+        def __init__(self, n):
+            super().__init__()
+
+        def forward(self, x):
+            return x + torch.randn_like(x)
+
+    model = GPT(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4, norm=Noisy, placement=Pre)
+    batch = (np.zeros((2, 4), np.int64),) * 2
+
+    def loss_of(net, batch):
+        return net(torch.from_numpy(batch[0])).square().mean()
+
+    first, second = (evaluation.evaluate(model, loss_of, [[batch], [batch]], Ranks()) for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]  # each batch has its own numbers

@@ -68,3 +68,48 @@ def test_a_buffer_that_no_checkpoint_could_hold_is_refused():
 def test_far_too_many_threads_are_refused():
     with pytest.raises(ConfigError, match=r"train\.threads: 4096 threads on \d+ cores; give at most"):
         set_switches(choose("cpu", "fp32"), 4096)
+
+
+FOREIGN = """
+import torch
+from torch import nn
+from model.placements import Pre
+
+class Wiring(nn.Module):
+    def __init__(self, branch, norm):
+        super().__init__()
+        self.f, self.norm, self.calls = branch, norm, 0
+        {init}
+
+    def forward(self, x):
+        {forward}
+        return x + self.f(self.norm(x))
+
+class Own(Pre):
+    def __call__(self, branch, norm, layer, site):
+        return Wiring(branch, norm("norm"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "forward", "problem"),
+    [
+        ("pass", "x += 1", "changes its input in place"),
+        ("self.register_buffer('mask', torch.tensor(float('-inf')))", "pass", "its mask is not finite"),
+        ("pass", "self.calls += 1", "changes its attribute calls in forward"),
+        ("pass", "pass", None),
+    ],
+)
+def test_a_placement_of_the_users_is_held_to_the_contract(tmp_path, monkeypatch, init, forward, problem):
+    module = f"own{abs(hash((init, forward)))}"
+    (tmp_path / f"{module}.py").write_text(FOREIGN.format(init=init, forward=forward))
+    (tmp_path / "placement").mkdir()
+    (tmp_path / "placement" / "own.yaml").write_text(f"_target_: {module}.Own\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config, idx = (
+        configured("--config-dir", str(tmp_path), "placement=own", *SIZES),
+        torch.arange(8).view(2, 4) % 5,
+    )
+    refused = pytest.raises(ConfigError, match=rf"blocks\.0\.attn \({module}\.Wiring\):? {problem}")
+    with refused if problem else nullcontext():
+        build_and_try(config, 5, choose("cpu", "fp32"), lambda net: cross_entropy(net, idx, idx))
