@@ -97,7 +97,8 @@ def curve(labels: Labels, metric: str) -> Spec:
 def dots(rows: Rows, x_title: Sequence[str]) -> Spec:
     """Return a figure of the differences from the baseline: per group a dot with its interval, and a tick for
     each seed. Rows: see comparison.drawing.glance.differences."""
-    axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False}
+    # zindex: where the labels stand above the lines, the zero line passes behind them
+    axis = {"labelLimit": 320, "labelFontSize": 12, "ticks": False, "domain": False, "zindex": 1}
     y = {"y": category("group", sort=None, title=None, axis=axis)}
     drawn = {row["outcome"] for row in rows if row["mean"] is not None}
     outcomes = [outcome for outcome in glance.COLORS if outcome in drawn]

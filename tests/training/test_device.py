@@ -44,7 +44,9 @@ def test_auto_device_is_a_gpu_if_there_is_one():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(("worker", "device", "expected"), [(0, "auto", 0), (3, "auto", 1), (3, "cuda:0", 0)])
-def test_the_workers_of_a_sweep_take_the_gpus_in_turn_unless_one_is_named(worker, device, expected, monkeypatch):
+def test_the_workers_of_a_sweep_take_the_gpus_in_turn_unless_one_is_named(
+    worker, device, expected, monkeypatch
+):
     used = []
     for name, value in {"is_available": True, "init": None, "device_count": 2}.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
