@@ -51,6 +51,7 @@ class Bench:
         }
         self.cuda = self.machine["gpu"] is not None
         self.out: Path = options.out or RESULTS / f"{name}-{slug(self.machine)}.json"
+        self.out.parent.mkdir(parents=True, exist_ok=True)  # fails here, and not after a round
         self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.raw: dict[str, dict[str, list[float]]] = {}
         self.pairs: list[tuple[str, str, str]] = []  # variant, baseline, metric

@@ -69,7 +69,8 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
     seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
     commands = []
     for group in groups:
-        missing = [str(seed) for seed in seeds if seed not in group.seeds]
+        ended = {run.seed for run in group.runs}  # also without a value of the metric
+        missing = [str(seed) for seed in seeds if seed not in ended]
         run = group.runs[0]
         if "overrides" not in run.environment or len({run.group for run in group.runs}) > 1:
             return ""

@@ -17,7 +17,16 @@ from comparison.groups import CODE, RATE, ComparisonError, Group, Keys, title
 from comparison.load import Run
 from comparison.plans import STARTS, USUAL, family_size, in_order, planned_seeds
 from comparison.rates import Family
-from comparison.verdicts import ALL_THE_SAME, Interval, decide, interval, looks_needed, next_look, paired
+from comparison.verdicts import (
+    ALL_THE_SAME,
+    LOOKS,
+    Interval,
+    decide,
+    interval,
+    looks_needed,
+    next_look,
+    paired,
+)
 
 # open: more seeds may decide; unfit: no number of seeds can
 Outcome = Literal["baseline", "better", "worse", "lower", "higher", "equivalent", "diverged", "open", "unfit"]
@@ -137,8 +146,11 @@ def judge_together(
         count = len(row.used)
         row.outcome = in_one_word(verdict, metric)
         row.verdict = f"equivalent (within {matters:g})" if verdict == "equivalent" else row.outcome
-        if row.difference and row.difference.low == row.difference.high == 0 and reason == ALL_THE_SAME:
+        values = differences[np.isfinite(differences)]
+        if reason == ALL_THE_SAME and not values.any():
             row.outcome, row.verdict = "equivalent", "equivalent (identical)"
+        elif reason == ALL_THE_SAME and np.abs(values).max() < matters:
+            row.outcome, row.verdict = "equivalent", f"equivalent (within {matters:g})"
         elif verdict == "open":
             planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"
             row.verdict = {
@@ -147,12 +159,17 @@ def judge_together(
                 ALL_THE_SAME: f"no verdict: {ALL_THE_SAME}",
                 "not distinguishable": f"not distinguishable at {count} seeds",
             }[reason]
-            if reason == "not distinguishable":
-                values = differences[np.isfinite(differences)]
+            least = next_look(count, plan)
+            if reason == ALL_THE_SAME:
+                row.outcome, least = "unfit", None  # no number of seeds decides
+            elif least is None:
+                row.verdict += ", the most that are judged"
+            elif reason == "not distinguishable":
                 row.seed_range = looks_needed(values, plan, comparisons, matters)
-            least = row.seed_range[0] if row.seed_range else next_look(count, plan)
-            row.command = commands.more_seeds([row.group, other.best_group], least or 0, planned)
-            row.missing = (least or 0) - count
+                least = row.seed_range[0] if row.seed_range else least
+            if least is not None and least <= LOOKS[-1]:
+                row.command = commands.more_seeds([row.group, other.best_group], least, planned)
+                row.missing = least - count
 
 
 def in_one_word(verdict: str, metric: str) -> Outcome:

@@ -186,6 +186,8 @@ def adopt_verdicts(rows: Sequence[Row], all_rows: Sequence[Row], hidden: Sequenc
 
     partly_hidden = {roles.likeness(run) for run in hidden}
     for row in rows:
+        if row.outcome == "baseline":
+            continue
         twin = next((other for other in all_rows if compared_by(other) == compared_by(row)), None)
         if twin:
             row.verdict, row.outcome, row.planned = twin.verdict, twin.outcome, twin.planned

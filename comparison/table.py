@@ -50,6 +50,8 @@ def with_interval(interval: Interval | None, form: str = ".4f") -> str:
 def verdict(row: Row) -> str:
     if row.seed_range is None:
         return row.verdict
+    if row.seed_range[0] > LOOKS[-1]:
+        return f"{row.verdict}; {LOOKS[-1]} are unlikely to settle it"
     low, high = (str(n) if n <= LOOKS[-1] else f"over {LOOKS[-1]}" for n in row.seed_range)
     return f"{row.verdict}; {low if low == high else f'{low} to {high}'} may settle it"
 

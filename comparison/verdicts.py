@@ -27,7 +27,7 @@ MATTERS = 0.01  # nats; a smaller difference of losses is of no interest
 PLAN_ERROR = 0.045  # of the 5 %, the part of the planned look; the later looks have the rest
 LOOKS = (3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50)  # pairs; nothing is decided between two looks
 
-ALL_THE_SAME = "its differences are all the same"  # the reason for which no number of them decides
+ALL_THE_SAME = "its differences are nearly all the same"  # the reason for which no number of them decides
 
 Losses = Mapping[int, float]  # seed -> loss
 

@@ -52,7 +52,13 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
     if not selected:
         raise ConfigError(f"--under: no finding takes {limit:g} minutes or less; give more minutes")
     chosen = {name: findings[name] for name in selected}
-    return {name: f.with_overrides(overrides, f.first_seeds(args.seeds or 0)) for name, f in chosen.items()}
+    result = {}
+    for name, finding in chosen.items():
+        try:
+            result[name] = finding.with_overrides(overrides, finding.first_seeds(args.seeds or 0))
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    return result
 
 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
@@ -65,7 +71,8 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
     for number, (name, original) in enumerate(findings.items(), start=1):
         finding, key = (original.as_control(), f"{name}-control") if args.control else (original, name)
         title = f"{name} with {overrides}" if overrides else name
-        print(f"[{number}/{len(findings)}] {title}, at most about {finding.minutes:g} min", flush=True)
+        limit = "" if overrides or args.seeds else f", at most about {finding.minutes:g} min"
+        print(f"[{number}/{len(findings)}] {title}{limit}", flush=True)
         try:
             result = running.obtain(key, finding, args.out, args.config_dir)
         except Exception as error:

@@ -8,7 +8,7 @@ from comparison.drawing.glance import sentence
 from comparison.groups import ComparisonError, title
 from comparison.load import load
 from comparison.report import Report, build_report
-from comparison.table import cells
+from comparison.table import cells, verdict
 from comparison.write import markdown
 from tests.helpers.run_folders import BASE, made, several
 
@@ -346,3 +346,40 @@ def test_a_table_of_diverged_runs_has_a_row_for_each_arm(tmp_path):
     assert verdicts(report)["none"] == "diverged 3 of 3"
     assert [row["rate"] for row in cells(report)] == ["0.002", "0.01"]
     assert not any("shared with the baseline" in line for line in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(10, "50 are unlikely to settle it"), (50, "the most that are judged")]
+)
+def test_no_command_trains_seeds_that_cannot_settle_anything(tmp_path, count, words):
+    """The differences are about 1.3 of their standard errors."""
+    noise = [(-1) ** seed * 0.1 + 0.12 / count**0.5 for seed in range(count)]
+    row = report_of(tmp_path, {"norm=layernorm": [2.0] * count, "norm=none": [2 + x for x in noise]}).rows[1]
+    assert words in verdict(row)
+    assert (row.outcome, row.command) == ("open", "")
+
+
+def test_implementations_that_hardly_differ_are_equivalent(tmp_path):
+    losses = {"norm=layernorm": [2.0] * 3, "norm=torch_layernorm": [2 + 1e-7, 2 - 2e-7, 2 + 3e-7]}
+    assert verdicts(report_of(tmp_path, losses))["torch_layernorm"] == "equivalent (within 0.01)"
+    shifted = {"norm=layernorm": [2.0] * 3, "norm=torch_layernorm": [2.5] * 3}  # no noise: is it a mistake?
+    row = report_of(tmp_path / "b", shifted).rows[1]
+    assert (row.outcome, row.command) == ("unfit", "")
+
+
+def test_a_baseline_that_where_makes_stays_one(tmp_path):
+    losses = {
+        "norm=layernorm model.n_layer=2": THREE["norm=layernorm"],
+        "norm=rmsnorm model.n_layer=4": THREE["norm=layernorm"],
+        "norm=dyt model.n_layer=4": THREE["norm=batchnorm"],
+    }
+    plan = {
+        "written": "",
+        "arms": ["all"],
+        "arm": "all",
+        "seeds": [0, 1, 2],
+        "ended_before": [],
+        "baseline": {},
+    }
+    report = build_report(several(tmp_path, losses, plan=plan), where=["model.n_layer=4"])
+    assert sorted(row.outcome for row in report.rows) == ["baseline", "better"]
