@@ -39,7 +39,8 @@ from comparison.table import (
 from rundir.run_files import answers, leak_of
 
 HERE = Path(__file__).parent
-BUNDLE = "import vl_convert; print(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;'), end='')"
+BUNDLE = """import sys, vl_convert
+sys.stdout.buffer.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;').encode())"""
 TEMPLATES = Environment(
     loader=FileSystemLoader(HERE),
     autoescape=True,
@@ -151,5 +152,5 @@ def library() -> str:
     """Return Vega-Lite's JavaScript. Another process bundles it, as this takes two seconds in which no other
     thread of its process runs, so none could print that it takes long."""
     convert.converter()  # raises UserError where it cannot run
-    command = [sys.executable, "-P", "-X", "utf8", "-c", BUNDLE]
-    return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    command = [sys.executable, "-P", "-c", BUNDLE]
+    return subprocess.run(command, check=True, capture_output=True).stdout.decode()
