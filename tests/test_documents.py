@@ -285,8 +285,7 @@ def trained(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     done_before = re.search(r"(\d+) done before", output)
     known = int(done_before[1]) if done_before else output.count("nothing left to do")
     if "tuning, round 1" in output:  # the number of runs follows from the trials that each round keeps
-        expected, known = sum(map(int, re.findall(r"(\d+) to do", output))), 0
-        assert expected, output
+        sweep, expected, known = True, sum(map(int, re.findall(r"(\d+) to do", output))), 0
     assert len(statuses) + known == expected, output
     assert all(status["state"] == "finished" for status in statuses)
     if not sweep and statuses:
