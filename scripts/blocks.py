@@ -158,7 +158,11 @@ def main() -> None:
         metavar="N",
         help=f"number of validation windows; default: as many as have {TOKENS:,} tokens",
     )
-    add("--data", metavar="PATH", help="the text that the run was trained on, unless it came with data=")
+    add(
+        "--data",
+        metavar="PATH",
+        help="the text that the run was trained on, unless data=shakespeare or tinyshakespeare",
+    )
     add("--trust", metavar="PACKAGE", help="packages, A,B, whose code the checkpoint may name")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:

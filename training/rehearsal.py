@@ -80,10 +80,10 @@ def build_and_try(
 
 
 def foreign_wirings(model: GPT) -> dict[str, nn.Module]:
-    """Return by name the modules of a placement that is not derived from ours: each contains a branch."""
+    """Return by name the modules around the branches that are of a class of the user's placement."""
     blocks = enumerate(model.blocks)
     sites = {f"blocks.{i}.{site}": part for i, block in blocks for site, part in block.named_children()}
-    return {name: module for name, module in sites.items() if not isinstance(module, Residual)}
+    return {name: module for name, module in sites.items() if type(module) is not Residual}
 
 
 def has_foreign_parts(config: RunConfig) -> bool:

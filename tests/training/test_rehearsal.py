@@ -9,13 +9,14 @@ from torch import nn
 
 from diagnostics.contract import BrokenContractError
 from diagnostics.trainable import check_tensors
+from model.placements import Residual
 from system.errors import ConfigError
 from tests.conftest import NORMS, configured
 from training.build import build_model
 from training.compile import replaces_buffers
 from training.device import choose, set_switches
 from training.loss import cross_entropy
-from training.rehearsal import build_and_try, rehearse
+from training.rehearsal import build_and_try, foreign_wirings, rehearse
 
 REPLACING = {"batchnorm_running", "powernorm"}  # model/batchnorms.py explains why
 SIZES = ("model.n_layer=1", "model.n_head=2", "model.n_embd=8", "model.block_size=4")
@@ -113,3 +114,13 @@ def test_a_placement_of_the_users_is_held_to_the_contract(tmp_path, monkeypatch,
     refused = pytest.raises(ConfigError, match=rf"blocks\.0\.attn \({module}\.Wiring\):? {problem}")
     with refused if problem else nullcontext():
         build_and_try(config, 5, choose("cpu", "fp32"), lambda net: cross_entropy(net, idx, idx))
+
+
+def test_a_module_derived_from_ours_is_the_users():
+    class Derived(Residual):
+        pass
+
+    model, _ = model_and_loss("layernorm")
+    assert foreign_wirings(model) == {}
+    model.blocks[0].mlp.__class__ = Derived
+    assert [*foreign_wirings(model)] == ["blocks.0.mlp"]
