@@ -234,9 +234,9 @@ def sweep_record() -> dict[str, Any]:
 
 
 def record_folder(settings: Any) -> Path | None:
-    """Return the folder of a job's record in a sweep; None outside of a sweep."""
-    is_job = settings.sweep.subdir != "."  # sweep/runner.py sets it
-    return Path(settings.runtime.output_dir) if is_job else None
+    """Return the folder of a job's record in a sweep; None outside, where a user may set the subdir, too."""
+    folder = Path(settings.runtime.output_dir)
+    return folder if settings.sweep.subdir != "." and "launcher" in job_record.read(folder) else None
 
 
 def arguments() -> list[str]:

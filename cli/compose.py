@@ -45,7 +45,7 @@ def check_names(folders: tuple[Path, ...]) -> None:
     """Raise ConfigError if a choice has the name of one in an earlier folder, which Hydra would use.
     The first folder is conf/."""
     for later, earlier in combinations(reversed(folders), 2):
-        for file in choices(later, folders[0]):
+        for file in group_files(later, folders[0]):
             same = earlier / file.relative_to(later)
             if same.exists() and not same.samefile(file):
                 raise ConfigError(
@@ -53,7 +53,7 @@ def check_names(folders: tuple[Path, ...]) -> None:
                 )
 
 
-def choices(folder: Path, conf: Path) -> list[Path]:
+def group_files(folder: Path, conf: Path) -> list[Path]:
     """Return a folder's YAML files for the groups of ``conf``. The folder's other files may be very many."""
     groups = [group.name for group in conf.iterdir() if group.is_dir()]
     return sorted(file for group in groups for file in (folder / group).rglob("*.yaml"))
@@ -63,7 +63,7 @@ def check_aliases(folder: Path, conf: Path) -> None:
     """Raise ConfigError if a config in a folder of the user's has so many YAML aliases that few lines may
     stand for any amount of data. ``conf`` has the groups. What cannot be read is left to Hydra, which names
     it if it is used."""
-    for file in choices(folder, conf):
+    for file in group_files(folder, conf):
         events: list[Any] = []
         with suppress(yaml.YAMLError, ValueError, OSError):
             text = small_text(file, LARGEST)

@@ -41,12 +41,12 @@ def read(folder: Path, name: str = "job.json") -> dict[str, Any]:
 @contextmanager
 def record_job(folder: Path | None) -> Iterator[dict[str, Any]]:
     """Context manager around a job: yield a dict into which the job puts its ``value`` or ``error``. Record
-    the dict in job.json and the output in log.txt, unless ``folder`` is None (outside of a sweep) or has no
-    readable record, as where the user set hydra.sweep.subdir."""
+    the dict in job.json and the output in log.txt, unless ``folder`` is None (outside of a sweep)."""
     outcome: dict[str, Any] = {}
-    if folder is None or "launcher" not in (record := read(folder)):
+    if folder is None:
         yield outcome
         return
+    record = read(folder)
     if record["launcher"][0] == PARENT:
         end_with_launcher()
     idle.clear()

@@ -62,15 +62,16 @@ def rerun(run: Run) -> str:
 def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = ()) -> str:
     """Return the command that trains the missing seeds, so that all groups have the same: those that were
     planned, and at least ``least``, or 3; "" if no seed is missing or a group has no single command."""
-    seeds = sorted({*planned}.union(*(group.seeds for group in groups)))
+    # a run that ended without a value of the metric would end so again
+    spent = {run.seed for group in groups for run in group.runs if run.seed not in group.seeds}
+    seeds = sorted({*planned}.union(*(group.seeds for group in groups)) - spent)
     count = min(max(least, 3), len(seeds) + MAX_SEEDS)
     trials = {seed for group in groups for run in group.runs for role in run.roles for seed in role["seeds"]}
-    next_seed = max([*seeds, *trials], default=-1) + 1
+    next_seed = max([*seeds, *spent, *trials], default=-1) + 1
     seeds += range(next_seed, next_seed + max(0, count - len(seeds)))
     commands = []
     for group in groups:
-        ended = {run.seed for run in group.runs}  # also without a value of the metric
-        missing = [str(seed) for seed in seeds if seed not in ended]
+        missing = [str(seed) for seed in seeds if seed not in group.seeds]
         run = group.runs[0]
         if "overrides" not in run.environment or len({run.group for run in group.runs}) > 1:
             return ""

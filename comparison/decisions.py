@@ -23,12 +23,13 @@ from comparison.verdicts import (
     Interval,
     decide,
     interval,
+    looks,
     looks_needed,
     next_look,
     paired,
 )
 
-# open: more seeds may decide; unfit: no number of seeds can
+# open: not decided, more seeds may decide if there is a command; unfit: no number of seeds can
 Outcome = Literal["baseline", "better", "worse", "lower", "higher", "equivalent", "diverged", "open", "unfit"]
 LOWER_IS_BETTER = ("loss", "bpb")
 
@@ -138,12 +139,10 @@ def judge_together(
         for seed in row.used:
             table[0, i, seeds.index(seed)] = losses[seed] - baseline_losses[seed]
     matters = matters if "loss" in metric else 0
-    plan = len(planned) or None
-    decision = decide(table, plan, comparisons, matters)
-    for (row, other), differences, verdict, reason in zip(
+    decision = decide(table, len(planned) or None, comparisons, matters)
+    for (row, _), differences, verdict, reason in zip(
         pairs, table[0], decision.verdict[0], decision.reason[0], strict=True
     ):
-        count = len(row.used)
         row.outcome = in_one_word(verdict, metric)
         row.verdict = f"equivalent (within {matters:g})" if verdict == "equivalent" else row.outcome
         values = differences[np.isfinite(differences)]
@@ -152,24 +151,39 @@ def judge_together(
         elif reason == ALL_THE_SAME and np.abs(values).max() < matters:
             row.outcome, row.verdict = "equivalent", f"equivalent (within {matters:g})"
         elif verdict == "open":
-            planned_count = f"{len({*planned} & {*row.used})} of the {len(planned)} planned seeds"
-            row.verdict = {
-                "too few pairs": f"no verdict: {count} common seed{'s' * (count != 1)}",
-                "planned pairs are missing": f"no verdict: {planned_count}",
-                ALL_THE_SAME: f"no verdict: {ALL_THE_SAME}",
-                "not distinguishable": f"not distinguishable at {count} seeds",
-            }[reason]
-            least = next_look(count, plan)
-            if reason == ALL_THE_SAME:
-                row.outcome, least = "unfit", None  # no number of seeds decides
-            elif least is None:
-                row.verdict += ", the most that are judged"
-            elif reason == "not distinguishable":
-                row.seed_range = looks_needed(values, plan, comparisons, matters)
-                least = row.seed_range[0] if row.seed_range else least
-            if least is not None and least <= LOOKS[-1]:
-                row.command = commands.more_seeds([row.group, other.best_group], least, planned)
-                row.missing = least - count
+            say_why_open(row, str(reason), values, planned, comparisons, matters)
+
+
+def say_why_open(
+    row: Row,
+    reason: str,
+    differences: Sequence[float],
+    planned: Sequence[int],
+    comparisons: int,
+    matters: float,
+) -> None:
+    """Say why a row has no verdict, how many seeds may bring one, and which command trains them."""
+    assert row.baseline
+    count, to_come, plan = len(row.used), len({*planned} - {*row.used}), len(planned) or None
+    row.verdict = {
+        "too few pairs": f"no verdict: {count} common seed{'s' * (count != 1)}",
+        "planned pairs are missing": f"no verdict: {len(planned) - to_come} of the {plan} planned seeds",
+        "not distinguishable": f"not distinguishable at {count} seeds",
+    }.get(reason, f"no verdict: {reason}")
+    least = next_look(count, plan)
+    if reason == ALL_THE_SAME:
+        row.outcome = "unfit"  # no number of seeds decides
+        return
+    if reason == "planned pairs are missing":
+        least = count + to_come
+    elif least is None:
+        row.verdict = f"not distinguishable at {looks(plan)[-1][0]} seeds, the most that are judged"
+        return
+    elif reason == "not distinguishable":
+        row.seed_range = looks_needed(differences, plan, comparisons, matters)
+        least = min(row.seed_range[0], LOOKS[-1]) if row.seed_range else least
+    row.missing = least - count
+    row.command = commands.more_seeds([row.group, row.baseline.best_group], least, planned)
 
 
 def in_one_word(verdict: str, metric: str) -> Outcome:

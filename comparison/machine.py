@@ -56,7 +56,7 @@ class Arm(TypedDict):
         difference: from the baseline, paired by seed.
         outcome: the verdict in one word; ``verdict`` says it as the table does.
         planned: the number of seeds that was planned before there was a result; 0 without a plan.
-        command: what trains the seeds that may settle an open comparison.
+        command: what trains the seeds that may settle an open comparison; None if none may.
     """
 
     title: str

@@ -69,7 +69,7 @@ def load_all(paths: Iterable[str]) -> tuple[list[Run], list[str]]:
 
 
 def publish(runs: Sequence[Run], folder: Path) -> None:
-    """Write the tables of runs. Raises OSError, and UserError if the folder has other files."""
+    """Write the tables of runs. Raises OSError; UserError: the folder has other files, a table is large."""
     present = {file.name for file in folder.glob("*")}
     ours = {TABLE, CURVES_FILE, SHARED} if is_published(folder) else set()
     if others := sorted(present - ours):
@@ -82,16 +82,18 @@ def publish(runs: Sequence[Run], folder: Path) -> None:
     first = leaves[0]
     shared = {c: first[c] for c in columns if c != "name" and all(same(row, first, c) for row in leaves)}
     differing = sorted(columns.keys() - shared, key=order)
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {column: cell(row[column]) for column in differing if column in row} | {"name": row["name"]}
         for row in leaves
     ]
     curves = [row for run in runs for row in curve_rows(run, with_all_steps=id(run) in kept)]
     names = list(dict.fromkeys(name for row in curves for name in row))
-    write_table(folder / CURVES_FILE, names, curves)  # the first, as it may be too large
-    write_table(folder / TABLE, differing, rows)
-    write_atomically(folder / SHARED, json.dumps(shared, indent=1, sort_keys=True) + "\n")
+    texts = {SHARED: json.dumps(shared, indent=1, sort_keys=True) + "\n"}  # the first: it marks the folder
+    for name, columns_of, table in ((TABLE, differing, rows), (CURVES_FILE, names, curves)):
+        texts[name] = as_csv(folder / name, columns_of, table)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_atomically(folder / name, text)
 
 
 def is_published(folder: Path) -> bool:
@@ -222,16 +224,14 @@ def parsed(text: str) -> Any:
         return text
 
 
-def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table. Raises OSError, and UserError if it is larger than ``read_table`` reads."""
+def as_csv(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    text = stream.getvalue()
-    if len(text.encode()) > LARGEST:
+    if len(stream.getvalue().encode()) > LARGEST:
         raise UserError(f"{file}: would have more than {LARGEST:,} bytes, which is not read; name fewer runs")
-    write_atomically(file, text)
+    return stream.getvalue()
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:

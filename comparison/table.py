@@ -50,10 +50,11 @@ def with_interval(interval: Interval | None, form: str = ".4f") -> str:
 def verdict(row: Row) -> str:
     if row.seed_range is None:
         return row.verdict
-    if row.seed_range[0] > LOOKS[-1]:
-        return f"{row.verdict}; {LOOKS[-1]} are unlikely to settle it"
-    low, high = (str(n) if n <= LOOKS[-1] else f"over {LOOKS[-1]}" for n in row.seed_range)
-    return f"{row.verdict}; {low if low == high else f'{low} to {high}'} may settle it"
+    (low, high), most = row.seed_range, LOOKS[-1]
+    if low > most:
+        return f"{row.verdict}; even {most} may not settle it"
+    seeds = f"{low} or more" if high > most else f"{low} to {high}" if high > low else f"{low}"
+    return f"{row.verdict}; {seeds} may settle it"
 
 
 def cells(report: Report) -> list[Cells]:

@@ -9,7 +9,7 @@ figures/*.svg           each figure, for a paper
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from comparison.drawing import convert, figures, specs
 from comparison.drawing.page import page
 from comparison.groups import ComparisonError
 from comparison.load import Run
-from comparison.published import write_table
+from comparison.published import as_csv
 from comparison.report import Report
 from comparison.table import Cells, cells
+from system.files import write_atomically
 
 REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 MARK = "<!-- written by compare.py, which replaces all files of this folder -->"
@@ -44,6 +45,11 @@ def is_ours(file: Path) -> bool:
     return False
 
 
+def write_table(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table whose rows have the same columns."""
+    write_atomically(file, as_csv(file, [*rows[0]], rows))
+
+
 def write_report(report: Report, out: Path) -> Iterator[str]:
     """Write all files into ``out``, and yield a line for the user after each step. Raises
     ComparisonError if the folder has other files, and OSError."""
@@ -51,10 +57,10 @@ def write_report(report: Report, out: Path) -> Iterator[str]:
     out.mkdir(parents=True, exist_ok=True)
     rows = cells(report)
     (out / "table.md").write_text(f"{MARK}\n\n{markdown(rows)}", encoding="utf-8")
-    write_table(out / "table.csv", [*rows[0]], rows)
+    write_table(out / "table.csv", rows)
     used = {id(run) for row in report.rows for run in row.group.runs if run.seed in row.used}
     runs = [run_row(run, report) | {"used": id(run) in used} for run in report.runs]
-    write_table(out / "runs.csv", [*runs[0]], runs)
+    write_table(out / "runs.csv", runs)
     write_metrics(report, out / "metrics.csv")
     yield f"{out}/: table.md, table.csv, runs.csv, metrics.csv"
     (out / "index.html").write_text(page(report), encoding="utf-8")

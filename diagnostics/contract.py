@@ -1,7 +1,7 @@
-"""Check what a run needs of a norm, in the forwards of a model: docs/own-norm.md lists it.
+"""Check what a run needs of a norm or a placement, in the forwards of a model: docs/own-norm.md lists it.
 
-A norm returns one tensor of its input's shape, changes neither its input nor its parameters, and keeps its
-state in buffers, as a resumed run has nothing else.
+The modules of both return one tensor of their input's shape, change neither their input nor their parameters,
+and keep their state in buffers, as a resumed run has nothing else.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ NOT_STATE = frozenset(vars(nn.Module())) - {"training"}  # parameters, buffers, 
 
 
 class BrokenContractError(Exception):
-    """A norm breaks the contract; the message says which norm, how, and what to do."""
+    """A norm or a placement breaks the contract; the message says which one, how, and what to do."""
 
 
 @contextmanager
 def watched(norms: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Context manager: check every forward of ``norms``, by name in the model.
+    """Context manager: check every forward of ``norms``, and of a placement's modules, by name in the model.
 
     Raises:
         BrokenContractError: a norm raises an exception, returns something else than a tensor of its input's

@@ -22,8 +22,8 @@ LOAD_PARTS = (
 
 def conversion_command(name: str, more: str) -> str:
     """Return the command that converts a file, or all parts of weights of which ``name`` is one."""
-    parts = re.sub(r"-\d+-of-", "-*-of-", name)
-    load = LOAD.format(name=name) if parts == name else LOAD_PARTS.format(name=parts)
+    pattern = re.sub(r"-\d+-of-", "-*-of-", name)
+    load = LOAD.format(name=name) if pattern == name else LOAD_PARTS.format(name=pattern)
     return COMMAND.format(load=load, more=more)
 
 

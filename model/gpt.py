@@ -119,9 +119,11 @@ class GPT(nn.Module):
         with drawing(seed, "final"):
             self.final = final_norm(n_embd)
         with drawing(seed, "head"):
-            self.head = drawn(head(n_embd, vocab_size, init), "head", seed)
+            self.head = head(n_embd, vocab_size, init)
         if tie:
             self.head.weight = self.embed.tokens.weight
+        else:
+            drawn(self.head, "head", seed)
 
     def forward(self, idx: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, V)
         x = self.embed(idx)

@@ -39,7 +39,7 @@ def drawing(seed: int, path: str) -> Iterator[None]:
 
 def drawn(module: M, path: str, seed: int) -> M:
     """Draw the weight of every Linear and Table in ``module``, each from its own stream (seed, "init", name);
-    ``path`` is the module's name in the model. Return the module."""
+    ``path`` is the name of the streams, usually the module's in the model. Return the module."""
     for name, part in module.named_modules():
         if isinstance(part, Linear | Table):
             stream = seed_for(seed, "init", ".".join(filter(None, (path, name, "weight"))))

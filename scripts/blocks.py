@@ -72,7 +72,8 @@ def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:
     config = meta.config.data.model_copy(update=updates)
     if config.corpus == "shakespeare" and path is not None:
         raise ConfigError(f"--data: {name} was trained on data=shakespeare, which is read; leave --data out")
-    if config.corpus not in ("shakespeare", "tinyshakespeare") and path is None:
+    was_downloaded = config.corpus == "tinyshakespeare" and (Path(CACHE) / "tinyshakespeare.txt").exists()
+    if config.corpus != "shakespeare" and not was_downloaded and path is None:
         text = f"{config.corpus} {meta.config.data.path or ''}".strip()
         raise ConfigError(f"--data: {name} was trained on data={text}; if you trust that, give --data PATH")
     data = prepare(**config.model_dump(), spec=meta.tokenizer if config.tokenizer == "init_from" else None)

@@ -89,7 +89,7 @@ def prepare(settings: Settings) -> None:
         part = out.with_name(out.name + ".part")
         progress = begin(part, made_from)
         if "tokenizer" not in progress:
-            with announced(f"reading the text for the tokenizer {tokenizer}", sys.stderr):
+            with announced(f"preparing the tokenizer {tokenizer}", sys.stderr):
                 progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
         remaining = islice(batches(), progress["batches"], None)
         try:
@@ -228,7 +228,7 @@ def main() -> None:
     add("--vocab-size", default=4096, type=int, metavar="N", help="size of bpe; default: %(default)s")
     add("--val-fraction", default=0.005, type=float, metavar="X", help="default: %(default)s of the text")
     add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
-    add("--processes", default=cores(), type=int, metavar="N", help="default: %(default)s (all cores)")
+    add("--processes", default=cores(), type=int, metavar="N", help="default: %(default)s (cores)")
     arguments = parser.parse_args()
     survive_closed_output()
     with programs.running():

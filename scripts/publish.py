@@ -59,8 +59,8 @@ def provenance(runs: Sequence[Run], report: Report) -> str:
     lengths = Counter(run.config["train.steps"] for run in parts.trials)
     listed = " and ".join(f"{count} trials of {steps:,} steps" for steps, count in sorted(lengths.items()))
     steps = max(run.config["train.steps"] for run in report.runs)
-    shown = [run for row in report.rows for run in row.group.runs]
-    compared = f"The table compares {len(shown)} runs of {steps:,} steps, on seeds {seeds(shown)}."
+    in_table = [run for row in report.rows for run in row.group.runs]
+    compared = f"The table compares {len(in_table)} runs of {steps:,} steps, on seeds {seeds(in_table)}."
     if not parts.trials:
         return compared
     trials = f"There were {listed}, on seeds {seeds(parts.trials)}."

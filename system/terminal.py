@@ -80,7 +80,7 @@ def survive_closed_output() -> None:
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
     """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, to
-    ``file``, by default stdout, and again each time within two seconds. Blocks may be nested: the outer one
+    ``file``, by default stdout, and again at least every two seconds. Blocks may be nested: the outer one
     measures the silence, so that several short inner blocks do not add up to a long one, and its ``file`` is
     used; the text is the innermost block's. All blocks must be of one thread."""
     doing.append((text, time.monotonic()))
@@ -106,7 +106,7 @@ def announcing(file: TextIO | None) -> Iterator[None]:
         while not ended.wait(PATIENCE):
             now = time.monotonic()
             text, entered = doing[-1]
-            if now - last_print >= min((now - entered) / 4, 1.5 * PATIENCE):  # each second, later every other
+            if now - last_print >= min((now - entered) / 4, 1.5 * PATIENCE):  # later less often
                 how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
                 with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
                     print(f"{text}{how_long}", file=file, flush=True)

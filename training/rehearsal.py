@@ -80,7 +80,7 @@ def build_and_try(
 
 
 def foreign_wirings(model: GPT) -> dict[str, nn.Module]:
-    """Return by name the modules around the branches that are of a class of the user's placement."""
+    """Return by name the modules around the branches that are of another class than our Residual."""
     blocks = enumerate(model.blocks)
     sites = {f"blocks.{i}.{site}": part for i, block in blocks for site, part in block.named_children()}
     return {name: module for name, module in sites.items() if type(module) is not Residual}

@@ -77,7 +77,7 @@ def notes(report: Report) -> list[str]:
             f"{', '.join(map(str, sizes))} seeds."
         )
     if any(row.seed_range for row in report.rows):
-        lines.append('"N to M may settle it": if the difference is as large as seen.')
+        lines.append('"May settle it": if the difference is as large as seen.')
     lines.append("gap: validation minus training loss. tokens/s: median. memory: the largest of any run.")
     return lines
 

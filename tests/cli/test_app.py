@@ -74,7 +74,8 @@ def test_help_lists_groups_and_keys_without_torch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "argument", daily(["train.steps=x", "norm=foo", "+foo=1", "data.path=nope data=text"])
+    "argument",
+    daily(["train.steps=x", "norm=foo", "+foo=1", "data.path=nope data=text hydra.sweep.subdir=mine"]),
 )
 def test_a_refusal_does_not_wait_for_torch(tmp_path, argument, record_property):
     began = time.monotonic()

@@ -197,6 +197,24 @@ def test_a_command_for_more_seeds_has_the_planned_seeds_that_are_missing(tmp_pat
     for row in report.rows[1:]:
         assert row.verdict == "no verdict: 4 of the 5 planned seeds"
         assert "seed=32 " in f"{row.command} "
+        assert row.missing == 1
+
+
+def test_a_large_plan_has_a_command_for_its_missing_seeds(tmp_path):
+    runs = runs_of(tmp_path, seeds=range(52), norms=("layernorm", "none"), plan_seeds=range(55))
+    [row] = [row for row in build_report(runs).rows if row.outcome == "open"]
+    assert row.verdict == "no verdict: 52 of the 55 planned seeds"
+    assert row.command.endswith("seed=52,53,54")
+
+
+def test_seeds_that_ended_without_a_value_are_replaced(tmp_path):
+    runs = several(tmp_path, {"norm=none": [2.0, 2.3, 2.1], "": [2.0, 2.1, 2.2]})
+    for run in runs:
+        if run.seed == 1:
+            run.metrics.pop("val/full_loss")
+    [row] = [row for row in build_report(runs).rows if row.outcome == "open"]
+    assert row.verdict == "no verdict: 2 common seeds"
+    assert row.command.count("seed=3") == 2
 
 
 def test_seeds_and_rates_of_runs_without_a_plan_cannot_be_selected_after_a_look_either(tmp_path):

@@ -16,6 +16,7 @@ from comparison.load import UnreadableError, load
 from comparison.published import cell, flat, load_any, nested, parsed, publish, read
 from comparison.report import build_report
 from system.errors import UserError
+from system.files import write_atomically
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 
 NAMES = st.text(st.characters(exclude_characters=":"), min_size=1)
@@ -197,6 +198,20 @@ def test_a_folder_that_cannot_be_read_is_passed_over(runs, tmp_path, monkeypatch
 
 def test_tables_that_could_not_be_read_again_are_not_written(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(published, "LARGEST", 100)
-    with pytest.raises(UserError, match=r"curves\.csv: would have more than 100 bytes, which is not read; "):
+    with pytest.raises(UserError, match=r"runs\.csv: would have more than 100 bytes, which is not read; "):
         publish(runs, tmp_path / "published")
-    assert not [*(tmp_path / "published").iterdir()]
+    assert not (tmp_path / "published").exists()
+
+
+def test_publishing_that_was_interrupted_can_be_repeated(runs, tmp_path, monkeypatch):
+    def write(file, text):
+        if file.name == published.CURVES_FILE:
+            raise OSError("No space left on device")
+        write_atomically(file, text)
+
+    monkeypatch.setattr(published, "write_atomically", write)
+    with pytest.raises(OSError, match="No space left"):
+        publish(runs, tmp_path / "published")
+    monkeypatch.undo()
+    publish(runs, tmp_path / "published")
+    assert len(read(tmp_path / "published")) == len(runs)

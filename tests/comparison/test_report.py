@@ -348,14 +348,23 @@ def test_a_table_of_diverged_runs_has_a_row_for_each_arm(tmp_path):
     assert not any("shared with the baseline" in line for line in report.warnings)
 
 
-@pytest.mark.parametrize(
-    ("count", "words"), [(10, "50 are unlikely to settle it"), (50, "the most that are judged")]
-)
-def test_no_command_trains_seeds_that_cannot_settle_anything(tmp_path, count, words):
-    """The differences are about 1.3 of their standard errors."""
+def slightly_different(count):
+    """Return losses whose differences have a mean of about 1.3 of its standard error."""
     noise = [(-1) ** seed * 0.1 + 0.12 / count**0.5 for seed in range(count)]
-    row = report_of(tmp_path, {"norm=layernorm": [2.0] * count, "norm=none": [2 + x for x in noise]}).rows[1]
-    assert words in verdict(row)
+    return {"norm=layernorm": [2.0] * count, "norm=none": [2 + x for x in noise]}
+
+
+def test_seeds_that_may_not_settle_it_are_added_if_the_user_wants(tmp_path):
+    row = report_of(tmp_path, slightly_different(10)).rows[1]
+    assert verdict(row) == "not distinguishable at 10 seeds; even 50 may not settle it"
+    assert (row.outcome, row.missing) == ("open", 40)
+    assert "seed=10," in row.command
+
+
+@pytest.mark.parametrize("count", [50, 60])
+def test_no_command_trains_more_seeds_than_are_judged(tmp_path, count):
+    row = report_of(tmp_path, slightly_different(count)).rows[1]
+    assert verdict(row) == "not distinguishable at 50 seeds, the most that are judged"
     assert (row.outcome, row.command) == ("open", "")
 
 

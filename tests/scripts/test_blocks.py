@@ -10,6 +10,7 @@ import torch
 from data.tokenizers import CharTokenizer
 from data.windows import fixed_windows
 from scripts import blocks
+from system.errors import ConfigError
 from tests.conftest import LETTERS, configured
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
@@ -114,8 +115,14 @@ def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_pat
     assert not (tmp_path / "maps.svg").exists()
 
 
-def test_the_text_of_a_preset_is_found_without_a_path(monkeypatch):
+def test_a_text_that_was_downloaded_needs_no_path_and_nothing_is_downloaded(tmp_path, monkeypatch):
     found = SimpleNamespace(fingerprint="same", check_length=lambda block_size: None)
     monkeypatch.setattr(blocks, "prepare", lambda **_: found)
+    monkeypatch.setattr(blocks, "CACHE", str(tmp_path))
     meta = SimpleNamespace(fingerprint="same", config=configured("experiment=speedrun"), tokenizer={})
+    with pytest.raises(
+        ConfigError, match="--data: a run was trained on data=tinyshakespeare; .* give --data"
+    ):
+        blocks.load_data("a run", SimpleNamespace(meta=meta), None)
+    (tmp_path / "tinyshakespeare.txt").touch()
     assert blocks.load_data("a run", SimpleNamespace(meta=meta), None) is found
