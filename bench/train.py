@@ -51,12 +51,13 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     for size in options.size or ["cpu", "mid", "baby"]:
         steps = options.steps or STEPS[size]
         variants: Variants = {}
-        for suffix, compiled in (("", False), (", compiled", True)):
+        for compiled in (False,) if options.eager else (False, True):
+            suffix = ", compiled" if compiled else ""
             if peer:
                 variants[f"{size}: nanoGPT{suffix}"] = partial(measure_peer, peer, size, steps, compiled)
             for precision in ("auto", "fp32"):
                 variant = f"{size}: ours, {precision}{suffix}"
-                overrides = [f"precision={precision}", f"compile={str(compiled).lower()}"]
+                overrides = [f"precision={precision}", f"compile={str(compiled).lower()}", *options.override]
                 variants[variant] = partial(measure_ours, bench, size, steps, overrides)
                 bench.compare(variant, f"{size}: nanoGPT{suffix}", "tokens_per_s", "peak_memory_bytes")
         bench.alternate(variants)
@@ -66,6 +67,10 @@ def main() -> None:
     parser = harness.parser("train", __doc__, rounds=3)
     parser.add_argument("--size", action="append", choices=STEPS, help="repeatable; default: cpu, mid, baby")
     parser.add_argument("--steps", type=programs.positive, help="of each run, at least 2; default: by size")
+    parser.add_argument("--eager", action="store_true", help="nothing compiled")
+    parser.add_argument(
+        "--override", action="append", default=[], help="KEY=VALUE of our train.py; repeatable"
+    )
     harness.main(parser, measure)
 
 

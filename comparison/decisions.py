@@ -84,13 +84,18 @@ def judge(
         if all(keys.get(key) == value for key, value in wanted.items()):
             row.verdict = row.outcome = "baseline"
             continue
-        row.verdict = "no baseline with the same other settings"
         alike = [keys | wanted, keys | usual_start | wanted]
         if len(rates_of_versions(row, rows)) == 1:
             alike += [without_code(each) for each in alike if CODE not in wanted]
         others = [other.family for other in rows if other is not row]
         families = (other for each in alike for other in others if other.keys == each)
         row.baseline = next(families, None)
+        versions = sum(without_code(other.keys) in alike for other in others)
+        row.verdict = "no baseline with the same other settings"
+        if versions > 1:
+            row.verdict = (
+                f"its baseline has {versions} versions of its code; name one with --baseline …,code=…"
+            )
     pairs = [(row, row.baseline) for row in rows if row.baseline]
     baselines = {id(other): other.runs for _, other in pairs}
     is_chosen = wanted != baseline_values(rows, {}, runs)

@@ -66,7 +66,10 @@ def of_row(
 
 
 def edges(family: Family, trials: Sequence[Family], roles: Roles) -> list[str]:
-    """Return warnings that a better rate may lie beyond the best one, or between it and one that failed."""
+    """Return warnings that a better rate may lie beyond the best one, or between it and one that failed; of
+    several tuned keys, see comparison/tuning.py."""
+    if len(roles.keys) > 1:
+        return []
     likeness = roles.likeness
     arms = [(likeness(each.best_group.runs[0]), each) for each in (family, *trials)]
     tried: dict[str, set[float]] = defaultdict(set)  # by an arm, each of whose lengths of trials is a family

@@ -7,8 +7,9 @@
 
 The table has, for each block, on windows of the run's validation split, in fp32: the loss without the block
 minus the loss with all blocks; how far the block turns the stream (the angular distance, from 0 to 1); and
-the variance of the stream after the block. The line below the table tells whether the model is causal. The
-figure shows the outputs of each norm, before gain and bias, against its inputs."""
+the variance of the stream after the block. If --windows is more than the default, it is for the loss alone.
+The line below the table tells whether the model is causal. The figure shows the outputs of each norm, before
+gain and bias, against its inputs."""
 
 import sys
 from dataclasses import dataclass
@@ -96,16 +97,19 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
         data = load_data(name, loaded, data_path)
     config, vocab_size = loaded.meta.config, data.tokenizer.vocab_size
     T = config.model.block_size
-    windows = windows or max(1, TOKENS // T)
+    rows = max(1, TOKENS // T)
+    windows = windows or rows
     model = load_model(loaded, vocab_size, trust).eval()
-    [batch] = fixed_windows(data.val, T, windows, windows)
-    idx, targets = map(torch.from_numpy, batch)
+    batches = [[*map(torch.from_numpy, batch)] for batch in fixed_windows(data.val, T, windows, rows)]
+    count = sum(len(idx) for idx, _ in batches)
+    # for the stream and the maps, which are kept in memory
+    [idx] = (torch.from_numpy(idx) for idx, _ in fixed_windows(data.val, T, min(windows, rows), rows))
 
     def loss_of(net: Any) -> float:
-        return float(cross_entropy(net, idx, targets))
+        return sum(len(idx) * float(cross_entropy(net, idx, targets)) for idx, targets in batches) / count
 
     with torch.no_grad():
-        with announced(f"measuring the loss and the stream on {len(idx)} windows of {T} tokens"):
+        with announced(f"measuring the loss and the stream on {count} windows of {T} tokens"):
             loss, streams = loss_of(model), block_effects.stream(model, idx)
         blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
         with announced(f"leaving out each of {len(blocks)} blocks"):
@@ -119,7 +123,7 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
             maps = norm_maps.maps(model, idx)
     with announced("testing whether the model is causal"):
         certificate = causality.quick_certificate(model, vocab_size, initial=False)
-    headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {len(idx)} windows"
+    headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {count} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
 

@@ -368,6 +368,16 @@ def test_no_command_trains_more_seeds_than_are_judged(tmp_path, count):
     assert (row.outcome, row.command) == ("open", "")
 
 
+def test_a_baseline_of_two_versions_has_to_be_named(tmp_path):
+    runs = several(tmp_path / "none", {"norm=none": [2.5, 2.6]})
+    for code in ("aaaa", "bbbb"):
+        runs += several(tmp_path / code, {"norm=layernorm": [2.0, 2.1]}, group=f"layernorm-pre-{code}")
+    row = build_report(runs).rows[-1]
+    assert row.verdict == "its baseline has 2 versions of its code; name one with --baseline …,code=…"
+    rows = build_report(runs, baseline={"norm": "layernorm", "code": "aaaa"}).rows
+    assert [row.difference.n for row in rows if row.title == "none"] == [2]
+
+
 def test_implementations_that_hardly_differ_are_equivalent(tmp_path):
     losses = {"norm=layernorm": [2.0] * 3, "norm=torch_layernorm": [2 + 1e-7, 2 - 2e-7, 2 + 3e-7]}
     assert verdicts(report_of(tmp_path, losses))["torch_layernorm"] == "equivalent (within 0.01)"

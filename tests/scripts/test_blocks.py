@@ -107,6 +107,18 @@ def test_a_checkpoint_does_not_say_which_file_is_read_nor_where_tokens_are_kept(
 
 
 @pytest.mark.slow
+def test_many_windows_are_measured_in_batches(tiny, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = str(train_anew(tiny()))
+    at_once = blocks.measure_model(folder, 5, str(text_file), None)
+    monkeypatch.setattr(blocks, "TOKENS", 2 * tiny().model.block_size)
+    in_batches = blocks.measure_model(folder, 5, str(text_file), None)
+    assert in_batches.headline == at_once.headline
+    assert in_batches.columns[blocks.COST] == pytest.approx(at_once.columns[blocks.COST], abs=1e-6)
+    assert in_batches.maps["final"][0].shape[0] == 2
+
+
+@pytest.mark.slow
 def test_a_model_without_norms_has_no_picture_but_a_table(tiny, started, tmp_path):
     done = started(train_anew(tiny("norm=none")))
     assert done.returncode == 0, done.stderr
