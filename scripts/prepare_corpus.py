@@ -226,13 +226,7 @@ def main() -> None:
     add("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens are written")
     add("--tokenizer", default="gpt2", choices=sorted(tokenizers.TRAINERS), help="default: %(default)s")
     add("--vocab-size", default=4096, type=int, metavar="N", help="size of bpe; default: %(default)s")
-    add(
-        "--val-fraction",
-        default=0.005,
-        type=float,
-        metavar="X",
-        help="default: %(default)s of the text; rounded to 1/N",
-    )
+    add("--val-fraction", default=0.005, type=float, metavar="X", help="default: %(default)s; rounded to 1/N")
     add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
     add("--processes", default=cores(), type=int, metavar="N", help="default: %(default)s (cores)")
     arguments = parser.parse_args()
