@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from comparison.drawing import page as html
 from comparison.drawing.glance import crossed, effort
 from comparison.published import load_all, read
 from comparison.report import build_report
@@ -83,6 +84,17 @@ def test_the_page_of_a_table_says_what_it_says(folder):
     text = (folder.parent / f"{folder.name}.md").read_text(encoding="utf-8")
     command = text.partition("-->")[0].removeprefix("<!--").strip()
     assert page(load_all([str(folder)])[0], command) == text
+
+
+@pytest.mark.slow
+def test_the_published_page_is_that_of_the_table_of_today():
+    """Without the figures' library, which is of a version."""
+
+    def without_scripts(page: str) -> str:
+        return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+    published = (ROOT / "docs" / "atlas.html").read_text(encoding="utf-8")
+    assert without_scripts(html.page(build_report(read(ATLAS)))) == without_scripts(published)
 
 
 @pytest.mark.parametrize("document", ["docs/atlas.md", "docs/ablations.md"])
