@@ -25,15 +25,15 @@ def check_branches(model: GPT) -> None:
 
 
 def check_tensors(modules: Mapping[str, nn.Module]) -> None:
-    """Check that the parameters and buffers of ``modules`` can be trained and saved, and that no two
-    lie in the same memory. Raises BrokenContractError."""
-    owners: dict[int, tuple[Tensor, str]] = {}  # by where a tensor lies in memory
+    """Check that the parameters and buffers of ``modules`` can be trained and saved, and that each has
+    memory of its own. Raises BrokenContractError."""
+    owners: dict[int, str] = {}  # by where a tensor lies in memory
     for name, module in modules.items():
         for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            problem = wrong_tensor(tensor)
+            problem, path = wrong_tensor(tensor), f"{name}.{key}"
             if not problem and tensor.nbytes:
-                other, owner = owners.setdefault(tensor.data_ptr(), (tensor, f"{name}.{key}"))
-                if other is not tensor:  # one parameter may have two names
+                owner = owners.setdefault(tensor.data_ptr(), path)
+                if owner != path:  # the same parameter, too: it may outlive the model, in a sweep's process
                     problem = f"lies in the memory of {owner}; create each by itself, in __init__"
             if problem:
                 raise BrokenContractError(f"{title(name, module)}: its {key} {problem}")
