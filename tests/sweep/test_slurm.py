@@ -180,7 +180,7 @@ def worker(job: str) -> psutil.Process:
 def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep, tmp_path):
     jobs = (*sweep, *CLUSTER, "seed=0,1,2", "train.steps=1000000")
     killed = Program("train.py", *jobs, cwd=tmp_path)
-    until(lambda: saved(tmp_path / "runs", "layernorm-pre-s0"))
+    until(lambda: all(saved(tmp_path / "runs", f"layernorm-pre-s{seed}") for seed in (0, 1)))
     before = queue()
     assert sorted(before.values()) == ["PENDING", "RUNNING", "RUNNING"]
     killed.kill()
