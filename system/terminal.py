@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 PATIENCE = 0.9  # seconds without output
+last_output = time.monotonic()  # when the program last printed something; at first, when it began
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 
@@ -51,6 +52,8 @@ class SurvivingWriter(io.FileIO):
     full or broken: neither is a reason to end a run."""
 
     def write(self, content: Any) -> int:
+        global last_output
+        last_output = time.monotonic()
         try:
             while (written := super().write(content)) is None:  # another program made it non-blocking
                 os.set_blocking(self.fileno(), True)
@@ -79,10 +82,10 @@ def survive_closed_output() -> None:
 
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
-    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, to
-    ``file``, by default stdout, and again at least every two seconds. Blocks may be nested: the outer one
-    measures the silence, so that several short inner blocks do not add up to a long one, and its ``file`` is
-    used; the text is the innermost block's. All blocks must be of one thread."""
+    """Context manager: while the block runs, print ``text`` and how long it has taken, to ``file`` (stdout by
+    default), once the program has printed nothing for PATIENCE, and again at least every two seconds. Blocks
+    may be nested: the outer one's ``file`` is used, and the innermost one's text. All blocks must be of one
+    thread."""
     doing.append((text, time.monotonic()))
     try:
         if len(doing) > 1:
@@ -99,18 +102,23 @@ doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered,
 
 @contextmanager
 def announcing(file: TextIO | None) -> Iterator[None]:
-    ended, last_print = threading.Event(), time.monotonic()
+    ended = threading.Event()
 
     def announce() -> None:
-        nonlocal last_print
-        while not ended.wait(PATIENCE):
+        global last_output
+        silence = PATIENCE
+        while not ended.wait(
+            max(last_output + silence - time.monotonic(), PATIENCE / 3)
+        ):  # a third: no flicker
             now = time.monotonic()
+            if now - last_output < silence:  # something else has been printed
+                continue
             text, entered = doing[-1]
-            if now - last_print >= min((now - entered) / 4, 1.5 * PATIENCE):  # later less often
-                how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
-                with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
-                    print(f"{text}{how_long}", file=file, flush=True)
-                last_print = now
+            how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
+            with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
+                print(f"{text}{how_long}", file=file, flush=True)
+            last_output = time.monotonic()
+            silence = min(max((now - entered) / 4, PATIENCE), 2 * PATIENCE)  # later less often
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()
