@@ -68,9 +68,7 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch, capsys):
 
 def test_a_silence_is_measured_from_the_last_output(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("system.terminal.PATIENCE", 0.2)
-    monkeypatch.setattr(
-        "system.terminal.last_output", time.monotonic() + 100
-    )  # not within the block
+    monkeypatch.setattr("system.terminal.last_output", time.monotonic() + 100)  # not within the block
     with announced("thinking"):
         time.sleep(0.5)
     assert capsys.readouterr().out == ""
