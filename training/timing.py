@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from cli.schema import StatsConfig, TrainConfig
 
-POWERS_OF_4 = tuple(4**i for i in range(32))
+POWERS_OF_16 = tuple(16**i for i in range(16))
 
 
 def is_due(step: int, every: int, dense_start: bool = False) -> bool:
     """Return whether something done every ``every`` steps (0: never) is due at ``step``. With a dense start,
-    it is also due at 1, 4, 16, …, as a run changes most at the beginning."""
+    it is also due at 1, 16, 256, …, as a run changes most at the beginning."""
     if every == 0:
         return False
-    return step % every == 0 or (dense_start and step < every and step in POWERS_OF_4)
+    return step % every == 0 or (dense_start and step < every and step in POWERS_OF_16)
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,30 @@
 
 import pytest
 
+from tests.conftest import CONF, configured
 from training import timing
-from training.timing import Clock, is_due
+from training.timing import Clock, due_at, is_due
 
 
 def test_steps_that_are_due():
     assert [step for step in range(30) if is_due(step, 10)] == [0, 10, 20]
-    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 1, 4, 10, 20]
+    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 1, 10, 20]
     assert [step for step in range(5) if is_due(step, 1, dense_start=True)] == [0, 1, 2, 3, 4]
+    assert [step for step in range(400) if is_due(step, 300, dense_start=True)] == [0, 1, 16, 256, 300]
     assert not any(is_due(step, 0, dense_start=True) for step in range(30))
+
+
+PRESETS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_statistics_take_at_most_2_percent_of_a_preset(preset):
+    """Measuring takes about as long as training on the micro-batch that is measured."""
+    needed = {"nanogpt_gpt2": ["data.path=x", "train.steps=6000"], "nanogpt_finetune": ["init_from=null"]}
+    config = configured(*[f"experiment={preset}"] * bool(preset), *needed.get(preset, []))
+    train, steps = config.train, range(config.train.steps + 1)
+    measured = sum(due_at(step, train, config.stats).statistics for step in steps)
+    assert measured <= 0.02 * train.steps * train.grad_accum
 
 
 def test_seconds_aside_are_not_training_and_end_when_the_device_is_done(monkeypatch):
