@@ -68,7 +68,10 @@ def run(
         process.returncode = os.waitstatus_to_exitcode(status)
     except KeyboardInterrupt:
         process.terminate()  # the program ends its own children
-        process.wait(timeout=10)
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
         raise
     finally:
         ended.set()

@@ -22,7 +22,7 @@ from bench.child import BenchError, run
 from bench.page import RESULTS, section
 from cli import programs
 from rundir.environment import ROOT, cpuinfo, git_state, processor
-from system.files import write_atomically
+from system.files import jsonable, write_atomically
 from system.os_compat import cores
 
 Measured = Mapping[str, float]  # metric -> value of one variant in one round
@@ -51,7 +51,10 @@ class Bench:
         }
         self.cuda = self.machine["gpu"] is not None
         self.out: Path = options.out or RESULTS / f"{name}-{slug(self.machine)}.json"
-        self.out.parent.mkdir(parents=True, exist_ok=True)  # fails here, and not after a round
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)  # fails here, and not after a round
+        except OSError as error:
+            raise BenchError(f"--out: {self.out.parent}: {error.strerror}; name another file") from None
         self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.raw: dict[str, dict[str, list[float]]] = {}
         self.pairs: list[tuple[str, str, str]] = []  # variant, baseline, metric
@@ -124,7 +127,7 @@ class Bench:
     def save(self, complete: bool) -> None:
         """Write the JSON file. Raises BenchError if it cannot be written."""
         try:
-            write_atomically(self.out, json.dumps(self.result(complete), indent=1) + "\n")
+            write_atomically(self.out, json.dumps(jsonable(self.result(complete)), indent=1) + "\n")
         except OSError as error:
             raise BenchError(f"--out: {self.out}: {error.strerror}; name another file") from None
 
@@ -177,5 +180,6 @@ def main(parser: argparse.ArgumentParser, measure: Callable[[Bench, argparse.Nam
     except BenchError as error:
         parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:
-        sys.exit("interrupted; the result file has the complete rounds")
+        print("interrupted; the result file has the complete rounds, if there are any", file=sys.stderr)
+        sys.exit(130)
     print("\n".join([*section(bench.name, bench.result(complete=True)), str(bench.out)]))

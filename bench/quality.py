@@ -22,7 +22,7 @@ from bench.nanogpt import Peer
 from cli import programs
 
 REACHED = (
-    "reached: the share of runs that end at the target or below; only if it is 1 are these times to a loss"
+    "reached: 1 if a run ends at the target or below, else 0; only if all are 1 are these times to a loss"
 )
 TARGET = 1.90  # nats per character; nanoGPT's recipe ends at 1.894 and 1.904 on the whole split
 

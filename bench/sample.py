@@ -17,6 +17,7 @@ from statistics import median
 from bench import child, harness, nanogpt, ours
 from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
+from cli import programs
 from rundir.environment import ROOT
 
 
@@ -72,7 +73,9 @@ def main() -> None:
     parser.add_argument(
         "--size", action="append", choices=ours.SIZES, help="repeatable; default: cpu and baby"
     )
-    parser.add_argument("--length", action="append", type=int, help="repeatable; default: 64, 256 and 1000")
+    parser.add_argument(
+        "--length", action="append", type=programs.positive, help="repeatable; default: 64, 256 and 1000"
+    )
     harness.main(parser, measure)
 
 

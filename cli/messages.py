@@ -22,7 +22,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from cli.flags import DEBUG
 from system import terminal
-from system.errors import UserError
+from system.errors import UserError, described
 from system.validate import unknown_key
 
 ROOT = Path(__file__).parents[1]
@@ -55,11 +55,6 @@ def report(error: Exception, known: list[str], prefix: str | None = None) -> str
         traceback.print_exception(error)
     print_error(f"{prefix}: {line}" if prefix else line)
     return line
-
-
-def described(error: Exception) -> str:
-    """Return type and first line of an error: ``KeyError: 'x'``."""
-    return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
 
 
 def raised_by(error: Exception, packages: Sequence[str]) -> bool:

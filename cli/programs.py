@@ -13,8 +13,8 @@ from system import signals, terminal
 
 def parser(doc: str | None, module: str | None = None) -> argparse.ArgumentParser:
     """Return a parser whose help is ``doc``, for a program that is started as python -m MODULE, or by its
-    file if ``module`` is None. As each program begins with this, it also opens missing
-    streams and takes --debug."""
+    file if ``module`` is None. A program calls this first, so it also opens missing streams and takes
+    --debug."""
     terminal.open_missing_streams()
     end_of_imports()
     take_debug_flag()

@@ -16,6 +16,7 @@ from diagnostics import causality, contract
 from diagnostics.contract import BrokenContractError
 from diagnostics.norm_subject import Subject, evaluate, slope, train
 from diagnostics.repeatable import remove_dropout
+from system.errors import described
 
 BF16 = partial(torch.autocast, "cpu", torch.bfloat16)
 SAME = 1e-4  # relative; two computations of the same numbers in fp32
@@ -31,7 +32,7 @@ def outcome(check: Callable[[Subject], str], s: Subject) -> tuple[bool, str]:
     except BrokenContractError as error:
         return False, str(error)
     except Exception as error:  # whatever a norm raises that the user wrote
-        return False, f"raises {contract.described(error)}{contract.line_of(error)}"
+        return False, f"raises {described(error)}{contract.line_of(error)}"
 
 
 def check_shape(s: Subject) -> str:

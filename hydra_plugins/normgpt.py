@@ -116,11 +116,13 @@ class SlurmLauncher(Launcher):
             (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        slurm.run_jobs(self.submitit, self.submitit.params, arguments, [*map(folder_of, job_overrides)])
+        slurm.run_jobs(
+            self.submitit, self.submitit.params, arguments, [*map(record_folder_of, job_overrides)]
+        )
         return []
 
 
-def folder_of(overrides: Sequence[str]) -> Path:
+def record_folder_of(overrides: Sequence[str]) -> Path:
     """Return the folder of a job's record, from the last two overrides, which Sweep.arguments adds."""
     folder, name = OverridesParser.create().parse_overrides(list(overrides[-2:]))
     return Path(str(folder.value()), str(name.value()))

@@ -54,7 +54,7 @@ def main() -> None:
     try:
         copy_rows(job, ended)
     except BaseException as error:
-        say(f"{type(error).__name__}: {error}; training continues without wandb, metrics.jsonl has every row")
+        say(f"{type(error).__name__}: {error}; training is not affected, metrics.jsonl has every row")
         os._exit(1)  # wandb's clean-up at exit could hang
 
 

@@ -16,7 +16,7 @@ from rundir.find_run import ended_folder
 from rundir.folder import has_ended, read_status
 from rundir.metrics import last_row
 from rundir.run_files import read_json
-from system.errors import ConfigError
+from system.errors import ConfigError, described
 
 SELECT = "val/select_loss"  # on the first half of the validation split
 
@@ -161,4 +161,4 @@ def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
         if end.status == JobStatus.FAILED and not has_result:
             error = end._return_value
             is_of_files = isinstance(error, OSError)
-            job.error = messages.error_line(error, []) if is_of_files else messages.described(error)
+            job.error = messages.error_line(error, []) if is_of_files else described(error)

@@ -99,7 +99,8 @@ class Sweep:
         todo = [job for job in jobs if not job.done and not job.error]  # also what another program began
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
-            job.wait_for_leftover(PATIENCE)
+            with announced("waiting until a run of an earlier launch has saved", sys.stderr):
+                job.wait_for_leftover(PATIENCE)
             record = {"launcher": job_record.this_process(), "state": "waiting"}
             role = part.role_of(job.arm) if part else None
             job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})

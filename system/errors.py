@@ -29,3 +29,8 @@ class LostRankError(UserError):
 
     def __init__(self) -> None:
         super().__init__("another rank has ended; the same command resumes from the newest checkpoint")
+
+
+def described(error: BaseException) -> str:
+    """Return type and first line of an error: ``KeyError: 'x'``."""
+    return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))

@@ -110,6 +110,8 @@ def jsonable(value: Any) -> Any:
     """Return plain data with non-finite numbers, which JSON lacks, as strings: NaN, Infinity, -Infinity."""
     if isinstance(value, dict):
         return {key: jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 PATIENCE = 0.9  # seconds without output
-last_output = time.monotonic()  # when the program last printed something; at first, when it began
+began = [time.monotonic() - time.process_time()]  # about when the program began, until it announces a block
 JOINERS = "\u200c\u200d"  # join letters and emoji: common in texts, and harmless
 
 
@@ -52,8 +52,6 @@ class SurvivingWriter(io.FileIO):
     full or broken: neither is a reason to end a run."""
 
     def write(self, content: Any) -> int:
-        global last_output
-        last_output = time.monotonic()
         try:
             while (written := super().write(content)) is None:  # another program made it non-blocking
                 os.set_blocking(self.fileno(), True)
@@ -82,10 +80,11 @@ def survive_closed_output() -> None:
 
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
-    """Context manager: while the block runs, print ``text`` and how long it has taken, to ``file`` (stdout by
-    default), once the program has printed nothing for PATIENCE, and again at least every two seconds. Blocks
-    may be nested: the outer one's ``file`` is used, and the innermost one's text. All blocks must be of one
-    thread."""
+    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, to
+    ``file``, by default stdout, and again at least every two seconds. For a program's first block, PATIENCE
+    begins when the program begins. Blocks may be nested: the outer one measures the silence, so that several
+    short inner blocks do not add up to a long one, and its ``file`` is used; the text is the innermost
+    block's. All blocks must be of one thread."""
     doing.append((text, time.monotonic()))
     try:
         if len(doing) > 1:
@@ -102,23 +101,19 @@ doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered,
 
 @contextmanager
 def announcing(file: TextIO | None) -> Iterator[None]:
-    ended = threading.Event()
+    ended, now = threading.Event(), time.monotonic()
+    # even after a slow start, a block that ends within a third of PATIENCE is not announced
+    first_wait = max(PATIENCE / 3, PATIENCE + (began.pop() if began else now) - now)
 
     def announce() -> None:
-        global last_output
-        silence = PATIENCE
-        while not ended.wait(
-            max(last_output + silence - time.monotonic(), PATIENCE / 3)
-        ):  # a third: no flicker
-            now = time.monotonic()
-            if now - last_output < silence:  # something else has been printed
-                continue
+        wait = first_wait
+        while not ended.wait(wait):
             text, entered = doing[-1]
-            how_long = f", for {duration(now - entered)}" if now - entered >= 0.5 else ""  # not "for 0 s"
+            seconds = time.monotonic() - entered
+            how_long = f", for {duration(seconds)}" if seconds >= 0.5 else ""  # not "for 0 s"
             with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
                 print(f"{text}{how_long}", file=file, flush=True)
-            last_output = time.monotonic()
-            silence = min(max((now - entered) / 4, PATIENCE), 2 * PATIENCE)  # later less often
+            wait = min(max(seconds / 4, PATIENCE), 2 * PATIENCE)  # later less often
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()

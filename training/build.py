@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
 from cli.schema import Component, RunConfig
-from diagnostics.contract import described, is_signal, line_of
+from diagnostics.contract import is_signal, line_of
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import POSITIONS, Embedding
@@ -26,7 +26,7 @@ from model.init import INITS
 from model.mlp import MLPS
 from model.placements import Placement
 from model.scales import LearnedScale
-from system.errors import ConfigError
+from system.errors import ConfigError, described
 from system.validate import expectation, invalid_value
 from training.state import initialise_from
 
@@ -107,7 +107,8 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
         raise ConfigError(invalid_value(f"{group}.{key}", value, expectation(error))) from None
     low, high = LIMITS.get(key, (-math.inf, math.inf))
     if isinstance(value, int | float) and not low <= value <= high:
-        raise ConfigError(invalid_value(f"{group}.{key}", value, f"it should be from {low} to {high}"))
+        limits = f"at least {low}" if high == math.inf else f"from {low} to {high}"
+        raise ConfigError(invalid_value(f"{group}.{key}", value, f"it should be {limits}"))
     return value
 
 

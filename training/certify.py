@@ -83,6 +83,8 @@ class Certifier:
         return causality.random_tokens(self.tokens.tokenizer.vocab_size, *self.shape, generator)
 
     def compiled_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of a step, 0-d, and restore the buffers that its forward moves."""
+        """Return the loss of a step, 0-d, and restore the buffers that its forward moves. As in a step, x and
+        y are two contiguous tensors: for others the compiler would make other code, which no step runs."""
+        x, y = (tokens.clone(memory_format=torch.contiguous_format) for tokens in (x, y))
         with buffers_kept(self.strategy.trained):
             return self.loss(self.strategy.net, x, y).detach()

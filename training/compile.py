@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics.contract import buffers_kept, described
-from system.errors import ConfigError, LostRankError
+from diagnostics.contract import buffers_kept
+from system.errors import ConfigError, LostRankError, described
 from system.terminal import announced, escaped
 from training.batches import MicroBatch
 from training.loss import Loss, Objective, cross_entropy

@@ -68,9 +68,9 @@ def worth_compiling(config: RunConfig, vocab_size: int, device: str, precision: 
     return config.compile
 
 
-def seconds_per_operation(config: RunConfig, vocab_size: int, threads: int | None = None) -> float:
+def seconds_per_operation(config: RunConfig, vocab_size: int, threads: int) -> float:
     """Return the seconds per operation of the fastest of three uncompiled forwards and backwards of a
-    micro-batch, with so many threads, by default those of the run. Raises ConfigError."""
+    micro-batch, with so many threads. Raises ConfigError."""
     import torch
 
     from training import device
@@ -78,7 +78,7 @@ def seconds_per_operation(config: RunConfig, vocab_size: int, threads: int | Non
     from training.rehearsal import build_and_try, rehearse
 
     compute = device.choose(config.device, config.precision)
-    device.set_switches(compute, threads or config.train.threads, config.deterministic)
+    device.set_switches(compute, threads, config.deterministic)
     shape = config.train.batch_size // config.train.grad_accum, config.model.block_size
     idx = torch.zeros(shape, dtype=torch.long, device=compute.device)
     loss_of = partial(Loss(compute), x=idx, y=idx)

@@ -16,7 +16,7 @@ from system import os_compat
 from system.errors import ConfigError
 from system.launch import worker, world_size
 
-THREADS_A_CORE = 8  # the most that train.threads may be: a run of a larger machine can be repeated here
+THREADS_A_CORE = 8  # train.threads per core at most, so that a run of a larger machine can be repeated here
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
 # Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from cli.schema import StatsConfig, TrainConfig
 
-POWERS_OF_16 = tuple(16**i for i in range(16))
+DENSE_START = (16, 256, 4096)  # a run changes most at the beginning
 
 
 def is_due(step: int, every: int, dense_start: bool = False) -> bool:
-    """Return whether something done every ``every`` steps (0: never) is due at ``step``. With a dense start,
-    it is also due at 1, 16, 256, …, as a run changes most at the beginning."""
+    """Return whether something done every ``every`` steps (0: never) is due at ``step``; with a dense start
+    also at those steps of DENSE_START that are less than ``every``."""
     if every == 0:
         return False
-    return step % every == 0 or (dense_start and step < every and step in POWERS_OF_16)
+    return step % every == 0 or (dense_start and step < every and step in DENSE_START)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bench.memory import write_made_up_corpus
 from tests.conftest import TINY, configured
 from training import device
 
-NAMES = ("train", "sample", "quality", "ablation", "norms", "memory")
+NAMES = ("train", "sample", "quality", "compiling", "ablation", "norms", "memory")
 NANOGPT_PRINTS = """\
 tokens per iteration will be: 768
 step 0: train loss 4.1676, val loss 4.1648

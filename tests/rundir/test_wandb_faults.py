@@ -46,7 +46,7 @@ FAULTS = ("never answers", "refuses", "is no host", "fails", "has nowhere to wri
     daily(
         [
             ("wandb_process", signal.SIGKILL, "its process was killed"),
-            ("wandb-core", signal.SIGKILL, "training continues without wandb"),
+            ("wandb-core", signal.SIGKILL, "training is not affected"),
             ("wandb-core", signal.SIGSTOP, "gave up 3 s after the end"),
             ("wandb_process", signal.SIGTERM, ""),
             ("wandb_process", signal.SIGSTOP, "its process was killed"),

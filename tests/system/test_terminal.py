@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import system.terminal
 from rundir.folder import read_status
-from system.terminal import SurvivingWriter, announced, doing, duration, escaped
+from system.terminal import announced, doing, duration, escaped
 from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
@@ -66,21 +65,13 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_silence_is_measured_from_the_last_output(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("system.terminal.PATIENCE", 0.2)
-    monkeypatch.setattr("system.terminal.last_output", time.monotonic() + 100)  # not within the block
-    with announced("thinking"):
-        time.sleep(0.5)
-    assert capsys.readouterr().out == ""
+def test_the_first_block_of_a_program_begins_with_the_program(monkeypatch, capsys):
     monkeypatch.setattr("system.terminal.PATIENCE", 1.5)
-    monkeypatch.setattr("system.terminal.last_output", time.monotonic() - 100)
-    with announced("thinking"):
-        time.sleep(1)
-    assert capsys.readouterr().out.startswith("thinking")
-    monkeypatch.setattr("system.terminal.last_output", 0.0)
-    with SurvivingWriter(tmp_path / "output", "w") as file:
-        file.write(b"what a program prints")
-    assert system.terminal.last_output > 0.0
+    monkeypatch.setattr("system.terminal.began", [time.monotonic() - 100])
+    for expected in ("thinking", ""):
+        with announced("thinking"):
+            time.sleep(1)
+        assert capsys.readouterr().out[:8] == expected
 
 
 def test_short_blocks_one_after_another_are_no_long_silence(monkeypatch, capsys):

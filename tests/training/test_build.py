@@ -33,7 +33,7 @@ OPTIONS = "normalized_shape, eps, elementwise_affine, bias, detach_statistics$"
         (
             "model.norms.LayerNorm",
             {"eps": -1e-5},
-            "norm.eps: invalid value -1e-05; it should be from 1e-30",
+            "norm.eps: invalid value -1e-05; it should be at least 1e-30",
         ),
         ("model.batchnorms.TorchBatchNorm", {"eps": 0}, "norm.eps: invalid value 0"),
         ("model.batchnorms.BatchNorm", {"momentum": 1.5}, "norm.momentum: invalid value 1.5"),

@@ -1,6 +1,7 @@
 """A run's certificate tests the model in the form in which it trains, and again after training."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from diagnostics import causality
 from tests.helpers import leaks
 from tests.helpers.runs import train_anew
 from tests.helpers.wandb_runs import after_row
-from training import build
+from training import build, setup
+from training.loss import cross_entropy
 
 SHAPE = ("model.block_size=16", "train.steps=40", "train.eval_every=0", "stats.every=0", "fresh=true")
 
@@ -51,6 +53,23 @@ def test_a_leak_of_the_compiled_form_is_found(certificate_of):
     for answer in certificate.values():
         assert answer["causal"] is False
         assert answer["train"]["future"] == 0 < answer["train"]["future_compiled"]
+
+
+def test_the_compiled_form_is_asked_with_tensors_laid_out_as_in_a_step(tiny, monkeypatch):
+    """For others the compiler would make other code than that of a step."""
+    layouts = set()
+
+    def objective(net, x, y):
+        layouts.add((x.stride(), y.stride(), x is y))
+        return cross_entropy(net, x, y)
+
+    def recorded(strategy, batch, eager, ranks):
+        return replace(eager, objective=objective)
+
+    monkeypatch.setattr(setup, "compile_loss", recorded)
+    certificate = json.loads((train_anew(tiny(*SHAPE, "compile=true")) / "certificate.json").read_text())
+    assert certificate["end"]["train"]["future_compiled"] == 0
+    assert layouts == {((16, 1), (16, 1), False)}
 
 
 def test_the_first_answer_is_on_random_tokens_and_the_last_on_text_and_both_take_their_share_of_time(

@@ -9,9 +9,9 @@ from training.timing import Clock, due_at, is_due
 
 def test_steps_that_are_due():
     assert [step for step in range(30) if is_due(step, 10)] == [0, 10, 20]
-    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 1, 10, 20]
-    assert [step for step in range(5) if is_due(step, 1, dense_start=True)] == [0, 1, 2, 3, 4]
-    assert [step for step in range(400) if is_due(step, 300, dense_start=True)] == [0, 1, 16, 256, 300]
+    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 10, 20]
+    assert [step for step in range(40) if is_due(step, 16, dense_start=True)] == [0, 16, 32]
+    assert [step for step in range(400) if is_due(step, 300, dense_start=True)] == [0, 16, 256, 300]
     assert not any(is_due(step, 0, dense_start=True) for step in range(30))
 
 
