@@ -89,7 +89,7 @@ def judge(args: argparse.Namespace, console: Console) -> None:
     try:
         report = load_report(args)
         status, line = machine.status_of(report, args.candidate)
-        doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings]
+        doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings, *report.passed_over]
     except IncomparableError as error:
         status, line, doubt = machine.ExitStatus.UNFIT, str(error), []
     print(escaped(line))

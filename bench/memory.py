@@ -38,6 +38,8 @@ def measure_run(bench: Bench, overrides: list[str], data: list[str]) -> Measured
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     if options.gigabytes <= SMALL:
         raise BenchError(f"--gigabytes: {options.gigabytes:g} is no large corpus; give more than {SMALL:g}")
+    if options.steps < 10:
+        raise BenchError(f"--steps: {options.steps} is too few; give at least 10")
     ours.warm_up(bench)
     short = ["experiment=nanogpt_cpu", *ours.QUIET, "train.steps=200", "train.eval_windows=12"]
     runs, corpora = {}, {}
@@ -52,7 +54,12 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = harness.parser("memory", __doc__, rounds=1)
-    parser.add_argument("--steps", type=programs.positive, default=10_000, help="at least 10; default: 10000")
+    parser.add_argument(
+        "--steps",
+        type=programs.positive,
+        default=10_000,
+        help="at least 10; default: 10000",
+    )
     parser.add_argument("--gigabytes", type=float, default=2.0, help="default: 2")
     harness.main(parser, measure)
 

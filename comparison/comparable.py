@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from comparison.groups import ComparisonError, join
+from comparison.groups import ComparisonError, as_text, join
 from comparison.load import Run
 
 # These do not depend on train.eval_windows.
@@ -63,11 +63,11 @@ def selecting(wanted: Sequence[Mapping[str, Any]], others: Iterable[Mapping[str,
     """Return the options of compare.py that select runs of the wanted configs and none of the others: "" if
     none are needed, None if no options do it."""
     left, options = [*others], ""
-    for key in (*LENGTHS, *TEXTS):
+    for key in (*LENGTHS, *TEXTS, "train.eval_windows"):
         values = dict.fromkeys(config.get(key) for config in wanted)
         alike = [config for config in left if config.get(key) in values]
         if len(alike) < len(left):
-            condition = f"{key}={','.join(map(str, values))}"
+            condition = f"{key}={','.join(map(as_text, values))}"
             left, options = alike, f"{options} --where {shlex.quote(condition)}"
     return None if left else options
 

@@ -64,11 +64,14 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def as_text(value: Any) -> str:
+    """Return a setting as it is typed: true, null, 0.001."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
         return str([*value])
-    return f"{value:.12g}" if isinstance(value, float) else str(value)  # what can be typed as --where
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def join(words: Iterable[str]) -> str:

@@ -77,7 +77,8 @@ class Arm(TypedDict):
 
 @with_config(ConfigDict(extra="forbid"))
 class Comparison(TypedDict):
-    """Everything that compare.py prints; the verdicts hold together for ``comparisons`` comparisons."""
+    """The table of compare.py and the sentences around it; its verdicts hold together for ``comparisons``
+    comparisons."""
 
     version: Literal[1]
     metric: str

@@ -2,7 +2,7 @@
 
     runs.csv     a line per run: what differs between runs, and metrics that were measured once, at the end
     shared.json  what is the same in all runs
-    curves.csv   losses, gradient norm, learning rate and speed by step; of trials, at evaluations only
+    curves.csv   losses, gradient norm, learning rate and speed by step; of runs not compared, at evaluations
 
 A column such as config:train.steps or certificate:start:train:future is a path into the files of a run's
 folder. A cell is JSON, or text where it is not. Weights, statistics of layers and all that identifies the
@@ -70,7 +70,7 @@ def load_all(paths: Iterable[str]) -> tuple[list[Run], list[str]]:
 
 def publish(runs: Sequence[Run], folder: Path) -> None:
     """Write the tables of runs. Raises OSError; UserError: the folder has other files, a table is large."""
-    present = {file.name for file in folder.glob("*")}
+    present = {file.name for file in folder.glob("[!.]*")}  # not .DS_Store
     ours = {TABLE, CURVES_FILE, SHARED} if is_published(folder) else set()
     if others := sorted(present - ours):
         raise UserError(f"{folder}: it has other files, such as {others[0]}; name a folder of its own")

@@ -27,8 +27,8 @@ class Reach:
 
 
 def reach(row: Row) -> Reach | None:
-    """Return when an arm reaches its baseline; None for a baseline, unless all curves were evaluated on the
-    same windows, or if there is no pair of them."""
+    """Return when an arm reaches its baseline; None for a baseline, if curves were evaluated on different
+    windows, if the baseline has several runs of a seed, or if no seed finished in both."""
     if not row.baseline:
         return None
     runs = (*row.group.runs, *row.baseline.best_group.runs)

@@ -13,9 +13,10 @@ from comparison.duplicates import unique
 from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
-from comparison.roles import REPORT, Arm, Roles, by_role, find_arms
+from comparison.roles import Arm, Roles, by_role, find_arms
 from comparison.settings import Choice, choices
 from comparison.verdicts import MATTERS, interval
+from rundir.run_files import REPORT
 
 
 @dataclass

@@ -15,9 +15,8 @@ from comparison import groups as grouping
 from comparison.groups import RATE, Keys, title
 from comparison.load import Run
 from comparison.rates import LOSS, Family
-from rundir.run_files import Role
+from rundir.run_files import SELECT, Role
 
-SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
 Settings = tuple[object, ...]  # the value of each tuned key
 Score = tuple[int, float]  # how many trials diverged, and the mean loss of the others; less is better
 

@@ -10,7 +10,8 @@ from comparison import groups as grouping
 from comparison.groups import RATE
 from comparison.load import Run
 from comparison.rates import LOSS, Family, has_collapsed
-from comparison.roles import REPORT, SELECT, Arm, Roles, Round, Settings
+from comparison.roles import Arm, Roles, Round, Settings
+from rundir.run_files import REPORT, SELECT
 
 
 def sentences(

@@ -64,8 +64,8 @@ def render(a: Run, b: Run) -> RenderableType:
             table.add_row(Text(key), Text(text_a), Text(text_b), style="" if is_compared(key) else "dim")
     parts: list[RenderableType] = [table] if table.row_count else [Text("the same settings")]
     if shared := shared_statistics(a, b):
-        for phrase, tolerance in (("differ at all", 0.0), (f"differ by more than {APART:.0%}", APART)):
-            parts.append(Text(f"statistics {phrase}: {first_difference(shared, tolerance)}"))
+        for phrase, tolerance in (("at all", 0.0), (f"by more than {APART:.0%}", APART)):
+            parts.append(Text(f"where statistics differ {phrase}: {first_difference(shared, tolerance)}"))
     else:
         parts.append(Text("statistics: none at the same step of both"))
     x, y = (run.last("val/full_loss") for run in (a, b))

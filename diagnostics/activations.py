@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from diagnostics import statistics
+from diagnostics import metric_names, statistics
 
 
 def without_effects(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -83,7 +83,7 @@ class Activations:
 
         self.after(f"{name}.a", lambda _, ax: skips.append(ax))
         self.after(f"{name}.b", record_branch)
-        for slot in ("pre", "out", "post"):
+        for slot in metric_names.SLOTS:
             if not isinstance(self.modules.get(f"{name}.{slot}"), nn.Identity):
                 self.watch_slot(f"{site}.{slot}", f"{name}.{slot}")
         self.watch_stream(site, name)

@@ -22,8 +22,9 @@ def needed_rounds(rows: int, steps: int) -> int:
 
 
 def cut_rounds(rows: int, steps: int, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the cuts of each row, (B,), in ``count`` rounds, at most T−1, which ask every cut of every row.
-    No cut of a row is asked twice, and every cut is asked of one row before any is asked of a second."""
+    """Return the cuts of each row, (B,), in ``count`` rounds. There are at most T−1, which ask every cut of
+    every row. No cut of a row is asked twice, and every cut is asked of one row before any is asked of a
+    second."""
     n = steps - 1
     order = torch.randperm(n, generator=generator)
     starts = [round_ * rows for round_ in range(needed_rounds(rows, steps))]

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 # the keys of statistics.MOMENTS and NORM_INTERNALS, as tests/diagnostics/test_metric_names.py verifies
 MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
+SLOTS = ("pre", "out", "post")  # where a branch may have a norm
 NORM_INTERNALS = ("gain", "alpha", "mean_gap", "std_gap", "saturation")
 
 
@@ -26,7 +27,7 @@ def sites(n_layer: int) -> dict[str, list[str]]:
     placement."""
     blocks = [f"{i:02d}" for i in range(n_layer)]
     streams = [f"{block}.{kind}" for block in blocks for kind in ("attn", "mlp")]
-    norms = [f"{stream}.{slot}" for stream in streams for slot in ("pre", "out", "post")]
+    norms = [f"{stream}.{slot}" for stream in streams for slot in SLOTS]
     branches = [f"{stream}.branch" for stream in streams]
     tensors = [
         "embed",

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics.hooks import forward_hooks
-
-SLOTS = ("pre", "out", "post")
+from diagnostics.metric_names import SLOTS
 
 
 def norms(model: Any) -> dict[str, nn.Module]:

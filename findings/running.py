@@ -100,7 +100,7 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
     code = [
         file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).rglob("*.py"))
     ]
-    code.append(source(finding.measure))  # the function may be outside the project
+    code.append(source(finding.measure))  # and what it uses of other folders, such as comparison/
     return identity.short_hash({"conditions": finding.conditions(), "models": models, "code": code})
 
 

@@ -168,6 +168,7 @@ ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 # Keys of train.* that are not part of a run's identity: they change how the run is watched, and thereby when
 # it is called diverged, or the last digits of its numbers.
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
+SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
 DECISIVE = ("val/loss", "val/full_loss")  # a run in which one of these is non-finite has diverged
 
 

@@ -20,7 +20,7 @@ def obstacles(config: RunConfig) -> list[str]:
         f"model.activation={model.activation}": model.activation not in GPT2_ACTIVATIONS,
         "model.embedding_scale=true": model.embedding_scale is True,
     }
-    if (eps := config.norm.options.get("eps", 0)) >= 1:  # transformers refuses it
+    if (eps := config.norm.options.get("eps") or 0) >= 1:  # transformers refuses it
         keys[f"norm.eps={eps:g}"] = True
     if isinstance(final, Component):
         keys[f"model.final_norm={final.name}"] = final != config.norm

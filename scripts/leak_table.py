@@ -5,8 +5,8 @@
 
 The other arguments are those of train.py. The table has, for each norm, the largest change of a logit over
 all placements, in standard deviations of the logits, when later tokens change and when other rows of the
-batch change; or, where no logit changes, the size of the gradient, relative to the allowed part. 0 means
-that no logit changes and that the gradients are exactly 0."""
+batch change, or when another batch came before; or, where no logit changes, the size of the gradient,
+relative to the allowed part. 0 means that no logit changes and that the gradients are exactly 0."""
 
 import sys
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ from system.signals import Interrupted
 from system.terminal import announced, survive_closed_output
 from system.validate import Checked, Count, checked
 
-BATCH = 2**20  # number of characters of a batch, unless a single row is longer
+BATCH = 2**20  # bytes of a batch, unless a single row is longer
 EVERY = 32  # number of batches between updates of progress.json
 LARGEST = 2**26  # the most bytes of progress.json, which contains a tokenizer
 SAMPLE = 2**26  # number of characters on which bpe is trained

@@ -15,10 +15,8 @@ from rundir import identity
 from rundir.find_run import ended_folder
 from rundir.folder import has_ended, read_status
 from rundir.metrics import last_row
-from rundir.run_files import read_json
+from rundir.run_files import SELECT, read_json
 from system.errors import ConfigError, described
-
-SELECT = "val/select_loss"  # on the first half of the validation split
 
 
 @dataclass

@@ -123,8 +123,8 @@ def test_two_runs_stand_side_by_side(tmp_path):
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "norm none layernorm" in lines
     assert "seed 0 1" in lines
-    assert "statistics differ at all: from step 4, first act.rms/00.attn: 1 and 1.001" in lines
-    assert "statistics differ by more than 1%: from step 4, first act.rms/00.mlp: 1 and 1.2" in lines
+    assert "where statistics differ at all: from step 4, first act.rms/00.attn: 1 and 1.001" in lines
+    assert "where statistics differ by more than 1%: from step 4, first act.rms/00.mlp: 1 and 1.2" in lines
     assert "val/full_loss: 2.0000 and 2.2500, differing by +0.2500" in lines
 
 

@@ -40,9 +40,9 @@ def sentence(report: Report) -> str:
     rows = compared(report)
     if not rows:
         return "There is nothing to compare: no arm has a baseline."
-    against = baseline_of(rows)
     counts = Counter(row.outcome for row in rows)
     leading = [row for row in rows if row.outcome in ("better", "lower")]
+    against = baseline_of(rows, len(leading))
     if leading:
         leaders = and_([with_difference(row, report.metric) for row in leading[:MANY]])
         more = f" and {len(leading) - MANY} more" if len(leading) > MANY else ""
@@ -66,10 +66,11 @@ def sentence(report: Report) -> str:
     return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
 
 
-def baseline_of(rows: Sequence[Row]) -> str:
-    """Return the title of the rows' baseline, or ``its baseline`` if they have several."""
+def baseline_of(rows: Sequence[Row], leaders: int = 1) -> str:
+    """Return the title of the rows' baseline; ``its baseline`` or ``their baselines`` if there are more."""
     baselines = {title(row.baseline.keys) for row in rows if row.baseline}
-    return baselines.pop() if len(baselines) == 1 else "its baseline"
+    several = "their baselines" if leaders > 1 else "its baseline"
+    return baselines.pop() if len(baselines) == 1 else several
 
 
 def difference_in_words(report: Report) -> list[str]:

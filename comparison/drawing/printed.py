@@ -64,7 +64,7 @@ def notes(report: Report) -> list[str]:
             f"{report.comparisons} comparison{'s' * (report.comparisons != 1)} and however often you add "
             "seeds and look again. So a row may have no verdict although its own interval excludes 0."
         )
-        if report.comparisons >= POOLED_ARMS:
+        if report.comparisons >= POOLED_ARMS:  # some of which may be of other baselines, or hidden
             lines.append(
                 "Where the noise of groups differs fivefold, the chance of a false verdict is up to 9 % at 3 "
                 "seeds, 7 % at 5."

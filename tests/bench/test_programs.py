@@ -48,6 +48,8 @@ def test_help_describes_the_measurement(name, monkeypatch, capsys):
         ("norms", ("--norm", "nonorm"), "argument --norm: invalid choice: 'nonorm'"),
         ("ablation", (), "error: --data: file is missing; give tinyshakespeare's text\n"),
         ("memory", ("--data", "nowhere"), "nowhere is missing; give tinyshakespeare's text\n"),
+        ("memory", ("--steps", "5"), "--steps: 5 is too few; give at least 10\n"),
+        ("sample", ("--length", "0"), "--length: invalid value '0'; expected an integer of at least 1"),
         ("sample", ("--peer", "nowhere"), "nowhere: train.py is missing; give a checkout of nanoGPT\n"),
     ],
 )
