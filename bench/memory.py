@@ -54,12 +54,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = harness.parser("memory", __doc__, rounds=1)
-    parser.add_argument(
-        "--steps",
-        type=programs.positive,
-        default=10_000,
-        help="at least 10; default: 10000",
-    )
+    parser.add_argument("--steps", type=programs.positive, default=10_000, help="at least 10; default: 10000")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="default: 2")
     harness.main(parser, measure)
 

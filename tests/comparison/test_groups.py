@@ -96,6 +96,7 @@ def test_where_a_run_was_trained_and_how_its_tokens_are_called_tell_no_runs_apar
         ("optim.learning_rate=2e-3", 3),
         ("optim.learning_rate=0.002", 3),
         ("model.bias=false", 3),
+        ("init_from=null", 3),
     ],
 )
 def test_where_reads_values_as_people_write_them(tmp_path, condition, count):

@@ -128,6 +128,10 @@ def test_programs_get_json_and_status_from_compare(tmp_path):
         *("compare.py", "--baseline", "norm=rmsnorm", "--candidate", "norm=layernorm"), cwd=tmp_path
     )
     assert worse.returncode == ExitStatus.NOT_BETTER
+    damaged = next((tmp_path / "runs").iterdir())
+    (damaged / "config.yaml").write_text("[")
+    fewer = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
+    assert str(damaged.relative_to(tmp_path)) in fewer.stderr
     made(tmp_path / "runs", "norm=dyt", "train.steps=7")
     unlike = programs.run("compare.py", "--candidate", "norm=rmsnorm", cwd=tmp_path)
     assert (unlike.returncode, unlike.stderr) == (ExitStatus.UNFIT, "")

@@ -113,6 +113,9 @@ def test_tables_are_not_written_among_other_files(runs, tmp_path):
     (tmp_path / "mine" / "runs.csv").write_text("mine")
     with pytest.raises(UserError, match="it has other files, such as runs.csv; name a folder of its own"):
         publish(runs, tmp_path / "mine")
+    for _ in range(2):
+        publish(runs, tmp_path / "published")
+        (tmp_path / "published" / ".DS_Store").touch()
 
 
 def change(file, column, value):

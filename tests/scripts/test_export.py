@@ -74,6 +74,7 @@ def test_transformers_generates_the_text_that_sample_prints(tmp_path, capsys, mo
 )
 def test_gpt2s_layout_has_no_place_for_these(options):
     assert sorted(gpt2_writer.obstacles(configured(*options.split()))) == sorted(options.split())
+    assert gpt2_writer.obstacles(configured("norm=torch_rmsnorm", "norm.eps=null")) == ["norm=torch_rmsnorm"]
 
 
 def test_what_is_no_gpt2_is_refused_with_the_reason(tmp_path):

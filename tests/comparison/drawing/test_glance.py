@@ -47,6 +47,16 @@ def test_small_comparisons_are_said_in_few_words(tmp_path, names, said):
     assert sentence(arms(tmp_path, *names)).startswith(said)
 
 
+def test_arms_of_several_baselines_are_better_than_theirs(tmp_path):
+    both = {
+        f"norm={norm} placement={placement}": ARMS[f"norm={norm}"]
+        for norm in ("layernorm", "rmsnorm")
+        for placement in ("pre", "post")
+    }
+    report = build_report(several(tmp_path, both), baseline={"norm": "layernorm"})
+    assert " are better than their baselines. " in sentence(report)
+
+
 def test_the_picture_has_each_arm_sorted_by_difference_with_leaks_and_divergence_marked(report):
     rows = differences(report)
     with_mean = [row for row in rows if row["mean"] is not None]
