@@ -83,7 +83,8 @@ def print_json(args: argparse.Namespace, console: Console) -> None:
 
 
 def judge(args: argparse.Namespace, console: Console) -> None:
-    """Print the verdict on one arm, and on stderr what may make it unfair; exit with the verdict's status."""
+    """Print the verdict on one arm, and on stderr what may make it unfair and what was passed over; exit with
+    the verdict's status."""
     from comparison import machine
 
     try:

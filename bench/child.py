@@ -72,6 +72,7 @@ def run(
             process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
         raise
     finally:
         ended.set()

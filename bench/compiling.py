@@ -32,19 +32,20 @@ def measure_peer(bench: Bench, peer: Peer, steps: int) -> Measured:
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     recipe = ["experiment=nanogpt_cpu", *options.override]
-    eager = [*recipe, f"train.steps={options.steps}", "compile=false"]
-    compiled = [*eager[:-1], "compile=true"]
+    auto = [*recipe, f"train.steps={options.steps}"]
+    compiled = [*auto, "compile=true"]
     ours.warm_up(bench)
     warm = bench.folder()
     ours.train(bench, [*recipe, "train.steps=1", "compile=true"], compiled=warm)
     variants: Variants = {
-        "uncompiled": partial(measure_ours, bench, eager),
-        "auto": partial(measure_ours, bench, eager[:-1]),
+        "uncompiled": partial(measure_ours, bench, [*auto, "compile=false"]),
+        "auto": partial(measure_ours, bench, auto),
         "compiled, cold": partial(measure_ours, bench, compiled),
         "compiled, warm": partial(measure_ours, bench, compiled, warm),
     }
     bench.compare("auto", "uncompiled", "seconds")
     bench.compare("auto", "compiled, cold", "seconds")
+    bench.compare("compiled, cold", "uncompiled", "seconds", "tokens_per_s")
     bench.compare("compiled, warm", "uncompiled", "seconds", "tokens_per_s")
     if bench.peer:
         variants["nanoGPT"] = partial(measure_peer, bench, Peer(bench, bench.peer), options.steps)

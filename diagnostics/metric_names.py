@@ -17,8 +17,8 @@ from functools import lru_cache
 
 # the keys of statistics.MOMENTS and NORM_INTERNALS, as tests/diagnostics/test_metric_names.py verifies
 MOMENTS = ("mean", "std", "rms", "max_abs", "kurtosis")
-SLOTS = ("pre", "out", "post")  # where a branch may have a norm
 NORM_INTERNALS = ("gain", "alpha", "mean_gap", "std_gap", "saturation")
+SLOTS = ("pre", "out", "post")  # where a branch may have a norm
 
 
 @lru_cache(1)

@@ -1,4 +1,4 @@
-"""Draw tables of differences; count the false verdicts of comparison/verdicts.py: for simulate_verdicts.py.
+"""Draw tables of differences and count comparison/verdicts.py's false verdicts, for simulate_verdicts.py.
 
 Losses are the seed's effect, which all arms share and which leaves the differences, plus noise. The unit is
 the sd of the difference of an arm and the baseline; half its variance is the baseline's noise, in all arms.

@@ -81,10 +81,10 @@ def survive_closed_output() -> None:
 @contextmanager
 def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
     """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, to
-    ``file``, by default stdout, and again at least every two seconds. For a program's first block, PATIENCE
-    begins when the program begins. Blocks may be nested: the outer one measures the silence, so that several
-    short inner blocks do not add up to a long one, and its ``file`` is used; the text is the innermost
-    block's. All blocks must be of one thread."""
+    ``file``, by default stdout, and again at least every two seconds. The first block of a program need not
+    take so long: see ``first_wait``. Blocks may be nested: the outer one measures the silence, so that
+    several short inner blocks do not add up to a long one, and its ``file`` is used; the text is the
+    innermost block's. All blocks must be of one thread."""
     doing.append((text, time.monotonic()))
     try:
         if len(doing) > 1:
@@ -99,14 +99,19 @@ def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
 doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered, and when each was entered
 
 
+def first_wait(seconds_before: float) -> float:
+    """Return after how many seconds a block is announced first. The seconds before a program's first block,
+    those of its imports, count as silence; even then a block is not announced in its first moments."""
+    return max(PATIENCE - seconds_before, PATIENCE / 3)
+
+
 @contextmanager
 def announcing(file: TextIO | None) -> Iterator[None]:
     ended, now = threading.Event(), time.monotonic()
-    # even after a slow start, a block that ends within a third of PATIENCE is not announced
-    first_wait = max(PATIENCE / 3, PATIENCE + (began.pop() if began else now) - now)
+    seconds_before = now - began.pop() if began else 0.0
 
     def announce() -> None:
-        wait = first_wait
+        wait = first_wait(seconds_before)
         while not ended.wait(wait):
             text, entered = doing[-1]
             seconds = time.monotonic() - entered

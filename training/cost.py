@@ -53,7 +53,7 @@ def certificate_rounds(config: RunConfig, ranks: int = 1) -> int:
 
 
 # A run of at least this many operations is worth compiling. On two cores with bf16, compiling takes 20 to 40
-# seconds and then saves a quarter of each step, which breaks even at 2e13 operations; this is 2.5 times as
+# seconds and then saves a fifth of each step, which breaks even at 2e13 operations; this is 2.5 times as
 # many. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
 WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cuda", "bf16"): 2e15, ("cuda", "fp32"): 2e15}
 

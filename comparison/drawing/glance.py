@@ -66,7 +66,7 @@ def sentence(report: Report) -> str:
     return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
 
 
-def baseline_of(rows: Sequence[Row], leaders: int = 1) -> str:
+def baseline_of(rows: Sequence[Row], leaders: int) -> str:
     """Return the title of the rows' baseline; ``its baseline`` or ``their baselines`` if there are more."""
     baselines = {title(row.baseline.keys) for row in rows if row.baseline}
     several = "their baselines" if leaders > 1 else "its baseline"
@@ -76,7 +76,7 @@ def baseline_of(rows: Sequence[Row], leaders: int = 1) -> str:
 def difference_in_words(report: Report) -> list[str]:
     """Return what the picture of the differences has on its axis, line by line."""
     unit = ["(nats per token; lower is better)"] if "loss" in report.metric else []
-    return [f"{report.metric}: difference from {baseline_of(compared(report))}", *unit]
+    return [f"{report.metric}: difference from {baseline_of(compared(report), 1)}", *unit]
 
 
 def next_step(report: Report) -> dict[str, str] | None:

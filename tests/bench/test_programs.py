@@ -143,11 +143,11 @@ def test_a_norm_is_timed(norm, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["train", "quality", "sample"])
+@pytest.mark.parametrize("name", ["train", "quality", "sample", "compiling"])
 def test_a_small_one_side_by_side(name, monkeypatch, tmp_path):
     if not {"BENCH_PEER", "BENCH_DATA"} <= os.environ.keys():
         pytest.skip("BENCH_PEER and BENCH_DATA do not name nanoGPT and tinyshakespeare")
-    small = {"train": "--size cpu --steps 3", "sample": "--size cpu --length 64"}
+    small = {"train": "--size cpu --steps 3", "sample": "--size cpu --length 64", "compiling": "--steps 20"}
     small["quality"] = "--preset nanogpt_cpu --override train.steps=8 --peer-steps 8"
     places = [os.environ["BENCH_PEER"], os.environ["BENCH_DATA"]]
     out = tmp_path / "result.json"
@@ -157,5 +157,6 @@ def test_a_small_one_side_by_side(name, monkeypatch, tmp_path):
     importlib.import_module(f"bench.{name}").main()
     result = json.loads(out.read_text())
     assert result["complete"]
-    assert {variant.split(": ")[-1].split(",")[0] for variant in result["raw"]} == {"nanoGPT", "ours"}
+    ours_are = {"uncompiled", "auto", "compiled"} if name == "compiling" else {"ours"}
+    assert {variant.split(": ")[-1].split(",")[0] for variant in result["raw"]} == {"nanoGPT", *ours_are}
     assert not any(place in out.read_text() for place in places)

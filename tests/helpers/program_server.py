@@ -14,6 +14,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + int(memory), resource.RLIM_INFINITY))
     # else a busy machine would add lines such as "importing torch, for 2 s"
     terminal.PATIENCE = float(os.environ.pop("TEST_PATIENCE", "600"))
+    terminal.began[:] = [time.monotonic()]  # the server began earlier
     if file_size := os.environ.pop("TEST_FILE_SIZE", ""):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_size), resource.RLIM_INFINITY))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rundir.folder import read_status
-from system.terminal import announced, doing, duration, escaped
+from system import terminal
+from system.terminal import announced, doing, duration, escaped, first_wait
 from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
@@ -65,13 +66,17 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_first_block_of_a_program_begins_with_the_program(monkeypatch, capsys):
-    monkeypatch.setattr("system.terminal.PATIENCE", 1.5)
-    monkeypatch.setattr("system.terminal.began", [time.monotonic() - 100])
-    for expected in ("thinking", ""):
+def test_the_start_of_a_program_counts_as_silence_before_its_first_block(monkeypatch):
+    waits = []
+    monkeypatch.setattr(terminal, "PATIENCE", 600)
+    monkeypatch.setattr(terminal, "began", [time.monotonic() - 300])
+    monkeypatch.setattr(terminal, "first_wait", lambda seconds: waits.append(first_wait(seconds)) or 600)
+    for number in (1, 2):
         with announced("thinking"):
-            time.sleep(1)
-        assert capsys.readouterr().out[:8] == expected
+            until(lambda number=number: len(waits) == number)
+    assert waits == [pytest.approx(300, abs=50), 600]
+    monkeypatch.setattr(terminal, "PATIENCE", 900)
+    assert [first_wait(seconds) for seconds in (0, 400, 5000)] == [900, 500, 300]
 
 
 def test_short_blocks_one_after_another_are_no_long_silence(monkeypatch, capsys):
@@ -148,8 +153,8 @@ def test_a_sampled_text_is_escaped_on_a_terminal_alone(capsys, monkeypatch):
     from sample import show
 
     tokenizer = CharTokenizer("\n\x1b[a")
-    for terminal, expected in ((True, "a\\x1b[\n\n"), (False, "a\x1b[\n\n")):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+    for is_terminal, expected in ((True, "a\\x1b[\n\n"), (False, "a\x1b[\n\n")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer)
         show("a", tokenizer, [1, 2, 0])
         assert capsys.readouterr().out == expected
 

@@ -49,7 +49,11 @@ def test_a_leak_that_begins_while_the_run_trains_is_found_at_its_end(certificate
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 def test_a_leak_of_the_compiled_form_is_found(certificate_of):
+    from torch._dynamo.utils import counters  # slow to import
+
+    counters.clear()
     certificate = certificate_of("compiled_only", "compile=true")
+    assert counters["stats"]["unique_graphs"] == 1  # that of a step
     for answer in certificate.values():
         assert answer["causal"] is False
         assert answer["train"]["future"] == 0 < answer["train"]["future_compiled"]

@@ -19,7 +19,7 @@ PRESETS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("preset", ["", *PRESETS])
-def test_statistics_take_at_most_2_percent_of_a_preset(preset):
+def test_statistics_are_measured_in_at_most_2_percent_of_a_presets_steps(preset):
     """Measuring takes about as long as training on the micro-batch that is measured."""
     needed = {"nanogpt_gpt2": ["data.path=x", "train.steps=6000"], "nanogpt_finetune": ["init_from=null"]}
     config = configured(*[f"experiment={preset}"] * bool(preset), *needed.get(preset, []))
