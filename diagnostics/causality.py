@@ -30,11 +30,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diagnostics.contract import line_of
+from diagnostics.contract import described, line_of
 from diagnostics.exchange import needed_rounds
 from diagnostics.questions import Questions
 from diagnostics.repeatable import Repeated, UntestableError, random_states_kept, seed_all
-from system.errors import described
 
 ROWS = 4  # of the random batch that is tested if no tokens are given
 QUICK_STEPS, QUICK_ROUNDS = 256, 16  # the most of both in ``quick_certificate``

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from model.placements import Residual
-from system.errors import described
 
 NOT_STATE = frozenset(vars(nn.Module())) - {"training"}  # parameters, buffers, modules, hooks
 
@@ -84,6 +83,11 @@ def is_signal(error: BaseException) -> bool:
 
 def title(name: str, norm: nn.Module) -> str:
     return f"{name} ({type(norm).__module__}.{type(norm).__qualname__})"
+
+
+def described(error: BaseException) -> str:
+    """Return type and first line of an error, as system.errors.described, which may not be imported here."""
+    return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))
 
 
 def line_of(error: BaseException) -> str:

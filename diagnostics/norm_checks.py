@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from diagnostics import causality, contract
-from diagnostics.contract import BrokenContractError
+from diagnostics.contract import BrokenContractError, described
 from diagnostics.norm_subject import Subject, evaluate, slope, train
 from diagnostics.repeatable import remove_dropout
-from system.errors import described
 
 BF16 = partial(torch.autocast, "cpu", torch.bfloat16)
 SAME = 1e-4  # relative; two computations of the same numbers in fp32
