@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
+EVERY = 1.5  # seconds
 
 
 class ProgressLine:
-    """A live line on a terminal; elsewhere a plain line each 1.5 s, after two minutes less and less often."""
+    """A live line on a terminal; elsewhere plain lines, EVERY seconds apart, or a step."""
 
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
@@ -81,6 +82,6 @@ class ProgressLine:
         now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        elif force or now - self.printed >= max(1.5, 0.05 * (now - self.start - 90)):
+        elif force or now - self.printed >= EVERY:
             print(f"step {step}/{self.steps}  {text}", flush=True)
             self.printed = now

@@ -20,6 +20,7 @@ from system.terminal import duration
 
 RESULTS = ("finished", "diverged")  # states that do not count as failures
 INTERVAL = 0.3  # seconds between two readings of the jobs' folders, if there are few
+SILENCE = 2 - 2 * INTERVAL  # seconds without a line where a bar cannot be drawn
 MANY = 100  # the most runs that the table at the end lists whatever their end
 SHARE = 0.01  # the most of a core that the readings may take from the runs
 
@@ -75,7 +76,8 @@ class ProgressWatcher:
             pause = max(INTERVAL, (time.thread_time() - began) / SHARE)
 
     def update(self) -> None:
-        """Print the jobs that have ended since the last call and, from time to time, the running jobs."""
+        """Print the jobs that have ended since the last call and, if nothing was printed for SILENCE, those
+        that are running."""
         digits = len(str(len(self.jobs)))
         for job in [job for job in self.unprinted if job.has_ended()]:
             self.unprinted.remove(job)
@@ -86,7 +88,7 @@ class ProgressWatcher:
         now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=self.work_done(), description=self.running())
-        elif now - self.last_print > silence_after(now - self.start) and self.unprinted:
+        elif now - self.last_print > SILENCE and self.unprinted:
             self.print(" " * (2 * digits + 3) + "; ".join(filter(None, (self.running(), self.time_left()))))
 
     def print(self, line: str) -> None:
@@ -117,12 +119,6 @@ class ProgressWatcher:
             return ""
         pace = (time.monotonic() - self.start) / done
         return f"about {duration(pace * (self.work - self.work_done()))} left"
-
-
-def silence_after(seconds: float) -> float:
-    """Return for how long a sweep that has run for so many seconds may print nothing where a bar cannot be
-    drawn: less than 2 seconds in the first two minutes, then 30, in the end a twentieth of its time."""
-    return 2 - 2 * INTERVAL if seconds < 120 else max(30, seconds / 20)
 
 
 def outcome_line(job: Job) -> str:

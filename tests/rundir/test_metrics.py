@@ -60,9 +60,7 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
     ]
 
 
-def test_without_a_terminal_two_minutes_have_no_silence_of_two_seconds_and_an_hour_has_few_lines(
-    capsys, monkeypatch
-):
+def test_without_a_terminal_there_is_a_line_each_two_seconds_however_long_the_run(capsys, monkeypatch):
     seconds = 0.0
     monkeypatch.setattr(progress_line.time, "monotonic", lambda: seconds)
     progress, printed = ProgressLine(0, 36_000), [0.0]
@@ -71,8 +69,8 @@ def test_without_a_terminal_two_minutes_have_no_silence_of_two_seconds_and_an_ho
         progress.update(step, {})
         if capsys.readouterr().out:
             printed.append(seconds)
-    assert max(later - earlier for earlier, later in pairwise(printed) if earlier < 120) < 2
-    assert len(printed) < 200
+    assert max(later - earlier for earlier, later in pairwise(printed)) < 2
+    assert len(printed) < 36_000 / 10
 
 
 def test_rows_from_a_step_on_and_invalid_rows_are_dropped_once_the_file_is_written_anew(tmp_path, capsys):
