@@ -1,4 +1,4 @@
-"""What compiling costs and gains: nanoGPT's CPU recipe by our train.py, whole commands.
+"""Measure what compiling costs and gains, by whole commands: nanoGPT's CPU recipe in our train.py.
 
     python -m bench.compiling --peer NANOGPT --data tinyshakespeare.txt
 
