@@ -48,6 +48,13 @@ def nats(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 86_400:
+        raise argparse.ArgumentTypeError("give a number of seconds, up to a day")
+    return value
+
+
 def load_report(args: argparse.Namespace) -> Report:
     progress = announced("reading and comparing the runs", sys.stderr)
     with nullcontext() if args.watch else progress:  # a watched table stays where it is
@@ -146,7 +153,7 @@ def main() -> None:
     judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
     one_of("--candidate", metavar="ARM", help=judged)
     one_of("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
+    add("--every", type=seconds, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
     args = parser.parse_args()
     is_judged = args.candidate is not None
     if args.out and (args.json or is_judged or args.watch):

@@ -72,7 +72,7 @@ def load_last_logits(
     n_parameters = sum(p.numel() for p in model.parameters())
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
-    device.set_switches(compute, threads=None)
+    device.set_switches(compute, None, checkpoint.meta.config.deterministic)
     path, block_size = checkpoint.path, checkpoint.meta.config.model.block_size
     with memory.explained_as(f"{path}: out of memory at block_size={block_size}; use a smaller model"):
         can_cache = agrees(model, vocab_size)
@@ -123,12 +123,12 @@ def sample(
     rows = uniform.unbind()
 
     def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
+        logits = logits.cpu()  # the only wait for a GPU
         if not logits.isfinite().all():
             raise CheckpointError("checkpoint: the model's logits are not finite; use another one")
         for row, generator in zip(rows, generators, strict=True):
             row.uniform_(generator=generator)
-        tokens = draw(logits.cpu(), config.temperature, config.top_k, config.top_p, uniform)
-        return tokens.to(logits.device)
+        return draw(logits, config.temperature, config.top_k, config.top_p, uniform)
 
     for tokens in islice(generate(last_logits, start, block_size, choose), config.max_new_tokens):
         yield tokens.tolist()
@@ -168,7 +168,7 @@ def main(config: SampleConfig) -> None:
     print(f"{headline}, {compute.device.type}, {compute.precision}", file=sys.stderr)
 
     with explained_as(f"num_samples: out of memory at {config.num_samples:,} samples; lower num_samples"):
-        prompt_ids = torch.from_numpy(ids.astype("int64")).to(compute.device)
+        prompt_ids = torch.from_numpy(ids.astype("int64"))
         start = prompt_ids.expand(config.num_samples, -1)  # (B, n)
         start_time = time.perf_counter()
         stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))

@@ -38,6 +38,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     ``ranks``: the processes of torchrun; by default there is one."""
     import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
 
+    from model.seeds import seed_torch
     from training.setup import set_up  # imports torch, too
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
@@ -70,7 +71,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             if step < steps:
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
-                    torch.manual_seed(batch.dropout_seed)  # so a resumed run draws the same masks
+                    seed_torch(batch.dropout_seed)  # so a resumed run draws the same masks
                     s.strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
                     # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
                     micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
@@ -89,7 +90,8 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             metrics = s.log.write(step, metrics)  # copies tensors from the device, all at once
             s.divergence.check(step, metrics, optimizer.skipped)  # raises Diverged: the run ends
 
-        s.certifier.end()  # tests the trained model for causality, on training text
+        with s.checkpoints.ending_on_signal(steps):
+            s.certifier.end()  # tests the trained model for causality, on training text
 
 
 # survives_closed_stdout: training goes on if stdout is closed, as by | head

@@ -62,8 +62,9 @@ def command(
                     outcome["value"] = main(checked(kind, plain(composed, settings)))
                     return outcome["value"]
                 except signals.Interrupted as signal:
-                    if signal.__cause__:  # an error that came with the signal
-                        messages.print_error(str(signal.__cause__))
+                    outcome["error"] = f"ended by {signal.signal_name}; the same command resumes it"
+                    if isinstance(error := signal.__cause__, Exception):  # that came with the signal
+                        messages.report(error, known_keys(kind))
                     raise
                 except Exception as error:
                     signals.check()  # raises if a signal caused the error
@@ -152,9 +153,7 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
             texts = itertools.islice(override.sweep_string_iterator(), MOST + 1)
             values[key] = [f"{typed}={value}" for value in texts]
             if not values[key]:
-                raise ConfigError(
-                    f"{override.input_line}: this names no value; give another pattern or range"
-                )
+                raise ConfigError(f"{override.input_line}: names no value; give another pattern or range")
     if math.prod(map(len, values.values())) > MOST:
         longest = max(values, key=lambda key: len(values[key]))
         raise ConfigError(f"{longest}: these are more than {MOST:,} combinations; give fewer values")

@@ -29,7 +29,8 @@ def prepare(
         DataError: the text is missing, unreadable or not UTF-8, or a prepared file is damaged.
     """
     if corpus == "prepared":
-        return load_external(Path(path or ""), tokenizer, verify, Path(cache), spec)
+        with announced("reading the token files"):
+            return load_external(Path(path or ""), tokenizer, verify, Path(cache), spec)
     assert val_fraction is not None  # the config was validated, so path is set as well
     with announced("preparing the text"):
         if corpus == "shakespeare":
@@ -45,7 +46,8 @@ def prepare(
         if not folder.is_dir():
             new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
             build(folder, read(), new_tokenizer, vocab_size, val_fraction)
-    return load(folder, verify)
+    with announced("reading the tokens"):
+        return load(folder, verify)
 
 
 def build(

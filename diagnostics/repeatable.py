@@ -128,20 +128,23 @@ class Repeated:
             raise UntestableError("its logits are not finite")
         model = self.copy()
         state = copy.deepcopy(model.state_dict())
-        again = []
-        for _ in range(REPEATS):
-            again.append(self.logits(model, tokens))
+        equal = []
+        for number in range(REPEATS):
+            logits = self.logits(model, tokens)
+            equal.append(torch.equal(logits, first))
+            if number == 1:
+                second = logits  # the others are dropped: for GPT-2, logits are gigabytes
             if self.training:
                 model.load_state_dict(state, strict=False)
-        if not torch.equal(again[0], first):
+        if not equal[0]:
             raise UntestableError("it gives another output each time for the same tokens")
-        varies = [] if all(torch.equal(logits, first) for logits in again) else [CALLS]
+        varies = [] if all(equal) else [CALLS]
         plain = self.copy()
         if remove_dropout(plain) and self.training:
             first = self.logits(copy.deepcopy(plain), tokens)
         if not torch.equal(self.logits(plain, tokens, seed=1), first):
             varies.append(NUMBERS)
-        return varies, again[1]
+        return varies, second
 
     def after(self, tokens: Tensor, before: Tensor) -> Tensor:
         """Return the logits for ``tokens`` of a copy that was called with ``before`` first."""

@@ -97,7 +97,7 @@ def entropy(q: Tensor, k: Tensor) -> Tensor:
     logits, future = attention_logits(q, k)
     log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
     entropies = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
-    total, n = all_reduce(torch.stack([entropies.sum(), entropies.new_tensor(entropies.numel())]))
+    total, n = all_reduce(torch.stack([entropies.sum(), entropies.new_full((), entropies.numel())]))
     return total / n
 
 
@@ -105,7 +105,7 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
     """Largest q·k/√d between a query and a key that it may attend to."""
     logits, future = attention_logits(q, k)
     visible = logits.masked_fill(future, -math.inf)
-    no_logit = visible.new_tensor(-math.inf)  # on a rank without sampled sequences
+    no_logit = visible.new_full((), -math.inf)  # on a rank without sampled sequences
     return all_reduce(visible.max() if visible.numel() else no_logit, ReduceOp.MAX)
 
 

@@ -27,6 +27,7 @@ from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
 from system.errors import ConfigError, UserError
 from system.files import first_error, parse_json, safetensors_header, small_text
+from system.terminal import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +73,9 @@ class Pretrained:
     @cached_property
     def digest(self) -> str:
         """The hash of the weights and their config, part of a run's identity."""
-        self.check()
-        parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
+        with announced(f"{self.name}: checking the weights"):
+            self.check()
+            parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:

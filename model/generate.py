@@ -40,7 +40,7 @@ def generate(
 
     Args:
         last_logits: a window of tokens (B, ≤ T) -> the logits (B, V) of the token after it.
-        idx: the prompt.
+        idx: the prompt, on the device on which ``draw`` puts its tokens.
         block_size: T.
         draw: logits (B, V) -> tokens (B,).
     """
@@ -86,6 +86,7 @@ class Decoder:
                 elif isinstance(child, nn.Dropout):
                     setattr(module, name, nn.Identity())
         self.net = without_overhead(net)
+        self.device = model.head.weight.device  # to which a window's new tokens are copied
         self.positional = [m for m in self.net.modules() if isinstance(getattr(m, "start", None), int)]
         self.cached: Tensor | None = None  # the window whose keys and values are in the cache
 
@@ -96,7 +97,7 @@ class Decoder:
         for module in self.positional:
             module.start = start
         self.cached = window
-        new = window[:, start:]
+        new = window[:, start:].to(self.device)
         with without_onednn() if new.numel() == 1 else nullcontext():
             logits: Tensor = self.net(new)
         return logits[:, -1]
@@ -143,4 +144,5 @@ def agrees(model: GPT, vocab_size: int) -> bool:
 
 def uncached(model: GPT) -> Callable[[Tensor], Tensor]:
     """Return the function from a window to its last logits, computed by the model without a cache."""
-    return lambda window: model(window)[:, -1]
+    device = model.head.weight.device
+    return lambda window: model(window.to(device))[:, -1]

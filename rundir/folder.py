@@ -10,9 +10,9 @@
         wandb.json          the run's ID at wandb, and how much of metrics.jsonl was copied to it
         .lock               held by the process that trains the run
 
-The hash, from rundir/identity.py, covers what changes the result by more than rounding (but not when a run is
-called diverged) and nothing else, so that the same command finds the same folder. Torch is not imported here:
-a finished run is skipped at once.
+The hash, from rundir/identity.py, covers what changes the result by more than rounding (but not how often it
+is evaluated, on which train.hopeless_after depends) and nothing else, so that the same command finds the same
+folder. Torch is not imported here: a finished run is skipped at once.
 """
 
 import json

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from system.terminal import announced
 
 if TYPE_CHECKING:
     from data.windows import Batch
@@ -76,6 +79,10 @@ class ProgressLine:
             yield batch
             seen += batch[1].size
             self.show(step, f"{what}: {seen / targets:.0%}")
+
+    def announced(self, text: str) -> AbstractContextManager[None]:
+        """Return a context manager around what may take long; without a live line, it says so."""
+        return nullcontext() if self.bar else announced(text)
 
     def show(self, step: int, text: str, force: bool = False) -> None:
         """Show ``text`` on the live line, or print it if a plain line is due or ``force`` is set."""

@@ -20,6 +20,7 @@ from rundir.run_files import leaks, read_json
 from system.errors import ConfigError
 from system.files import write_atomically
 from system.os_compat import SIGNALS
+from system.terminal import announced
 
 CONNECT_SECONDS = 8  # limit on the wait for wandb's server
 FINISH_SECONDS = 15  # limit on the wait for wandb after a run, plus the time for uploading a checkpoint
@@ -85,7 +86,8 @@ def copied_to_wandb(mode: str, config: RunConfig, folder: Path, group: str, step
         if relay.is_alive():
             seconds = wandb_process.finish_seconds(job)
             print(f"wandb: waiting up to {seconds} s for the last rows", flush=True)
-            relay.join(seconds)
+            with announced("wandb: waiting for the last rows"):
+                relay.join(seconds)
             child.kill()
             relay.join()
 

@@ -180,7 +180,8 @@ def main() -> None:
         )
         print(terminal.escaped(result.certificate))
         if result.maps:
-            save(maps_figure(result.maps), args.out)
+            with terminal.announced("drawing", sys.stderr):
+                save(maps_figure(result.maps), args.out)
         print(args.out if result.maps else "the model has no norm, so there is no figure")
 
 

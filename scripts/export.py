@@ -93,14 +93,15 @@ def main(config: ExportConfig) -> None:
     out = Path(config.out)
     if out.exists():
         raise ConfigError(f"out: {out} already exists; choose another folder")
-    loaded = load_model.load(config)
-    from safetensors import SafetensorError
+    with announced("loading the model"):
+        loaded = load_model.load(config)
+        from safetensors import SafetensorError
 
-    from diagnostics import causality  # imports torch, after wrong keys and paths are reported
-    from training.state import model_tensors
+        from diagnostics import causality  # imports torch, after wrong keys and paths are reported
+        from training.state import model_tensors
 
-    vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
+        vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
+        model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
     files = model_card.files_of_run(loaded)
     if not files["certificate"]:
         with announced("testing whether the model is causal"):

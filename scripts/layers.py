@@ -8,6 +8,7 @@ The x axis is the step, logarithmic because steps are dense at the start; each r
 still be running. --out chooses SVG, PNG or PDF by its extension.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
@@ -20,6 +21,7 @@ from comparison.drawing.convert import FORMATS, save
 from comparison.drawing.specs import Spec, number, spec
 from comparison.load import read_metrics
 from system.errors import ConfigError
+from system.terminal import announced
 
 METRICS = (
     "act.rms/*.mlp",
@@ -120,7 +122,8 @@ def main() -> None:
                 raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
-        save(figure_spec(runs, args.metrics), args.out)
+        with announced("drawing", sys.stderr):
+            save(figure_spec(runs, args.metrics), args.out)
         print(args.out)
 
 

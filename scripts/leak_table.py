@@ -24,11 +24,12 @@ HEAD = "| norm | training: later tokens | other rows | evaluation: later tokens 
 
 def measure_leaks(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each norm's name and its four cells of the table."""
-    from diagnostics.causality import certificate
-    from training.build import build_model
+    with announced("composing the models", sys.stderr):
+        from diagnostics.causality import certificate
+        from training.build import build_model
 
-    by_norm = app.choices("config", RunConfig, ["norm=glob(*)", *arguments])
-    by_placement = app.choices("config", RunConfig, ["placement=glob(*)", *arguments])
+        by_norm = app.choices("config", RunConfig, ["norm=glob(*)", *arguments])
+        by_placement = app.choices("config", RunConfig, ["placement=glob(*)", *arguments])
     norms = {config.norm.name: config for config in by_norm.values()}
     placements = {config.placement.name: config.placement for config in by_placement.values()}.values()
     for name, config in norms.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import programs
+from system.terminal import announced
 
 ROOT = Path(__file__).parents[1]
 SOURCE, NOTEBOOK = ROOT / "docs/tour.py", ROOT / "docs/tour.ipynb"
@@ -47,7 +48,8 @@ def run(code: list[Cell]) -> None:
     """Run code cells in one new process, and set their outputs. Raises CalledProcessError if one fails."""
     text = SHOW + "".join(program("".join(cell["source"])) for cell in code)
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8", "check": True, "cwd": ROOT}
-    printed = subprocess.run([sys.executable, "-"], input=text, **options).stdout.split(END)
+    with announced("running the cells", sys.stderr):
+        printed = subprocess.run([sys.executable, "-"], input=text, **options).stdout.split(END)
     for number, (cell, part) in enumerate(zip(code, printed[:-1], strict=True), start=1):
         out, _, svg = (half.splitlines(True) for half in part.partition(PICTURE))
         stream = {"output_type": "stream", "name": "stdout", "text": out}

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -91,7 +92,9 @@ def prepare(settings: Settings) -> None:
         if "tokenizer" not in progress:
             with announced(f"preparing the tokenizer {tokenizer}", sys.stderr):
                 progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
-        remaining = islice(batches(), progress["batches"], None)
+        remaining = iter(batches())
+        with announced("skipping the text that is tokenized already", sys.stderr):
+            deque(islice(remaining, progress["batches"]), maxlen=0)
         try:
             tokens_of_batches = encode_all(remaining, settings.processes, progress["tokenizer"])
             write_tokens(part, progress, tokens_of_batches, val_every)

@@ -7,6 +7,7 @@ Settings, metrics, certificates and versions are published; weights, statistics 
 
 import io
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import COSTS, cells, folded, settings
 from comparison.write import markdown
-from system.terminal import escaped
+from system.terminal import announced, escaped
 
 
 def page(runs: Sequence[Run], command: str) -> str:
@@ -85,7 +86,8 @@ def main() -> None:
     if not (args.out or args.page):
         parser.error("name --out FOLDER, --page FILE or both")
     with programs.running():
-        runs, remarks = load_all(args.runs)
+        with announced("reading the runs", sys.stderr):
+            runs, remarks = load_all(args.runs)
         runs, copies = unique(runs)
         for line in [*remarks, *copies]:
             print(f"note: {escaped(line)}")

@@ -15,7 +15,9 @@ run of a sweep carries the sweep's plan, in its environment.json:
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from comparison.plans import USUAL
@@ -35,10 +37,11 @@ def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
         "arms": [*members],
         "baseline": usual_values(jobs),
     }
+    environment_of = cache(lambda folder: read_json(folder / "environment.json"))  # of runs of all groups
     result = {}
     for arm, arm_members in members.items():
         seeds = sorted({config.seed for _, config in arm_members})
-        ended = ended_seeds([job for job, _ in arm_members])
+        ended = ended_seeds([job for job, _ in arm_members], environment_of)
         result[arm] = sweep | {"arm": arm, "seeds": seeds, "ended_before": ended}
     return result
 
@@ -50,7 +53,7 @@ def usual_values(jobs: Sequence[Job]) -> dict[str, str]:
     return {key: USUAL[key] for key in names if USUAL[key] in names[key]}
 
 
-def ended_seeds(jobs: Sequence[Job]) -> list[int]:
+def ended_seeds(jobs: Sequence[Job], environment_of: Callable[[Path], dict[str, Any]]) -> list[int]:
     """Return the seeds of the runs in ``runs_dir`` that have ended, that differ from these jobs only in their
     seed, and that are compared with them, unlike a trial at the settings that it chose."""
     seeds = set()
@@ -58,7 +61,7 @@ def ended_seeds(jobs: Sequence[Job]) -> list[int]:
         assert job.run
         prefix = job.run.name.rpartition("-s")[0]
         for folder in job.run.parent.glob(f"{prefix}-s*"):
-            environment = read_json(folder / "environment.json")
+            environment = environment_of(folder)
             roles = {role["role"] for role in environment.get("roles", [])}
             name = re.fullmatch(re.escape(prefix) + r"-s(\d+)-\w+", folder.name)
             if name and environment.get("group") == group and has_ended(folder) and roles != {"trial"}:

@@ -41,6 +41,7 @@ class ProgressWatcher:
         self.unprinted = [job for job in jobs if not job.done]
         self.work = sum(job.work for job in todo)
         self.start = self.last_print = time.monotonic()
+        self.line = ""  # what is running, printed where a bar cannot be drawn
         self.trained_at_start = self.work_trained()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.poll, daemon=True)
@@ -69,15 +70,16 @@ class ProgressWatcher:
             self.bar.stop()
 
     def poll(self) -> None:
-        pause = INTERVAL
-        while not self.stop.wait(pause):
-            began = time.thread_time()
-            self.update()
-            pause = max(INTERVAL, (time.thread_time() - began) / SHARE)
+        next_reading = 0.0
+        while not self.stop.wait(INTERVAL):
+            if time.monotonic() >= next_reading:
+                began = time.thread_time()
+                self.update()
+                next_reading = time.monotonic() + (time.thread_time() - began) / SHARE
+            self.break_silence()
 
     def update(self) -> None:
-        """Print the jobs that have ended since the last call and, if nothing was printed for SILENCE, those
-        that are running."""
+        """Read the jobs' folders; print the jobs that have ended since the last call."""
         digits = len(str(len(self.jobs)))
         for job in [job for job in self.unprinted if job.has_ended()]:
             self.unprinted.remove(job)
@@ -85,11 +87,16 @@ class ProgressWatcher:
             left = f"  {self.time_left()}" if self.unprinted else ""
             count = f"{self.ended:>{digits}}/{len(self.jobs)}"
             self.print(f"{count}  {job.name:<{self.width}}  {outcome_line(job)}{left}")
-        now = time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=self.work_done(), description=self.running())
-        elif now - self.last_print > SILENCE and self.unprinted:
-            self.print(" " * (2 * digits + 3) + "; ".join(filter(None, (self.running(), self.time_left()))))
+        else:
+            self.line = " " * (2 * digits + 3) + "; ".join(filter(None, (self.running(), self.time_left())))
+
+    def break_silence(self) -> None:
+        """Where a bar cannot be drawn, print what was running at the last reading, if nothing was printed
+        for SILENCE."""
+        if not self.bar and self.unprinted and time.monotonic() - self.last_print > SILENCE:
+            self.print(self.line)
 
     def print(self, line: str) -> None:
         self.last_print = time.monotonic()

@@ -135,8 +135,7 @@ class Sweep:
 
         Raises:
             ConfigError: ``experiment`` is swept over, and one of its presets is a sweep itself.
-            hydra.errors.HydraException: a job cannot be composed, for example because a choice does not
-                exist.
+            hydra.errors.HydraException: a job cannot be composed, for example as a choice does not exist.
         """
         if not all_overrides:
             return []
@@ -188,12 +187,10 @@ class Sweep:
         return self.prepared[key]
 
     def print_estimate(self, todo: list[Job], work: float, runs: int) -> None:
-        """Print how long ``work`` operations of so many runs will take, at the measured pace of the first of
-        the jobs; nothing if it cannot be measured here."""
+        """Print how long ``work`` operations of so many runs will take, if the first can be timed here."""
         configs = [job.config for job in todo if job.config]
         if not configs or self.on_cluster:
             return
-        # joblib's workers share the cores
         threads = configs[0].train.threads or max(1, os_compat.cores() // self.at_once)
         try:
             with announced("measuring how fast this machine is", sys.stderr):
@@ -201,7 +198,8 @@ class Sweep:
                 pace = seconds_per_operation(configs[0], vocab_size, threads)
         except Exception:  # a norm may raise any exception; the job will report it
             return
-        print(f"expected to take about {duration(pace * work / min(self.at_once, runs))}", flush=True)
+        together = max(1, min(self.at_once, runs, os_compat.cores() // threads))  # more share the cores
+        print(f"expected to take about {duration(pace * work / together)}", flush=True)
 
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""
@@ -209,11 +207,14 @@ class Sweep:
             try:
                 keep_errors(todo, self.launch([self.arguments(job) for job in todo], initial_job_idx=0))
                 return
-            except BrokenExecutor:  # a process was killed, and the launcher ended the rest of the pool
+            except (BrokenExecutor, signals.Interrupted):  # of a process; the launcher ended the others, too
+                if signals.received:  # by this process, which is to end
+                    raise
                 suspects = [job for job in todo if job_record.read(job.folder)["state"] == "running"]
                 todo = [job for job in todo if job_record.read(job.folder)["state"] == "waiting"]
-                if not suspects:
-                    raise
+                if not suspects and todo:
+                    problem = "a process was killed before its job began, perhaps for lack of memory"
+                    raise ConfigError(f"hydra.launcher: {problem}; the same command continues") from None
             for job in suspects:  # one at a time, to find the job whose process is killed
                 try:
                     keep_errors([job], self.launch([self.arguments(job)], initial_job_idx=0))
@@ -226,8 +227,7 @@ class Sweep:
 
     @contextmanager
     def signals_forwarded(self, todo: list[Job]) -> Iterator[None]:
-        """Context manager: forward a signal to the processes of the jobs, wait until they have saved, and end
-        this process."""
+        """Context manager: forward a signal to the jobs' processes; end this one when they have saved."""
 
         def end(number: int, frame: Any) -> None:
             deadline = time.monotonic() + PATIENCE

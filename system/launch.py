@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from system.errors import ConfigError
+from system.terminal import announced
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -49,7 +50,8 @@ def gpus_for(device: str) -> int:
         return 0
     if ":" in device:  # this GPU only
         return 1
-    import torch
+    with announced("importing torch"):
+        import torch
 
     return torch.cuda.device_count()
 

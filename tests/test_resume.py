@@ -13,7 +13,6 @@ from data import windows as data_windows
 from diagnostics import causality
 from rundir import checkpoint_file
 from rundir.folder import Run, read_status
-from rundir.metrics import Metrics
 from rundir.run_files import read_json
 from system import errors
 from system import signals as system_signals
@@ -27,6 +26,7 @@ from tests.helpers.runs import (
     metric_rows,
     rows_without_clocks,
     same_tensors,
+    stop_at,
     train_anew,
     train_or_resume,
     with_runs_dir,
@@ -40,20 +40,6 @@ OTHER_NORMS = ("torch_batchnorm", "batchnorm_running", "batchnorm_position", "po
 
 
 # stopped by a signal in this process: at every step, in evaluations -------------------------------------
-
-
-def stop_at(steps: set[int], number: int, monkeypatch) -> None:
-    """Send this process a signal when the row of each of these steps is first written."""
-    write, left = Metrics.write, set(steps)
-
-    def write_and_stop(self, row):
-        write(self, row)
-        if row["step"] in left:
-            left.remove(row["step"])
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(Metrics, "write", write_and_stop)
-
 
 SOME_STOPS = [(signal.SIGINT, {3}), (signal.SIGTERM, {0, 5})]
 EVERY_STOP = [(signal.SIGINT, {step}) for step in range(8)] + [(signal.SIGTERM, {0, 1, 2, 5, 7})]
@@ -137,6 +123,26 @@ def test_a_signal_interrupts_an_evaluation(tiny, tmp_path, monkeypatch, number):
             with pytest.raises(system_signals.Interrupted):
                 train_or_resume(again)
         assert same_tensors(final_tensors(train_or_resume(again)), final_tensors(uninterrupted))
+
+
+def test_a_signal_interrupts_the_certificate_at_the_end(tiny, monkeypatch):
+    config, certificate = tiny("train.steps=3"), causality.certificate
+
+    def interrupted_at_the_end(*arguments, initial, **options):
+        if not initial:
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("the certificate went on")
+        return certificate(*arguments, initial=initial, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(causality, "certificate", interrupted_at_the_end)
+        with pytest.raises(system_signals.Interrupted):
+            train_or_resume(config)
+    [folder] = Path(config.runs_dir).iterdir()
+    assert (read_status(folder)["state"], read_status(folder)["saved"]) == ("interrupted", 3)
+    assert read_json(folder / "certificate.json")["end"] is None
+    assert read_status(train_or_resume(config))["state"] == "finished"
+    assert read_json(folder / "certificate.json")["end"]["causal"] is True
 
 
 def test_signal_handlers_are_restored(tiny):

@@ -3,6 +3,7 @@
 certificate.json has both, ``start`` and ``end``; ``end`` is null as long as the run trains.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from diagnostics.contract import buffers_kept
 from model.seeds import seed_for
 from rundir.folder import Run
 from rundir.run_files import read_json
+from system import signals
 from system.terminal import announced
 from training.batches import Batches
 from training.cost import certificate_rounds
@@ -51,8 +53,10 @@ class Certifier:
         return {"start": self.at_start, "end": None}
 
     def end(self) -> None:
-        """Test the trained model; write the certificate to certificate.json, and print it."""
-        certificate = self.certificate_at("end")
+        """Test the trained model; write the certificate to certificate.json, and print it. In one process, a
+        signal ends the test at once; the ranks of several wait for each other in it."""
+        with signals.handled(signals.end) if self.ranks.count == 1 else nullcontext():
+            certificate = self.certificate_at("end")
         self.run.write(self.run.certificate, {"start": self.at_start, "end": certificate})
         print(causality.describe(certificate, f"the trained {self.run.config.label()}"), flush=True)
 

@@ -65,7 +65,7 @@ class Checkpoints:
         about to end as diverged. If a tensor is not finite, warn: such a checkpoint could not be used."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
-        with self.log.clock.aside("checkpoints"):
+        with self.log.clock.aside("checkpoints"), self.log.progress.announced("saving the checkpoint"):
             trained = self.strategy.trained
             moments, structure = state.optimizer_state(trained, self.optimizer.optimizers)
             tensors = self.strategy.gather(state.model_tensors(trained) | moments)

@@ -22,11 +22,12 @@ from training.rehearsal import rehearse
 def compile_loss(strategy: Strategy, batch: MicroBatch, eager: Loss, ranks: Ranks) -> Loss:
     """Return the loss compiled together with the strategy's net, or ``eager`` if that fails.
 
-    Compiling them together saves an fp32 copy of the logits. On a CPU, dropout draws torch's random numbers,
-    as drawing the compiler's own takes longer than the rest of a step. On a GPU, forward and backward become
-    one CUDA graph each, if the compiler can make one, as small models wait for kernel launches. No graphs are
-    used with several ranks, which wait for each other, nor if gradients accumulate or a forward replaces
-    buffers: the next run of a graph would overwrite the memory of such gradients and buffers.
+    Compiling them together saves, in one process, an fp32 copy of the logits. On a CPU, dropout draws torch's
+    random numbers, as drawing the compiler's own takes longer than the rest of a step. On a GPU, forward and
+    backward become one CUDA graph each, if the compiler can make one, as small models wait for kernel
+    launches. No graphs are used with several ranks, which wait for each other, nor if gradients accumulate or
+    a forward replaces buffers: the next run of a graph would overwrite the memory of such gradients and
+    buffers.
 
     Raises:
         ConfigError: compiling fails on one of several ranks, which must all do the same.
@@ -45,6 +46,7 @@ def compile_loss(strategy: Strategy, batch: MicroBatch, eager: Loss, ranks: Rank
     torch.compiler.reset()  # the runs of a sweep share a process, and a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
+    failure = None
     try:
         with announced("compile: compiling"), lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # run without a graph, record one, replay it
@@ -55,6 +57,8 @@ def compile_loss(strategy: Strategy, batch: MicroBatch, eager: Loss, ranks: Rank
         failure = escaped(described(error)[:200])
         if ranks.count > 1:
             raise ConfigError(f"compile: failed ({failure}); give compile=false") from None
+    if failure:
+        eager.compute.release()  # what the compiler kept; an uncompiled run needs more memory
         print(f"compile: failed ({failure}); continuing uncompiled", flush=True)
         return eager
     return replace(eager, objective=compiled)

@@ -17,7 +17,7 @@ from torch import Tensor
 from cli.schema import TrainConfig
 from data.windows import Batch
 from diagnostics.non_finite import first_non_finite
-from model.seeds import seed_for
+from model.seeds import seed_for, seed_torch
 from rundir.folder import Diverged
 from rundir.run_files import DECISIVE
 from training.batches import Batches
@@ -113,11 +113,11 @@ def find_non_finite(
         """Yield the loss of each batch as a function of a net."""
         if evaluation:
             for number, window in enumerate(batches.fixed_windows()):
-                torch.manual_seed(seed_for(0, "evaluation", number))
+                seed_torch(seed_for(0, "evaluation", number))
                 yield partial(loss.of_batch, batch=window)
         else:
             for batch in batches.micro_batches(step):
-                torch.manual_seed(batch.dropout_seed)  # the masks of training, unless a GPU ran compiled code
+                seed_torch(batch.dropout_seed)  # the masks of training, unless a GPU ran compiled code
                 yield partial(loss, x=batch.x, y=batch.y)
 
     strategy.model.train(not evaluation)

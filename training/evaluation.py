@@ -6,13 +6,14 @@ Several ranks share the batches: in every round, each rank takes one.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from data.windows import Batch
 from diagnostics.contract import buffers_kept
-from model.seeds import seed_for
+from model.seeds import seed_for, seed_torch
 from system.signals import Pending
 from training.batches import Batches
 from training.log import RunLog
@@ -39,18 +40,19 @@ class Evaluator:
     def __call__(self, step: int) -> dict[str, float]:
         broadcast_buffers(self.ranks, self.strategy.trained)
         with self.log.clock.aside("evaluation"), self.strategy.full_model():
+            shown = partial(self.log.progress.through, step)
             windows, targets = self.batches.fixed_windows(), self.batches.fixed_targets
-            row = {
-                "val/loss": mean(self.losses(self.log.progress.through(step, windows, targets, "evaluating")))
-            }
+            row = {"val/loss": mean(self.losses(shown(windows, targets, "evaluating")))}
             if self.running_norms:
-                micro_windows = self.stop.watching(self.batches.micro_windows())
+                windows = shown(self.batches.micro_windows(), targets, "evaluating on batch statistics")
+                micro_windows = self.stop.watching(windows)
                 on_batch = evaluate_on_batch_statistics(
                     self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
                 )
                 on_estimates = row["val/loss"]
                 if self.batches.has_partial_micro_batch:  # whose windows on_batch lacks
-                    on_estimates = mean(self.losses(self.batches.micro_windows()))
+                    same_windows = shown(self.batches.micro_windows(), targets, "evaluating the same windows")
+                    on_estimates = mean(self.losses(same_windows))
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
             if step == self.log.last_step:
                 row |= self.on_the_whole_split(step)
@@ -99,7 +101,7 @@ def evaluate(
             for batches in rounds:
                 sizes += [y.size for _, y in batches]
                 if ranks.rank < len(batches):
-                    torch.manual_seed(seed_for(0, "evaluation", len(sizes) - len(batches) + ranks.rank))
+                    seed_torch(seed_for(0, "evaluation", len(sizes) - len(batches) + ranks.rank))
                     with buffers_kept(model):
                         local_losses.append(loss_of(model, batches[ranks.rank]))
             losses = torch.zeros(len(sizes))

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cli.schema import StatsConfig
 from diagnostics import metric_names
 from diagnostics.activations import Activations, without_effects
 from diagnostics.weights import Weights
+from model.seeds import seed_torch
 from training.batches import MicroBatch
 from training.loss import Loss
 from training.parallel.ranks import Ranks
@@ -34,7 +34,7 @@ class Statistics:
         with self.clock.aside("statistics"), self.strategy.full_model():
             model = self.strategy.model
             with Activations(model, self.wanted, histograms) as values:
-                torch.manual_seed(batch.dropout_seed)
+                seed_torch(batch.dropout_seed)
                 loss = self.loss(without_effects(model), batch.x, batch.y)
                 (loss / self.ranks.count).backward()  # as in a step, whose loss is the mean over the ranks
             return values

@@ -171,7 +171,7 @@ def test_globs_find_the_users_choices_and_one_that_finds_none_is_refused(tmp_pat
     (tmp_path / "norm" / "l1.yaml").write_text("_target_: model.norms.LayerNorm\n")
     own = ["--config-dir", str(tmp_path), "--multirun"]
     assert [*choices("config", RunConfig, [*own, "norm=glob(l*)"])] == ["norm=l1", "norm=layernorm"]
-    with pytest.raises(ConfigError, match=r"norm=glob\(zz\*\): this names no value; give another pattern"):
+    with pytest.raises(ConfigError, match=r"norm=glob\(zz\*\): names no value; give another pattern"):
         choices("config", RunConfig, [*own, "norm=glob(zz*)"])
 
 

@@ -5,16 +5,26 @@ TEST_DEVICE=cpu runs these tests on a CPU, which shows that they can run, and no
 
 import copy
 import os
+import signal
 
 import pytest
 import torch
 
 from diagnostics.causality import certificate
 from rundir.run_files import read_json
-from tests.conftest import NORMS, configured
+from system.signals import Interrupted
+from tests.conftest import NORMS, OPTIMIZERS, configured
 from tests.helpers.model import SMALL_KEYS, random_tokens
 from tests.helpers.norm_leaks import SEES
-from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_anew, with_runs_dir
+from tests.helpers.runs import (
+    final_tensors,
+    metric_rows,
+    same_tensors,
+    stop_at,
+    train_anew,
+    train_or_resume,
+    with_runs_dir,
+)
 from training import device
 from training.build import build_model
 from training.loss import Loss
@@ -53,15 +63,44 @@ def test_every_norm_has_the_loss_and_the_gradients_that_it_has_on_a_cpu(name):
     assert abs(in_bf16[0] - here[0]) < 0.05
 
 
+HOW = {  # what only a GPU does in its own way: skipped updates, sums of micro-batches, histograms
+    "layernorm": ("norm=layernorm",),
+    "batchnorm": ("norm=batchnorm",),
+    "muon": ("optim=muon", "stats.every=5", "stats.histograms_every=5"),
+    "bf16": ("precision=bf16",),
+    "micro-batches": ("train.grad_accum=2",),
+}
+
+
 @pytest.mark.parametrize("compiled", ["false", "true"])
-@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
-def test_a_run_gives_the_same_bits_twice(tiny, tmp_path, norm, compiled):
-    overrides = (f"norm={norm}", f"compile={compiled}", f"device={DEVICE}", "model.dropout=0.1")
+@pytest.mark.parametrize("how", HOW)
+def test_a_run_gives_the_same_bits_twice_and_after_a_signal(tiny, tmp_path, monkeypatch, how, compiled):
+    from torch._dynamo.utils import counters  # slow to import
+
+    counters.clear()
+    overrides = (*HOW[how], f"compile={compiled}", f"device={DEVICE}", "model.dropout=0.1")
     config = tiny(*overrides, "train.steps=20")
     runs = [train_anew(with_runs_dir(config, tmp_path / name)) for name in ("first", "second")]
+    again = with_runs_dir(config, tmp_path / "resumed")
+    with monkeypatch.context() as patch:
+        stop_at({7}, signal.SIGINT, patch)
+        with pytest.raises(Interrupted):
+            train_or_resume(again)
+    runs.append(train_or_resume(again))
     assert {read_json(run / "environment.json")["compile"] for run in runs} == {compiled == "true"}
-    first, second = map(final_tensors, runs)
+    first, second, resumed = map(final_tensors, runs)
     assert same_tensors(first, second)
+    assert same_tensors(first, resumed)
+    assert not counters["inductor"]["cudagraph_skips"]
+
+
+@pytest.mark.parametrize("optim", OPTIMIZERS)
+@pytest.mark.parametrize("compiled", ["false", "true"])
+def test_a_gradient_that_is_not_finite_changes_no_weight_and_ends_the_run(tiny, optim, compiled):
+    overrides = (f"optim={optim}", f"compile={compiled}", f"device={DEVICE}", "optim.learning_rate=1e30")
+    folder = train_anew(tiny(*overrides, "train.grad_clip=0", "train.steps=20", "train.checkpoint_every=1"))
+    assert read_json(folder / "status.json")["state"] == "diverged"
+    assert all(tensor.isfinite().all() for tensor in final_tensors(folder).values())
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -1,6 +1,7 @@
 """Train runs in the process of the test, and read the files of their folders."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from data.token_cache import prepare
 from rundir import checkpoint_file, identity
 from rundir.folder import AlreadyEndedError, Run
+from rundir.metrics import Metrics
 from system import signals
 from train import train
 from training.device import choose
@@ -26,6 +28,19 @@ def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of the newest checkpoint: weights, buffers and optimizer state."""
     steps = checkpoint_file.saved_steps(folder / "checkpoints")
     return checkpoint_file.load(checkpoint_file.path_of(folder / "checkpoints", steps[-1])).tensors
+
+
+def stop_at(steps: set[int], number: int, monkeypatch) -> None:
+    """Send this process a signal when the row of each of these steps is first written."""
+    write, left = Metrics.write, set(steps)
+
+    def write_and_stop(self, row):
+        write(self, row)
+        if row["step"] in left:
+            left.remove(row["step"])
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Metrics, "write", write_and_stop)
 
 
 def metric_rows(folder: Path) -> list[dict]:

@@ -1,9 +1,11 @@
 """A sweep says how far it is: at least every two seconds, and at a small price."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+from sweep import progress
 from sweep.progress import INTERVAL, SHARE, SILENCE, ProgressWatcher
 
 
@@ -14,24 +16,41 @@ def test_a_sweep_without_a_bar_says_what_is_running_each_two_seconds(capsys, mon
     for seconds in (1, 3, 3600):
         monkeypatch.setattr(watcher, "last_print", time.monotonic() - seconds)
         watcher.update()
+        watcher.break_silence()
     assert capsys.readouterr().out.count("none is running") == 2
     assert SILENCE + INTERVAL < 2
 
 
-def test_reading_many_jobs_takes_at_most_its_share_of_a_core(monkeypatch):
-    watcher = ProgressWatcher([], [])
-    pauses = []
+def test_hundreds_of_jobs_are_read_rarely_but_are_never_silent(monkeypatch):
+    """A reading of so many folders takes long; the pause after it was once a silence, too."""
+    clock, readings, lines = [0.0], [], []
+    monkeypatch.setattr(
+        progress, "time", SimpleNamespace(monotonic=lambda: clock[0], thread_time=lambda: clock[0])
+    )
+    job = SimpleNamespace(name="a", folder=Path("none"), work=1.0, done=False, has_ended=lambda: False)
+    job.fraction_trained = job.fraction_done = lambda: 0.5
+    watcher = ProgressWatcher([job], [job])
+    update = watcher.update
 
-    def busy() -> None:
-        until = time.thread_time() + 0.02  # as if there were hundreds of folders to read
-        while time.thread_time() < until:
-            pass
+    def slow_update() -> None:
+        readings.append(clock[0])
+        clock[0] += 0.1  # the seconds that hundreds of folders take
+        update()
 
-    monkeypatch.setattr(watcher, "update", busy)
-    monkeypatch.setattr(watcher.stop, "wait", lambda pause: pauses.append(pause) or len(pauses) > 1)
+    def wait(seconds: float) -> bool:
+        clock[0] += seconds
+        return clock[0] > 100
+
+    def show(line: str) -> None:
+        lines.append(clock[0])
+        watcher.last_print = clock[0]
+
+    monkeypatch.setattr(watcher, "update", slow_update)
+    monkeypatch.setattr(watcher.stop, "wait", wait)
+    monkeypatch.setattr(watcher, "print", show)
     watcher.poll()
-    assert pauses[0] == INTERVAL
-    assert pauses[1] >= 0.02 / SHARE
+    assert len(readings) * 0.1 <= SHARE * 100 + 0.1
+    assert max(after - before for before, after in pairwise([0.0, *lines, 100.0])) < 2
 
 
 def test_the_time_left_goes_by_what_was_trained():

@@ -222,12 +222,17 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
 
 
 @pytest.mark.faults
-def test_a_killed_worker_does_not_end_the_others(sweep, tmp_path):
-    process = started(tmp_path, *sweep, *SLOW, "seed=0,1,2")
-    os.kill(workers(tmp_path).pop()[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
-    assert output.count(" finished ") == 3
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_is_ended_does_not_end_the_others(command, sweep, tmp_path, number):
+    jobs = (*sweep, *SLOW, "seed=0,1,2")
+    process = started(tmp_path, *jobs)
+    os.kill(workers(tmp_path).pop()[0], number)
+    output, errors = process.communicate(timeout=PATIENCE)
+    saves = number == signal.SIGTERM  # and ends; a job whose process is killed is tried again by itself
+    assert process.returncode == saves
+    assert output.count(" finished ") == 3 - saves
+    assert errors.count("ended by SIGTERM; the same command resumes it") == saves
+    assert command("train.py", *jobs, PARALLEL).stdout.count(" finished ") == 3
 
 
 @pytest.mark.faults

@@ -31,10 +31,11 @@ def process_group(device: str) -> Iterator[Ranks]:
     if world_size() == 1:
         yield Ranks()
         return
-    import torch
-    import torch.distributed as dist
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # as documented
-    from torch.distributed.rendezvous import rendezvous
+    with announced("importing torch"):
+        import torch
+        import torch.distributed as dist
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # as documented
+        from torch.distributed.rendezvous import rendezvous
 
     if ":" in device or (device != "cpu" and torch.backends.mps.is_available()):
         raise ConfigError(
