@@ -93,8 +93,8 @@ class ProgressWatcher:
             self.line = " " * (2 * digits + 3) + "; ".join(filter(None, (self.running(), self.time_left())))
 
     def break_silence(self) -> None:
-        """Where a bar cannot be drawn, print what was running at the last reading, if nothing was printed
-        for SILENCE."""
+        """Print what was running at the last reading, if there is no bar and nothing was printed for
+        SILENCE."""
         if not self.bar and self.unprinted and time.monotonic() - self.last_print > SILENCE:
             self.print(self.line)
 
