@@ -52,20 +52,25 @@ def certificate_rounds(config: RunConfig, ranks: int = 1) -> int:
     return max(within(CERTIFICATES_SHARE), min(once, max(LEAST_ROUNDS, within(LARGEST_SHARE))))
 
 
-# A run of at least this many operations is worth compiling. On two cores with bf16, compiling takes 20 to 40
-# seconds and then saves a fifth of each step, which breaks even at 2e13 operations; this is 2.5 times as
-# many. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
+# A run of at least this many operations is worth compiling. On two cores with bf16, compiling 4 layers takes
+# 20 to 40 seconds and then saves a fifth of each step, which breaks even at 2e13 operations; this is 2.5
+# times as many. In fp32 a CPU gains nothing: docs/performance.md. The number for a GPU is a guess.
 WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cuda", "bf16"): 2e15, ("cuda", "fp32"): 2e15}
 
 
-def worth_compiling(config: RunConfig, vocab_size: int, device: str, precision: str) -> bool:
-    """Return whether to compile a run on this type of device in this precision. ``auto`` depends on these and
-    on the length of training, never on timing or on how often the run is evaluated, as compiled and
-    uncompiled runs differ in their last digits."""
-    if config.compile == "auto":
-        enough = WORTH_COMPILING.get((device, precision), math.inf)
-        return training_operations(config, vocab_size) >= enough
-    return config.compile
+def worth_compiling(config: RunConfig, vocab_size: int, device: str, precision: str, threads: int) -> bool:
+    """Return whether to compile a run on this type of device in this precision. ``auto`` depends on these, on
+    the model and on the length of training, never on timing or on how often the run is evaluated, as compiled
+    and uncompiled runs differ in their last digits."""
+    if config.compile != "auto":
+        return config.compile
+    enough = WORTH_COMPILING.get((device, precision), math.inf)
+    if device == "cpu":
+        enough *= threads / 2  # they shorten the steps, but hardly the compiling
+        enough *= (
+            config.model.n_layer + 8
+        ) / 12  # compiling 12 layers takes 1.6 times as long as 4, measured
+    return training_operations(config, vocab_size) >= enough
 
 
 def seconds_per_operation(config: RunConfig, vocab_size: int, threads: int) -> float:

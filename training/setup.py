@@ -82,7 +82,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         batch = batches.first_micro_batch(0)
         strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
         running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
-        compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision)
+        compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision, threads)
         loss = compile_loss(strategy, batch, eager_loss, ranks) if compiles else eager_loss
         optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
         schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)

@@ -1,5 +1,8 @@
 """The operations of a run, and the choice to compile the run."""
 
+import math
+from functools import partial
+
 import pytest
 
 from tests.conftest import configured
@@ -23,13 +26,26 @@ def test_the_pace_can_be_measured_for_a_run_of_no_steps():
 
 
 def test_a_long_run_is_compiled_a_short_one_is_not_unless_the_user_chooses():
+    on_two_threads = partial(worth_compiling, vocab_size=65, threads=2)
     short, long = configured("train.steps=100"), configured("train.steps=100000")
-    assert not worth_compiling(short, 65, "cpu", "bf16")
-    assert worth_compiling(long, 65, "cpu", "bf16")
-    assert not worth_compiling(long, 65, "cpu", "fp32")  # measured: compiled steps are no faster
-    assert not worth_compiling(long, 65, "mps", "fp32")  # nobody has measured whether compiling pays there
-    assert worth_compiling(configured("train.steps=100", "compile=true"), 65, "mps", "fp32")
-    assert not worth_compiling(configured("train.steps=100000", "compile=false"), 65, "cpu", "bf16")
+    assert not on_two_threads(short, device="cpu", precision="bf16")
+    assert on_two_threads(long, device="cpu", precision="bf16")
+    assert not on_two_threads(long, device="cpu", precision="fp32")  # measured: compiled steps are no faster
+    assert not on_two_threads(long, device="mps", precision="fp32")  # nobody has measured what pays there
+    asked = configured("train.steps=100", "compile=true")
+    refused = configured("train.steps=100000", "compile=false")
+    assert on_two_threads(asked, device="mps", precision="fp32")
+    assert not on_two_threads(refused, device="cpu", precision="bf16")
+
+
+@pytest.mark.parametrize(("settings", "threads"), [("model.n_layer=4", 4), ("model.n_layer=16", 2)])
+def test_on_a_cpu_more_threads_or_layers_need_more_operations_before_compiling_pays(settings, threads):
+    per_step = operations_per_step(configured(settings), 65)
+    enough = math.ceil(2 * WORTH_COMPILING["cpu", "bf16"] / per_step)
+    few, many = (configured(settings, f"train.steps={steps}") for steps in (enough - 1, enough))
+    assert not worth_compiling(few, 65, "cpu", "bf16", threads)
+    assert worth_compiling(many, 65, "cpu", "bf16", threads)
+    assert worth_compiling(few, 65, "cpu", "bf16", threads - 1)
 
 
 @pytest.mark.parametrize("often", ["train.eval_every=1", "train.eval_windows=100000", "stats.every=1"])
@@ -38,7 +54,7 @@ def test_more_evaluations_never_decide_whether_a_run_is_compiled(often):
     almost = WORTH_COMPILING["cpu", "bf16"]
     assert 0.3 < training_operations(config, 65) / almost < 1
     assert training_operations(more_often, 65) == training_operations(config, 65)
-    assert not worth_compiling(more_often, 65, "cpu", "bf16")
+    assert not worth_compiling(more_often, 65, "cpu", "bf16", threads=2)
 
 
 def test_the_operations_are_nanogpts_count_for_its_recipe():
