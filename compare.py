@@ -55,9 +55,9 @@ def seconds(text: str) -> float:
     return value
 
 
-def load_report(args: argparse.Namespace) -> Report:
+def load_report(args: argparse.Namespace, quietly: bool = False) -> Report:
     progress = announced("reading and comparing the runs", sys.stderr)
-    with nullcontext() if args.watch else progress:  # a watched table stays where it is
+    with nullcontext() if quietly else progress:
         runs, passed_over = load_all(args.runs)
         if not runs:
             why = f"; {passed_over[0]}" if passed_over else ""
@@ -124,7 +124,8 @@ def watch(args: argparse.Namespace, console: Console) -> None:
     while True:
         with console.capture() as captured:
             try:
-                console.print(printed.render(load_report(args), console.width), crop=False)
+                report = load_report(args, quietly=bool(shown))  # so that a table stays where it is
+                console.print(printed.render(report, console.width), crop=False)
             except (ComparisonError, UnreadableError) as error:  # for example, no run has ended yet
                 console.print(Text(escaped(str(error))))
         if captured.get() != shown:

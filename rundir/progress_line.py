@@ -16,24 +16,26 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from system.terminal import announced
+from system.terminal import announced, duration
 
 if TYPE_CHECKING:
     from data.windows import Batch
 
 
 FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
-EVERY = 1.5  # seconds
+SLOW = 1.5  # seconds; of a step that takes longer, plain lines tell for how long it has been going on
 
 
 class ProgressLine:
-    """A live line on a terminal; elsewhere plain lines, EVERY seconds apart, or a step."""
+    """A live line on a terminal; elsewhere plain lines: for each evaluation, and at least every two seconds,
+    however long a step takes."""
 
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
         self.latest: dict[str, Any] = {}
         self.evaluated = first  # the step of the latest val/loss
-        self.start = self.printed = time.monotonic()
+        self.start = time.monotonic()
+        self.shown = (first, "", self.start)  # the latest step and text, and since when
         self.bar = None
         if sys.stdout.isatty():
             self.bar = Progress(
@@ -47,15 +49,14 @@ class ProgressLine:
                 console=Console(highlight=False),
             )
             self.task = self.bar.add_task("", total=steps, completed=first, metrics="")
+        self.display = self.bar or announced(self.plain_line)
 
     def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
+        self.display.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __exit__(self, *error: Any) -> None:
+        self.display.__exit__(*error)
 
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Show the latest value of each metric; ``row`` may lack some metrics."""
@@ -75,6 +76,7 @@ class ProgressLine:
         """Yield the batches of an evaluation, which have ``targets`` target tokens in all; show ``what`` and
         the share that is done."""
         seen = 0
+        self.show(step, f"{what}: 0%")
         for batch in batches:
             yield batch
             seen += batch[1].size
@@ -85,10 +87,16 @@ class ProgressLine:
         return nullcontext() if self.bar else announced(text)
 
     def show(self, step: int, text: str, force: bool = False) -> None:
-        """Show ``text`` on the live line, or print it if a plain line is due or ``force`` is set."""
-        now = time.monotonic()
+        """Show ``text`` on the live line, or on the next plain line, which is printed at once if ``force`` is
+        set."""
+        self.shown = step, text, time.monotonic()
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
-        elif force or now - self.printed >= EVERY:
-            print(f"step {step}/{self.steps}  {text}", flush=True)
-            self.printed = now
+        elif force:
+            print(self.plain_line(), flush=True)
+
+    def plain_line(self) -> str:
+        step, text, since = self.shown
+        seconds = time.monotonic() - since
+        how_long = f", for {duration(seconds)}" if seconds > SLOW else ""
+        return f"step {step}/{self.steps}{how_long}  {text}"

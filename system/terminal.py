@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -79,9 +79,10 @@ def survive_closed_output() -> None:
 
 
 @contextmanager
-def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
-    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, to
-    ``file``, by default stdout, and again at least every two seconds. The first block of a program need not
+def announced(text: str | Callable[[], str], file: TextIO | None = None) -> Iterator[None]:
+    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, or
+    what the function ``text`` returns, to ``file``, by default stdout, and again at least every two seconds.
+    The first block of a program need not
     take so long: see ``first_wait``. Blocks may be nested: the outer one measures the silence, so that
     several short inner blocks do not add up to a long one, and its ``file`` is used; the text is the
     innermost block's. All blocks must be of one thread."""
@@ -96,7 +97,9 @@ def announced(text: str, file: TextIO | None = None) -> Iterator[None]:
         doing.pop()
 
 
-doing: list[tuple[str, float]] = []  # the texts of the blocks that are entered, and when each was entered
+doing: list[
+    tuple[str | Callable[[], str], float]
+] = []  # the texts of the blocks that are entered, and when each was entered
 
 
 def first_wait(seconds_before: float) -> float:
@@ -116,8 +119,9 @@ def announcing(file: TextIO | None) -> Iterator[None]:
             text, entered = doing[-1]
             seconds = time.monotonic() - entered
             how_long = f", for {duration(seconds)}" if seconds >= 0.5 else ""  # not "for 0 s"
+            line = f"{text}{how_long}" if isinstance(text, str) else text()
             with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
-                print(f"{text}{how_long}", file=file, flush=True)
+                print(line, file=file, flush=True)
             wait = min(max(seconds / 4, PATIENCE), 2 * PATIENCE)  # later less often
 
     thread = threading.Thread(target=announce, daemon=True)

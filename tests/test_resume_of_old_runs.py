@@ -38,7 +38,8 @@ def test_a_run_begun_by_an_earlier_version_ends_as_it_would_have(succeed, tmp_pa
     # an earlier version measured no statistics at the end
     rows[-1] = {name: value for name, value in rows[-1].items() if name in expected_rows[-1]}
     expected_tensors = checkpoint_file.load(fixture / "expected_step-00000060.safetensors").tensors
-    if json.loads((fixture.parent / "made_on.json").read_text()) == this_machine():
+    uses_muon = "optim=muon" in arguments  # which has computed in fp32 since then, where bf16 is emulated
+    if json.loads((fixture.parent / "made_on.json").read_text()) == this_machine() and not uses_muon:
         assert rows == expected_rows
         assert same_tensors(tensors, expected_tensors)
     for row, expected in zip(rows, expected_rows, strict=True):  # on another processor, losses are only close

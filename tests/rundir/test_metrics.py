@@ -2,16 +2,18 @@
 
 import json
 import math
+import re
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rundir import progress_line
 from rundir.folder import Diverged
 from rundir.metrics import Metrics, rows_before, write_rows
 from rundir.progress_line import ProgressLine
+from tests.helpers.waiting import until
 
 
 def test_a_row_is_one_json_line_on_disk_at_once(tmp_path):
@@ -48,7 +50,8 @@ def test_the_rows_of_a_diverged_run_are_written_again_too(tmp_path):
     assert file.read_text() == '{"step": 1}\n'
 
 
-def test_without_a_terminal_evaluations_are_plain_lines(capsys):
+def test_without_a_terminal_evaluations_are_plain_lines(capsys, monkeypatch):
+    monkeypatch.setattr("system.terminal.PATIENCE", 600)
     with ProgressLine(0, 100) as progress:
         progress.update(0, {"val/loss": 4.0})
         progress.update(1, {"train/loss": 3.0})  # too soon for another line
@@ -60,17 +63,26 @@ def test_without_a_terminal_evaluations_are_plain_lines(capsys):
     ]
 
 
-def test_without_a_terminal_there_is_a_line_each_two_seconds_however_long_the_run(capsys, monkeypatch):
-    seconds = 0.0
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: seconds)
-    progress, printed = ProgressLine(0, 36_000), [0.0]
-    for step in range(1, 36_000):
-        seconds = step / 10
-        progress.update(step, {})
-        if capsys.readouterr().out:
-            printed.append(seconds)
-    assert max(later - earlier for earlier, later in pairwise(printed)) < 2
-    assert len(printed) < 36_000 / 10
+def test_without_a_terminal_there_are_lines_also_while_a_step_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr("system.terminal.PATIENCE", 0.01)
+    monkeypatch.setattr(progress_line, "SLOW", 0.0)
+    progress = ProgressLine(0, 100)
+    progress.update(7, {"train/loss": 3.0})
+    with progress:
+        lines = printed(3, capsys)
+        assert all(re.fullmatch(r"step 7/100, for 0 s  loss 3.000  eta \d+ s", line) for line in lines), lines
+        batches = progress.through(8, [(None, np.zeros(4))] * 2, 8, "evaluating")
+        for done in ("0%", "50%"):
+            next(batches)
+            printed(2, capsys)  # those that were being printed
+            assert all(line.endswith(f"evaluating: {done}") for line in printed(3, capsys))
+
+
+def printed(count, capsys):
+    """Wait for the next ``count`` whole lines, and return them."""
+    texts = []
+    until(lambda: texts.append(capsys.readouterr().out) or "".join(texts).count("\n") > count)
+    return "".join(texts).split("\n")[1:-1]
 
 
 def test_rows_from_a_step_on_and_invalid_rows_are_dropped_once_the_file_is_written_anew(tmp_path, capsys):

@@ -26,9 +26,11 @@ def stepped(optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
     return [p.detach() for p in params]
 
 
+@pytest.mark.parametrize("fast_bf16", [True, False])
 @pytest.mark.parametrize("large", [0, muon.LARGE])  # large = 0: one by one; LARGE: together
-def test_an_update_is_torchs(monkeypatch, large):
+def test_an_update_is_torchs(monkeypatch, large, fast_bf16):
     monkeypatch.setattr(muon, "LARGE", large)
+    monkeypatch.setattr(muon, "fast_bf16", lambda kind: fast_bf16)
     ours = Muon(parameters(SHAPES), lr=0.02, weight_decay=0.3, momentum=0.9)
     torchs = torch.optim.Muon(
         parameters(SHAPES), lr=0.02, weight_decay=0.3, momentum=0.9, adjust_lr_fn="match_rms_adamw"
@@ -37,9 +39,23 @@ def test_an_update_is_torchs(monkeypatch, large):
     for a, b, p in zip(stepped(ours), stepped(torchs), start, strict=True):
         moved = (b - p).norm()
         assert moved > 0.01
-        assert (a - b).norm() < 0.02 * moved  # Muon computes in bf16
+        assert (a - b).norm() < 0.02 * moved  # torch's Muon computes in bf16
     states = [list(optimizer.state_dict()["state"][0]) for optimizer in (ours, torchs)]
     assert states[0] == states[1] == ["momentum_buffer"]
+
+
+@pytest.mark.parametrize(("fast_bf16", "errors"), [(True, (1e-3, 2e-2)), (False, (0, 1e-5))])
+def test_where_bf16_is_only_emulated_matrices_are_orthogonalised_in_fp32(monkeypatch, fast_bf16, errors):
+    monkeypatch.setattr(muon, "fast_bf16", lambda kind: fast_bf16)
+    p = nn.Parameter(torch.zeros(24, 8))
+    p.grad = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
+    optimizer = Muon([p], lr=1.0, weight_decay=0.0, momentum=0.0)
+    optimizer.step()
+    [group] = optimizer.param_groups
+    options = group["ns_coefficients"], group["ns_steps"], group["eps"]
+    exact = -0.2 * 24**0.5 * muon.orthogonal(p.grad.double(), *options, torch.float64)
+    least, most = errors
+    assert least <= (p - exact).norm() / exact.norm() < most
 
 
 def test_parts_of_a_parameter_are_stepped_as_parameters_of_their_own():
