@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
-SLOW = 1.5  # seconds; of a step that takes longer, plain lines tell for how long it has been going on
+SOON = 0.5  # seconds; news that is older is shown with its age, and no line follows an evaluation's so soon
 
 
 class ProgressLine:
@@ -34,8 +34,8 @@ class ProgressLine:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
         self.latest: dict[str, Any] = {}
         self.evaluated = first  # the step of the latest val/loss
-        self.start = time.monotonic()
-        self.shown = (first, "", self.start)  # the latest step and text, and since when
+        self.start = self.printed = time.monotonic()
+        self.shown = (first, "training", self.start)  # the latest step and text, and since when
         self.bar = None
         if sys.stdout.isatty():
             self.bar = Progress(
@@ -49,7 +49,7 @@ class ProgressLine:
                 console=Console(highlight=False),
             )
             self.task = self.bar.add_task("", total=steps, completed=first, metrics="")
-        self.display = self.bar or announced(self.plain_line)
+        self.display = self.bar or announced(self.next_line)
 
     def __enter__(self) -> Self:
         self.display.__enter__()
@@ -75,12 +75,13 @@ class ProgressLine:
     def through(self, step: int, batches: "Iterable[Batch]", targets: int, what: str) -> "Iterator[Batch]":
         """Yield the batches of an evaluation, which have ``targets`` target tokens in all; show ``what`` and
         the share that is done."""
-        seen = 0
+        seen, (_, earlier_text, _) = 0, self.shown
         self.show(step, f"{what}: 0%")
         for batch in batches:
             yield batch
             seen += batch[1].size
             self.show(step, f"{what}: {seen / targets:.0%}")
+        self.show(step, earlier_text)
 
     def announced(self, text: str) -> AbstractContextManager[None]:
         """Return a context manager around what may take long; without a live line, it says so."""
@@ -93,10 +94,15 @@ class ProgressLine:
         if self.bar:
             self.bar.update(self.task, completed=step, metrics=text)
         elif force:
+            self.printed = time.monotonic()
             print(self.plain_line(), flush=True)
 
     def plain_line(self) -> str:
         step, text, since = self.shown
         seconds = time.monotonic() - since
-        how_long = f", for {duration(seconds)}" if seconds > SLOW else ""
-        return f"step {step}/{self.steps}{how_long}  {text}"
+        age = f"  ({duration(seconds)} ago)" if seconds > SOON else ""
+        return f"step {step}/{self.steps}  {text}{age}"
+
+    def next_line(self) -> str:
+        """Return the plain line, or "" if it would only repeat the one just printed."""
+        return self.plain_line() if time.monotonic() - self.printed > SOON else ""

@@ -80,9 +80,9 @@ def survive_closed_output() -> None:
 
 @contextmanager
 def announced(text: str | Callable[[], str], file: TextIO | None = None) -> Iterator[None]:
-    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, or
-    what the function ``text`` returns, to ``file``, by default stdout, and again at least every two seconds.
-    The first block of a program need not
+    """Context manager: if the block takes longer than PATIENCE, print ``text`` and how long it has taken, and
+    again at least every two seconds, to ``file``, by default stdout. If ``text`` is a function, what it
+    returns is printed instead, unless it is empty; it must not raise. The first block of a program need not
     take so long: see ``first_wait``. Blocks may be nested: the outer one measures the silence, so that
     several short inner blocks do not add up to a long one, and its ``file`` is used; the text is the
     innermost block's. All blocks must be of one thread."""
@@ -97,15 +97,20 @@ def announced(text: str | Callable[[], str], file: TextIO | None = None) -> Iter
         doing.pop()
 
 
-doing: list[
-    tuple[str | Callable[[], str], float]
-] = []  # the texts of the blocks that are entered, and when each was entered
+# the texts of the blocks that are entered, and when each was entered
+doing: list[tuple[str | Callable[[], str], float]] = []
 
 
 def first_wait(seconds_before: float) -> float:
     """Return after how many seconds a block is announced first. The seconds before a program's first block,
     those of its imports, count as silence; even then a block is not announced in its first moments."""
     return max(PATIENCE - seconds_before, PATIENCE / 3)
+
+
+def next_wait(seconds: float) -> float:
+    """Return after how many seconds a block that has taken ``seconds`` is announced again: later less often,
+    but within two seconds even if one line is left out, as it would repeat another of 0.5 s before."""
+    return min(max(seconds / 4, PATIENCE), 1.6 * PATIENCE)
 
 
 @contextmanager
@@ -121,8 +126,9 @@ def announcing(file: TextIO | None) -> Iterator[None]:
             how_long = f", for {duration(seconds)}" if seconds >= 0.5 else ""  # not "for 0 s"
             line = f"{text}{how_long}" if isinstance(text, str) else text()
             with suppress(OSError, ValueError):  # the reader has gone, as the next print will notice
-                print(line, file=file, flush=True)
-            wait = min(max(seconds / 4, PATIENCE), 2 * PATIENCE)  # later less often
+                if line:
+                    print(line, file=file, flush=True)
+            wait = next_wait(seconds)
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()

@@ -59,17 +59,16 @@ WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cuda", "bf16"): 2e15, ("cuda", "fp32
 
 
 def worth_compiling(config: RunConfig, vocab_size: int, device: str, precision: str, threads: int) -> bool:
-    """Return whether to compile a run on this type of device in this precision. ``auto`` depends on these, on
-    the model and on the length of training, never on timing or on how often the run is evaluated, as compiled
-    and uncompiled runs differ in their last digits."""
+    """Return whether to compile a run on this type of device, in this precision, with so many threads of all
+    ranks together. ``auto`` depends on these, on the model and on the length of training, never on timing or
+    on how often the run is evaluated, as compiled and uncompiled runs differ in their last digits."""
     if config.compile != "auto":
         return config.compile
     enough = WORTH_COMPILING.get((device, precision), math.inf)
     if device == "cpu":
-        enough *= threads / 2  # they shorten the steps, but hardly the compiling
-        enough *= (
-            config.model.n_layer + 8
-        ) / 12  # compiling 12 layers takes 1.6 times as long as 4, measured
+        enough *= threads / 2  # more threads shorten the steps, but hardly the compiling
+        # 12 layers take 1.6 times as long to compile as 4 (measured in fp32)
+        enough *= (8 + config.model.n_layer) / 12
     return training_operations(config, vocab_size) >= enough
 
 

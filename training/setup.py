@@ -82,11 +82,11 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         batch = batches.first_micro_batch(0)
         strategy = build_strategy(config, vocab_size, batch, batches, eager_loss, ranks)
         running_norms = find_running_norms(strategy, batch, batches, eager_loss)  # such as BatchNorm
-        compiles = cost.worth_compiling(config, vocab_size, compute.device.type, compute.precision, threads)
+        hardware = compute.device.type, compute.precision, ranks.max(threads) * ranks.count
+        compiles = cost.worth_compiling(config, vocab_size, *hardware)
         loss = compile_loss(strategy, batch, eager_loss, ranks) if compiles else eager_loss
         optimizer = Optimizer(strategy.trained, config.optim, config.train.grad_clip)
         schedule = Schedule(config.schedule, config.optim.learning_rate, config.train.steps)
-
         start = lock_and_resume(run, strategy, optimizer, ranks)  # from here on only this process writes
         certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
         certificate = certifier.start(resumed=start > 0)  # tests the untrained model for causality

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rundir import progress_line
 from rundir.folder import read_status
 from system import terminal
-from system.terminal import announced, doing, duration, escaped, first_wait
+from system.terminal import announced, doing, duration, escaped, first_wait, next_wait
 from tests.conftest import ROOT, daily
 from tests.helpers import programs
 from tests.helpers.runs import QUICK
@@ -77,6 +78,11 @@ def test_the_start_of_a_program_counts_as_silence_before_its_first_block(monkeyp
     assert waits == [pytest.approx(300, abs=50), 600]
     monkeypatch.setattr(terminal, "PATIENCE", 900)
     assert [first_wait(seconds) for seconds in (0, 400, 5000)] == [900, 500, 300]
+
+
+@pytest.mark.parametrize("seconds", [0, 10, 36_000])
+def test_the_next_line_comes_within_two_seconds_also_if_one_is_left_out(seconds):
+    assert next_wait(seconds) + progress_line.SOON < 2
 
 
 def test_short_blocks_one_after_another_are_no_long_silence(monkeypatch, capsys):
