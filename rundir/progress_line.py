@@ -35,7 +35,7 @@ class ProgressLine:
         self.latest: dict[str, Any] = {}
         self.evaluated = first  # the step of the latest val/loss
         self.start = self.printed = time.monotonic()
-        self.shown = (first, "training", self.start)  # the latest step and text, and since when
+        self.shown = (first, "begun", self.start)  # the latest step and text, and since when
         self.bar = None
         if sys.stdout.isatty():
             self.bar = Progress(
