@@ -15,7 +15,7 @@ LARGE = 2**16  # elements; a CPU is faster if it takes larger matrices one at a 
 
 class Muon(BaseOptimizer, torch.optim.Muon):
     """torch.optim.Muon, but matrices of one shape are orthogonalised together, as small models have many; and
-    in fp32 on a CPU that only emulates bf16, which would take 25 to 40 times as long.
+    in fp32 on a CPU that only emulates bf16, as emulation takes 25 to 40 times as long.
 
     Args:
         params: matrices (A, B), or several such matrices stacked in one parameter (``parts``).
