@@ -78,7 +78,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
 
         for line in write_report(report, args.out or Path("report")):
             print(line, flush=True)
-    answer = sentence(report).replace(" below the table", "")  # it is above
+    answer = sentence(report, warnings_at="above")
     console.print(Text(f"\n{answer}", "bold"))
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +68,14 @@ def load_last_logits(
     from training import device, memory
 
     compute = device.choose(config.device, config.precision)
-    model = load_model.load_model(checkpoint, vocab_size, config.trust).to(compute.device).eval()
+    path, block_size = checkpoint.path, checkpoint.meta.config.model.block_size
+    model = load_model.load_model(checkpoint, vocab_size, config.trust).eval()
     n_parameters = sum(p.numel() for p in model.parameters())
     if config.precision == "auto" and compute.device.type == "cpu" and n_parameters < SMALL:
         compute = device.Compute(compute.device, "fp32")
     device.set_switches(compute, None, checkpoint.meta.config.deterministic)
-    path, block_size = checkpoint.path, checkpoint.meta.config.model.block_size
-    with memory.explained_as(f"{path}: out of memory at block_size={block_size}; use a smaller model"):
+    with memory.explained_as(f"{path}: out of memory at {block_size=}; use a smaller model"):
+        model.to(compute.device)
         can_cache = agrees(model, vocab_size)
     if can_cache:
         return Decoder(model, torch.bfloat16 if compute.precision == "bf16" else torch.float32), compute
@@ -171,7 +172,10 @@ def main(config: SampleConfig) -> None:
         prompt_ids = torch.from_numpy(ids.astype("int64"))
         start = prompt_ids.expand(config.num_samples, -1)  # (B, n)
         start_time = time.perf_counter()
-        stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))
+        tokens_of_all = sample(config, last_logits, start, checkpoint.meta.config.model.block_size)
+        with terminal.announced("reading the prompt", sys.stderr):
+            first = [*islice(tokens_of_all, 1)]
+        stream, copy = tee(chain(first, tokens_of_all))
         show(prompt, tokenizer, (tokens[0] for tokens in stream))
         all_tokens = [*copy]  # for each position, the tokens of all samples
         seconds = time.perf_counter() - start_time  # for all samples

@@ -79,7 +79,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                     loss += micro_loss.detach()
                 loss = ranks.mean(loss)
                 learning_rate = s.schedule(step)  # warm-up, then decay
-                with s.statistics.of_update(metrics, due.statistics):  # adds the update's size, if due
+                with s.statistics.of_update(metrics, due.statistics):  # adds norms of gradients and update
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
                     optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite so far
                 optimizer.zero_grad()

@@ -204,16 +204,19 @@ def in_one_word(verdict: str, metric: str) -> Outcome:
 
 
 def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Sequence[Run]) -> Keys:
-    """Return the values that make a group a baseline: the requested values, or USUAL, or the first value of
-    the first key; and the options of the baseline's norm and placement. Raises ComparisonError if no group
-    has the requested values."""
+    """Return the values that make a group a baseline: the requested values, or those of USUAL that groups
+    have, or the first value of the first key; and the options of the baseline's norm and placement. Raises
+    ComparisonError if no group has the requested values."""
     keys = [key for key in grouping.keys_of(row.group for row in rows) if key != RATE]
     for key, text in requested.items():
         if key not in keys and not all(grouping.matches(run.config.get(key), text) for run in runs):
             names = grouping.join(keys)
             raise ComparisonError(f"--baseline: no group has {key}={text}; the groups differ in {names}")
     requested = {key: text for key, text in requested.items() if key in keys}
-    wanted = requested or {key: word for key, word in USUAL.items() if key in keys}
+    usual = {
+        key: word for key, word in USUAL.items() if any(row.family.keys.get(key) == word for row in rows)
+    }
+    wanted = requested or {key: word for key, word in usual.items() if key in keys}
     row = next((row for row in rows if grouping.has_values(row.family.keys, wanted)), None)
     if row is None and requested:
         words = " ".join(f"{key}={text}" for key, text in requested.items())

@@ -107,9 +107,9 @@ def build_report(
 
 def left_out(others: int, pending: int) -> list[str]:
     """Return lines on runs that are neither compared nor trials of a compared run."""
-    of_others = "runs of another tuning, or at settings that no trials chose, are not compared"
+    of_others = "runs of another tuning, or at settings that no trials chose, which are not compared"
     counts = {of_others: others, "trials of tunings that have no compared run yet": pending}
-    return [f"{count} {words}" for words, count in counts.items() if count]
+    return [f"{words}: {count}" for words, count in counts.items() if count]
 
 
 def merged(warnings: Sequence[tuple[str, list[str]]]) -> list[str]:

@@ -18,8 +18,8 @@ from comparison.verdicts import LOOKS, Interval
 BORROWED = "own − baseline's: the metric at its own settings minus that at the baseline's, paired by seed."
 HALF = (
     "half the trials: by how much the best of a random half of an arm's settings is expected to be worse in "
-    "the first trials. A smaller difference between arms at different settings may be luck in the draw; so "
-    "may a larger."
+    "the first trials. A difference between arms at different settings that is smaller than this may be luck "
+    "in the draw of the settings; a larger one is no proof that it is not."
 )
 CHOSEN = "The verdicts are conditional on the chosen settings: tuning on other seeds may choose others."
 LARGEST = 100  # nats; e to the power of more is no perplexity

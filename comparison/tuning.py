@@ -109,7 +109,9 @@ def edges(arm: Arm) -> list[str]:
     lines = []
     if arm.trials and (least := min(arm.rounds()[-1].scores.values())[0]):
         runs = "run" if least == 1 else "runs"
-        lines.append(f"at each of its settings a trial diverged, at the chosen ones {least} {runs}")
+        lines.append(
+            f"each setting in its last round has a diverged trial; the chosen one has {least} {runs}"
+        )
     if len(arm.roles.keys) > 1 and arm.trials and len(arm.settings) == 1:
         for i, (key, value) in enumerate(zip(arm.roles.keys, arm.settings[0], strict=True)):
             tried = [arm.roles.settings(run)[i] for run in arm.trials]

@@ -166,6 +166,8 @@ def extent(certificate: dict[str, Any]) -> str:
     if whole := certificate.get("shortened"):
         positions += f" in a context of {certificate['context']}, not {whole:,}"
     share = "under 1%" if asked["cut_rows"] < 0.005 else f"{asked['cut_rows']:.0%}"
+    if not asked["all_cuts"]:
+        return f"tested: {rows}; there are no later tokens"
     return f"tested: {positions}, {rows}, {share} of their pairs"
 
 

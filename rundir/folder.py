@@ -10,9 +10,10 @@
         wandb.json          the run's ID at wandb, and how much of metrics.jsonl was copied to it
         .lock               held by the process that trains the run
 
-The hash, from rundir/identity.py, covers what changes the result by more than rounding (but not how often it
-is evaluated, on which train.hopeless_after depends) and nothing else, so that the same command finds the same
-folder. Torch is not imported here: a finished run is skipped at once.
+The hash, from rundir/identity.py, covers the settings that change the result by more than rounding and no
+others, so that the same command finds the same folder. It leaves out train.eval_every, although that may
+decide when a run ends as diverged (train.hopeless_after). Torch is not imported here: a finished run is
+skipped at once.
 """
 
 import json
@@ -108,6 +109,11 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         if self.lock:
+            with suppress(OSError):  # of a folder that has checkpoints, or was removed
+                if {*self.folder.iterdir()} == {self.checkpoints, self.lock.path}:  # the run did not begin
+                    self.checkpoints.rmdir()
+                    self.lock.path.unlink()
+                    self.folder.rmdir()
             self.lock.release()
 
     def claim(self) -> None:
@@ -125,6 +131,7 @@ class Run:
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: is a symbolic link to another folder; remove it")
             self.lock = Lock(self.folder / ".lock")
+            self.checkpoints.mkdir(parents=True, exist_ok=True)  # its last holder may have removed it
         except BlockingIOError as holder:
             raise self.trained_by(holder) from None
         except FileExistsError as error:  # its place is taken

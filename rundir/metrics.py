@@ -97,8 +97,13 @@ def last_row(file: Path) -> dict[str, Any]:
 
 
 def losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return step, seconds and validation losses of the rows with a validation loss, and of the last row."""
-    short = [{key: row[key] for key in ("step", "seconds", *DECISIVE) if key in row} for row in rows]
+    """Return step, seconds, validation losses and the latest training loss of the rows that have a validation
+    loss, and of the last row."""
+    short: list[dict[str, Any]] = []
+    for row in rows:
+        latest = {"train/loss": short[-1]["train/loss"]} if short and "train/loss" in short[-1] else {}
+        keys = ("step", "seconds", "train/loss", *DECISIVE)
+        short.append(latest | {key: row[key] for key in keys if key in row})
     return [row for row in short if "val/loss" in row or row is short[-1]]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rundir.environment import changed_code
 from rundir.folder import leaks, read_status
 from rundir.run_files import read_json
+from system.launch import world_size
 
 
 def report(folder: Path, had_ended: bool = False, packages: Sequence[str] = ()) -> float:
@@ -17,8 +18,11 @@ def report(folder: Path, had_ended: bool = False, packages: Sequence[str] = ()) 
     note = ""
     if had_ended:
         note = "; nothing left to do (fresh=true starts over)"
-        if changed := changed_code(read_json(folder / "environment.json")):
+        environment = read_json(folder / "environment.json")
+        if changed := changed_code(environment):
             note += f"; code changed since: {changed}"
+        if (ranks := environment.get("ranks", 1)) != (now := world_size()):
+            note += f"; it was trained by {ranks} rank{'s' * (ranks > 1)}, not {now}"
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
         return math.inf

@@ -69,7 +69,7 @@ class ProgressLine:
         eta = ""
         if self.first < step < self.steps and not self.bar:  # the live line shows its own ETA
             pace = (time.monotonic() - self.start) / (step - self.first)  # seconds per step
-            eta = f"  eta {pace * (self.steps - step):.0f} s"
+            eta = f"  eta {duration(pace * (self.steps - step))}"
         self.show(step, "  ".join(texts.values()) + eta, force="val/loss" in row)
 
     def through(self, step: int, batches: "Iterable[Batch]", targets: int, what: str) -> "Iterator[Batch]":

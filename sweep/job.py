@@ -117,10 +117,10 @@ class Job:
         else:
             loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
         if loss is None or math.isnan(loss):
-            problem = f"it has no {SELECT}, by which settings are chosen"
-            raise ConfigError(
-                f"{self.run}: {problem}; remove this folder, and the same command trains it again"
-            )
+            remedy = "remove this folder, and the same command trains it again"
+            if self.published:
+                remedy = "it is published; hydra.sweeper.published=[] trains it here"
+            raise ConfigError(f"{self.run}: it has no {SELECT}, by which settings are chosen; {remedy}")
         return float(loss)
 
 

@@ -16,7 +16,7 @@ RoleName = Literal["trial", "compared", "borrowed"]
 
 @dataclass(frozen=True)
 class Part:
-    """The role that the runs of a stage get, apart from their arms.
+    """What the roles of a stage's runs have in common.
 
     Attributes:
         trials: everything that determines the trials of an arm, apart from the arm.

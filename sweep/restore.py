@@ -30,9 +30,8 @@ def published_runs(folders: Iterable[str]) -> dict[str, Run]:
         from comparison.published import read  # imports scipy, for which a sweep without tables need not wait
 
         if not (CONF.parent / folder / SHARED).exists():
-            raise ConfigError(
-                f"hydra.sweeper.published: {folder}: has no published runs; name a folder that has"
-            )
+            problem = f"{CONF.parent / folder} has no published runs; name a folder that has"
+            raise ConfigError(f"hydra.sweeper.published: {problem}")
         try:
             runs |= {run.name: run for run in read(CONF.parent / folder)}
         except UnreadableError as error:

@@ -152,8 +152,7 @@ class Sweep:
             for number, overrides in enumerate(jobs_shown):
                 composed = self.compose(list(overrides))
                 if sweeps_presets and composed.hydra.sweeper.params:
-                    problem = "a preset that is a sweep cannot be swept over"
-                    raise ConfigError(f"experiment: {problem}; start each preset by itself")
+                    raise ConfigError("experiment: a preset that sweeps cannot be swept over; start it alone")
                 label = " ".join(override for override in overrides if override not in shared)
                 job = Job(overrides, label or "the job", self.folder / sweep_hash / f"{number:03}")
                 self.check(job, composed, ignored)
@@ -173,9 +172,8 @@ class Sweep:
             job.identify(job.config, data.fingerprint, ignored)
             if job.run and (not job.config.fresh or job.run in self.trained):
                 job.done = has_ended(job.run)
-                has_begun = bool(read_status(job.run))
-                if not job.done and not has_begun and (published := self.published.get(job.run.name)):
-                    job.published, job.done = published, True
+                if not (job.done or read_status(job.run)) and (found := self.published.get(job.run.name)):
+                    job.published, job.done = found, True
             job.work = operations_of_run(job.config, data.tokenizer.vocab_size, len(data.val))
         except (UserError, OmegaConfBaseException, OSError) as error:
             job.error = messages.error_line(error, [])
@@ -194,8 +192,7 @@ class Sweep:
         threads = configs[0].train.threads or max(1, os_compat.cores() // self.at_once)
         try:
             with announced("measuring how fast this machine is", sys.stderr):
-                vocab_size = self.data(configs[0]).tokenizer.vocab_size
-                pace = seconds_per_operation(configs[0], vocab_size, threads)
+                pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size, threads)
         except Exception:  # a norm may raise any exception; the job will report it
             return
         together = max(1, min(self.at_once, runs, os_compat.cores() // threads))  # more share the cores
@@ -220,6 +217,9 @@ class Sweep:
                     keep_errors([job], self.launch([self.arguments(job)], initial_job_idx=0))
                 except BrokenExecutor:
                     job.end("its process was killed, perhaps for lack of memory; make the run smaller")
+                except signals.Interrupted:  # of that process, which has recorded its end
+                    if signals.received:
+                        raise
 
     def arguments(self, job: Job) -> list[str]:
         folder = app.quote(f"hydra.sweep.dir={job.folder.parent}")

@@ -27,7 +27,8 @@ RECORD_INTERVAL = 1.0  # seconds between two readings of the records
 SQUEUE_INTERVAL = 10.0  # seconds between calls of squeue
 PATIENCE = 60  # seconds that cancelled jobs may take to save
 END_STATES = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT GONE".split()
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT "
+    "GONE".split()
 )
 
 
@@ -70,7 +71,8 @@ def run_jobs(
     folders: Sequence[Path],
 ) -> None:
     """Run ``call(*arguments)`` in one job per record folder, and wait until all jobs end. Jobs of an
-    earlier process that are still in the queue are not submitted again. An interrupt cancels all jobs.
+    earlier process that are still in the queue are not submitted again. An interrupt cancels all jobs; after
+    an error they go on, and the same command waits for them.
 
     Args:
         settings: the settings of hydra.launcher.
@@ -90,7 +92,7 @@ def run_jobs(
             if new:
                 jobs |= submit(call, settings, new)
         wait(jobs, Path(settings["submitit_folder"]))
-    except BaseException:
+    except signals.Interrupted:
         cancel(jobs)
         raise
 

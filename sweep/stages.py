@@ -37,7 +37,7 @@ def run_stages(
 ) -> None:
     """Run every combination of the values of a preset and a command line, for each of ``arms``, each a list
     of overrides that belong together; in stages if ``tune`` says how to choose settings (sweep/trials.py).
-    The last stages also take the values of ``final``, except of typed keys; their seeds are always its own.
+    The last stages also take the values of ``final``, except of typed keys; the seeds are always its own.
 
     Raises:
         ConfigError: the stages cannot be planned, for example because they would share seeds.
@@ -100,8 +100,10 @@ def run_fairly(
     tuned = [app.key_in(key) for key in keys]
     check(arms, how, tuned, seeds, lengths, final)
     all_arms = combined(arms, values)
-    if len(sweep.jobs_of(all_arms)) < len(all_arms):
+    jobs = sweep.jobs_of(all_arms)
+    if len(jobs) < len(all_arms):
         raise ConfigError("hydra.sweeper: several arms describe the same runs; name each arm once")
+    check_halves(sweep, jobs)
     seeds = seeds[: how.rounds[-1].seeds]
     numbers = [number(seed) for seed in seeds]
     settings = trial_settings(how, keys, seed=numbers[0])
@@ -141,6 +143,15 @@ def run_fairly(
         return [*jobs, *compared]
     print("\neach arm at the baseline's settings, on the same seeds:")
     return [*jobs, *compared, *sweep.run(borrowed, part.as_role("borrowed"))]
+
+
+def check_halves(sweep: Sweep, jobs: Iterable[Job]) -> None:
+    """Raise ConfigError if a validation split has no halves, by which to choose settings and to compare."""
+    for config in (job.config for job in jobs if job.config):
+        size, targets = config.model.block_size, len(sweep.data(config).val) - 1
+        if targets <= size:
+            problem = f"its validation split has {targets:,} targets, one window of model.block_size={size}"
+            raise ConfigError(f"data: {problem}; a fair comparison needs two: give a longer text")
 
 
 def valid_steps(jobs: Sequence[Job]) -> int:

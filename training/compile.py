@@ -51,7 +51,7 @@ def compile_loss(strategy: Strategy, batch: MicroBatch, eager: Loss, ranks: Rank
         with announced("compile: compiling"), lost_ranks_explained():
             for _ in range(3 if graphs else 1):  # run without a graph, record one, replay it
                 rehearse(strategy.trained, partial(loss_by, compiled))
-    except LostRankError:
+    except (LostRankError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a compiler may raise anything
         failure = escaped(described(error)[:200])

@@ -2,7 +2,8 @@
 
 A model that ignores its context can do no better than to guess each token by its frequency. On given targets
 such guesses cost at least the entropy of the targets' frequencies (Gibbs' inequality), so a model whose loss
-is no lower predicts no better than the best such guess. If that lasts, the run is called diverged.
+is no lower predicts no better than the best such guess. If that lasts, the run is called diverged; unless its
+training loss shows that it learns its training text by heart.
 """
 
 import math
@@ -26,6 +27,7 @@ from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
 FALL = 1e-3  # fraction of the loss; a smaller fall is noise
+OVERFITS = 0.5  # fraction of the guesses' loss; no batch has a lower training loss by chance
 
 
 def unigram_loss(batches: Iterable[Batch]) -> float:
@@ -43,7 +45,7 @@ class Divergence:
     Args:
         train: a run has diverged after ``hopeless_after`` consecutive evaluations, since the warm-up, with
             nothing learned; before the last step only if the loss also fell by less than FALL over these
-            evaluations. 0 = never.
+            evaluations. A run that overfits (OVERFITS) has learned. 0 = never.
         windows: the batches of an evaluation; their ``unigram_loss`` is the loss with nothing learned.
         warmup: steps of the warm-up.
         find_non_finite: (step, True for its evaluation) -> text that says where numbers are non-finite.
@@ -62,6 +64,7 @@ class Divergence:
         self.unlearned, self.warmup = unigram_loss(windows), warmup
         self.find_non_finite = find_non_finite
         self.losses: list[float] = []  # of every evaluation
+        self.train_loss = math.inf  # the latest
         self.without_learning = 0  # consecutive evaluations no better than unigram guessing
         for row in rows:
             self.judge_row(row)
@@ -87,13 +90,13 @@ class Divergence:
         for key in DECISIVE:
             if not math.isfinite(row.get(key, 0.0)):
                 return f"{key} is {row[key]}, {self.find_non_finite(row['step'], True)}"
+        self.train_loss = row.get("train/loss", self.train_loss)
         if "val/loss" not in row:
             return None
         loss = row["val/loss"]
         self.losses.append(loss)
-        self.without_learning = (
-            self.without_learning + 1 if loss >= self.unlearned and row["step"] >= self.warmup else 0
-        )
+        learned = loss < self.unlearned or self.train_loss < OVERFITS * self.unlearned
+        self.without_learning = 0 if learned or row["step"] < self.warmup else self.without_learning + 1
         if not self.patience or self.without_learning < self.patience or row["step"] == 0:
             return None
         earlier_loss = self.losses[-self.patience - 1 :][0]  # ``patience`` evaluations ago, or the first

@@ -70,14 +70,16 @@ def load_model(checkpoint: Checkpoint, vocab_size: int, *trusted: str | None) ->
     packages, separated by commas. Raises ConfigError as ``bind`` does, or CheckpointError if its tensors do
     not fit its config."""
     from training.build import OWN_PACKAGES, build_model
+    from training.memory import explained_as
     from training.state import restore_model
 
     others = [name.strip() for text in trusted for name in (text or "").split(",")]
     packages = (*OWN_PACKAGES, *filter(None, others))
     try:
-        check_sizes(checkpoint, vocab_size, packages)
-        model = build_model(checkpoint.meta.config, vocab_size, packages)
-        restore_model(model, checkpoint)
+        with explained_as(f"{checkpoint.path}: out of memory; use a smaller model"):
+            check_sizes(checkpoint, vocab_size, packages)
+            model = build_model(checkpoint.meta.config, vocab_size, packages)
+            restore_model(model, checkpoint)
     except UserError:
         raise
     except Exception as error:  # a class may raise anything if its options do not make sense

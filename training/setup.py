@@ -90,11 +90,11 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         start = lock_and_resume(run, strategy, optimizer, ranks)  # from here on only this process writes
         certifier = Certifier(run, tokens, strategy, batches, loss, ranks)
         certificate = certifier.start(resumed=start > 0)  # tests the untrained model for causality
-    log = RunLog(run, compute, ranks, start)
-    locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
-    divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
-    memory.check_disk(run, strategy.model)
-    environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
+        log = RunLog(run, compute, ranks, start)
+        locate = partial(find_non_finite, strategy, batches, eager_loss, ranks)
+        divergence = Divergence(config.train, batches.fixed_windows(), schedule.warmup, locate, log.earlier)
+        memory.check_disk(run, strategy.model)
+        environment_json = environment_of(run, tokens, strategy, loss, threads, ranks)
     run.begin(environment_json, certificate, log.best, start)  # writes these files: now the run exists
     log.begin()  # and drops later rows of metrics.jsonl
     announce(run, environment_json, strategy, certificate, start)

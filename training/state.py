@@ -55,7 +55,7 @@ def describe_initialisation(model: nn.Module, name: str) -> str:
     """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
     shapes = {key: parameter.shape for key, parameter in model.named_parameters()}
     weights = {entry.our_name: entry.shape for entry in entries(pretrained(name).config)}
-    # a matrix is cut to the model's size, as ``initialise_from`` says
+    # a larger matrix is cut to the model's size: ``Pretrained.tensors``
     copied = {n for n, shape in weights.items() if n in shapes and (len(shape) > 1 or shape == shapes[n])}
     parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
     parts |= {"not copied, so at their initial values": shapes.keys() - copied}

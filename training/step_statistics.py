@@ -42,7 +42,7 @@ class Statistics:
     @contextmanager
     def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
         """Context manager around clipping and the update. If ``due``, add to ``row`` the norms of gradients
-        and weights before the block, how far the block moved the weights, and ``stats/overhead``."""
+        and weights before it, how far the update moved the weights, and ``stats/overhead``."""
         if not due:
             yield
             return

@@ -35,7 +35,7 @@ def compared(report: Report) -> list[Row]:
     return sorted((row for row in report.rows if row.baseline), key=by_difference)
 
 
-def sentence(report: Report) -> str:
+def sentence(report: Report, warnings_at: str = "below the table") -> str:
     """Return who is better than the baseline, by how much, how sure that is, and what to doubt."""
     rows = compared(report)
     if not rows:
@@ -63,7 +63,7 @@ def sentence(report: Report) -> str:
     judged = len(rows) - counts["open"] - counts["diverged"] - counts["unfit"]
     sure = "The chance that any of these verdicts is false is about 5 %." if judged else ""
     total = f"Of {len(rows)} arms, {and_(each)}." if len(rows) > 1 else ""
-    return " ".join(part for part in (first, total, sure, doubt(report, rows)) if part)
+    return " ".join(part for part in (first, total, sure, doubt(report, warnings_at)) if part)
 
 
 def baseline_of(rows: Sequence[Row], leaders: int) -> str:
@@ -96,17 +96,14 @@ def with_difference(row: Row, metric: str) -> str:
     return f"{row.title} ({mean:+.4f} ± {half:.4f}{unit}, {row.difference.n} seeds)"
 
 
-def doubt(report: Report, rows: Sequence[Row]) -> str:
+def doubt(report: Report, warnings_at: str) -> str:
     """Return what to doubt in one sentence; "" if nothing is known."""
     leaking = [row.title for row in report.rows if row.group.leaks]
     doubts = [f"{and_(leaking)} LEAK{'S' * (len(leaking) == 1)}"] if leaking else []
     doubts += [] if report.is_fair else ["the arms may not be at their own best settings"]
     if count := len(report.warnings):
-        doubts.append(
-            "there is a warning below the table"
-            if count == 1
-            else f"there are {count} warnings below the table"
-        )
+        counted = "is a warning" if count == 1 else f"are {count} warnings"
+        doubts.append(f"there {counted} {warnings_at}")
     return f"But {and_(doubts)}." if doubts else ""
 
 

@@ -101,6 +101,21 @@ def test_the_baseline_can_be_chosen_and_all_else_is_equal(tmp_path):
         build_report(runs, baseline={"norm": "layernorm"})
 
 
+def test_without_the_usual_norm_each_norm_is_compared_with_itself_at_the_usual_placement(tmp_path):
+    crossed = {
+        f"norm={norm} placement={place}": PAIR for norm in ("rmsnorm", "dyt") for place in ("pre", "post")
+    }
+    against = {
+        row.title: row.baseline and title(row.baseline.keys) for row in report_of(tmp_path, crossed).rows
+    }
+    assert against == {
+        "dyt pre": None,
+        "rmsnorm pre": None,
+        "dyt post": "dyt pre",
+        "rmsnorm post": "rmsnorm pre",
+    }
+
+
 def test_the_baseline_is_one_group_and_never_itself(tmp_path):
     losses = {"norm=layernorm placement=post": PAIR, "norm=batchnorm placement=pre": PAIR}
     assert [*verdicts(report_of(tmp_path / "a", losses)).values()].count("baseline") == 1

@@ -15,7 +15,7 @@ FAIR = (
     "Each group is at its own best settings of 2 tried, chosen by other runs on other seeds and on the other "
     "half of the validation split."
 )
-OTHERS = "runs of another tuning, or at settings that no trials chose, are not compared"
+OTHERS = "runs of another tuning, or at settings that no trials chose, which are not compared"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_runs_at_settings_that_nobody_chose_are_not_compared_and_counted(fair, t
     )
     report = build_report(fair + plain)
     assert report.summary[1] == FAIR
-    assert report.passed_over == [f"3 {OTHERS}"]
+    assert report.passed_over == [f"{OTHERS}: 3"]
     assert [row.loss.n for row in report.rows] == [3, 3]
 
 
@@ -58,7 +58,7 @@ def test_of_two_tunings_with_as_many_settings_the_newer_counts(fair, tmp_path):
     )
     report = build_report(fair + newer)
     assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.1])
-    assert report.passed_over == [f"7 {OTHERS}"]  # four trials and three runs
+    assert report.passed_over == [f"{OTHERS}: 7"]  # four trials and three runs
     roles = by_role(fair + newer)
     assert len(roles.trials) == 4 + 2
 
@@ -74,7 +74,7 @@ def test_the_tuning_that_tried_more_settings_counts_whichever_is_newer(fair, tmp
     report = build_report(fair + fewer)
     assert report.summary[1] == FAIR
     assert [row.loss.mean for row in report.rows] == pytest.approx([2.1, 1.6033333])
-    assert report.passed_over == [f"4 {OTHERS}"]
+    assert report.passed_over == [f"{OTHERS}: 4"]
 
 
 def test_compared_runs_of_another_tuning_at_the_same_settings_are_more_seeds_and_its_trials_are_not(
@@ -86,7 +86,7 @@ def test_compared_runs_of_another_tuning_at_the_same_settings_are_more_seeds_and
     more += several(tmp_path / "d", {settings: [1.0]}, first=2, roles=other[:1])
     report = build_report(fair + more)
     assert [row.loss.n for row in report.rows] == [3, 5]
-    assert report.passed_over == [f"1 {OTHERS}"]
+    assert report.passed_over == [f"{OTHERS}: 1"]
 
 
 def test_published_runs_and_folders_of_an_arm_are_one_arm(fair, tmp_path):
@@ -117,7 +117,7 @@ def test_compared_runs_of_one_arm_at_two_settings_of_one_rate_are_two_rows(tmp_p
 
 def test_trials_of_arms_without_a_compared_run_are_counted_apart(fair, tmp_path):
     trials = fair_runs(tmp_path / "c", "rmsnorm", FAR, [])
-    assert build_report(fair + trials).passed_over == ["4 trials of tunings that have no compared run yet"]
+    assert build_report(fair + trials).passed_over == ["trials of tunings that have no compared run yet: 4"]
 
 
 def test_borrowed_settings_may_later_be_the_arms_own(tmp_path):
@@ -153,7 +153,7 @@ def test_an_arm_that_diverged_at_every_setting_has_a_row_and_a_warning(tmp_path)
     )
     assert report.summary[1] == FAIR
     assert [row.verdict for row in report.rows] == ["baseline", "diverged 2 of 3"]
-    warning = "none: at each of its settings a trial diverged, at the chosen ones 1 run"
+    warning = "none: each setting in its last round has a diverged trial; the chosen one has 1 run"
     assert warning in report.warnings
 
 

@@ -200,6 +200,8 @@ def test_a_leak_is_described_as_a_warning_and_as_metrics():
     assert "depends on other rows or batches: do not compare val/loss" in describe(memory, "norm=x")
     asked = {"cuts": 255, "all_cuts": 255, "rows": 256, "cut_rows": 1 / 256}
     assert extent({"asked": {"train": asked}}).endswith("all 256 rows, under 1% of their pairs")
+    asked = {"cuts": 0, "all_cuts": 0, "rows": 2, "cut_rows": 0.0}
+    assert extent({"asked": {"train": asked}}) == "tested: all 2 rows; there are no later tokens"
 
 
 def test_a_quick_certificate_of_a_long_context_takes_few_forwards_and_says_how_much_it_tested():

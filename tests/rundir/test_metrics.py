@@ -11,7 +11,7 @@ import pytest
 
 from rundir import progress_line
 from rundir.folder import Diverged
-from rundir.metrics import Metrics, rows_before, write_rows
+from rundir.metrics import Metrics, losses, rows_before, write_rows
 from rundir.progress_line import ProgressLine
 from tests.helpers.waiting import until
 
@@ -110,6 +110,17 @@ def test_rows_from_a_step_on_and_invalid_rows_are_dropped_once_the_file_is_writt
     assert file.read_text() == "\n".join(lines)  # until the run has begun
     write_rows(file, kept)
     assert [json.loads(line) for line in file.read_text().splitlines()] == kept
+
+
+def test_the_losses_of_an_evaluation_come_with_the_latest_training_loss():
+    start = {"step": 0, "seconds": 1.0, "val/loss": 3.0}
+    end = {"step": 3, "seconds": 4.0, "val/loss": 2.5}
+    trained = {"step": 2, "seconds": 3.0, "train/loss": 2.0, "act.rms/embed": 1.0}
+    assert losses([start, trained, end, {"step": 4, "seconds": 5.0}]) == [
+        start,
+        end | {"train/loss": 2.0},
+        {"step": 4, "seconds": 5.0, "train/loss": 2.0},
+    ]
 
 
 def test_an_error_of_the_disk_names_the_metrics_file(tmp_path):

@@ -115,7 +115,7 @@ def test_the_plan_is_printed_and_only_what_is_missing_runs(command, sweep, tmp_p
     ("values", "message"),
     [
         ("norm=layernorm,nope", "error: norm: there is no 'nope'; did you mean none? All: "),
-        ("experiment=depth,batch_size", "error: experiment: a preset that is a sweep cannot be swept over"),
+        ("experiment=depth,batch_size", "error: experiment: a preset that sweeps cannot be swept over"),
     ],
 )
 def test_an_impossible_sweep_is_refused_as_a_whole(command, sweep, tmp_path, values, message):

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cli import job_record
 from rundir.folder import read_status
+from system.errors import ConfigError
 from tests.conftest import LETTERS, TINY
 from tests.helpers.contract import check_refused, error_lines
 from tests.helpers.own_norm import write_norm
@@ -211,3 +213,21 @@ def test_a_missing_slurm_or_package_is_one_error_line(command, sweep, tmp_path):
     )
     without = from_scratch("train.py", *sweep, *CLUSTER, "seed=0,1", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     check_refused(without, "error: hydra/launcher: slurm needs extra packages; run pip install -r ")
+
+
+def test_jobs_in_the_queue_go_on_if_new_jobs_are_refused(monkeypatch, tmp_path):
+    slurm = pytest.importorskip("sweep.slurm", reason="needs requirements-slurm.txt")
+    old, new = tmp_path / "0", tmp_path / "1"
+    job_record.write(old, {"job": "7_0"}, "slurm.json")
+    job_record.write(new, {"state": "waiting"})
+
+    def refuse(*_: object) -> None:
+        raise ConfigError("hydra.launcher: sbatch says no")
+
+    cancelled: list[str] = []
+    monkeypatch.setattr(slurm, "states", lambda: {"7_0": "RUNNING"})
+    monkeypatch.setattr(slurm, "submit", refuse)
+    monkeypatch.setattr(slurm, "cancel", cancelled.extend)
+    with pytest.raises(ConfigError, match="sbatch says no"):
+        slurm.run_jobs(print, {}, [(), ()], [old, new])
+    assert not cancelled

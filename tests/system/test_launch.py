@@ -28,7 +28,8 @@ def test_each_worker_of_a_sweep_has_a_number_and_a_process_alone_has_0(tmp_path)
 @pytest.mark.parametrize(("device", "expected"), [("auto", 2), ("cuda", 2), ("cuda:1", 1), ("cpu", 0)])
 def test_a_sweep_takes_all_gpus_in_turn_unless_it_names_one_or_another_device(monkeypatch, device, expected):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert gpus_for(device) == 0  # there is no driver here
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    assert gpus_for(device) == 0  # there is no driver
     monkeypatch.setattr("os.path.exists", lambda path: path == "/dev/nvidiactl")
     assert gpus_for(device) == expected
 

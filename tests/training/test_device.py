@@ -56,6 +56,7 @@ def test_the_workers_of_a_sweep_take_the_gpus_in_turn_unless_one_is_named(
     assert used == [expected]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_is_an_error_that_lists_the_available_ones():
     with pytest.raises(ConfigError, match="device: cuda is not available here; choose one of .*cpu"):
         choose("cuda", "auto")

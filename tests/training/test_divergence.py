@@ -77,6 +77,16 @@ def test_patience_counts_evaluations_in_a_row_after_the_warmup():
     assert verdicts([3.1] * 2, patience=1, warm=0, start=0) == [False, True]  # nothing was trained at step 0
 
 
+def test_a_run_that_overfits_has_learned():
+    judge, collapsed = watch(10, 3), watch(10, 3)
+    for step in range(10, 60, 10):
+        row = {"step": step, "val/loss": 3.2}
+        assert judge.judge_row(row | ({"train/loss": 1.4} if step == 20 else {})) is None
+        ended = collapsed.judge_row(row | {"train/loss": 2.9}) is not None
+        assert ended is (step >= 30)
+    assert judge.judge_row({"step": 70, "val/loss": 3.2, "train/loss": 2.9}) is None  # counts anew
+
+
 def test_a_resumed_run_counts_the_evaluations_it_has_logged():
     rows = [{"step": step, "val/loss": 3.1} for step in (10, 20)]
     assert watch(10, 3, rows).judge_row({"step": 30, "val/loss": 3.1}) is not None

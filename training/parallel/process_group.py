@@ -38,10 +38,8 @@ def process_group(device: str) -> Iterator[Ranks]:
         from torch.distributed.rendezvous import rendezvous
 
     if ":" in device or (device != "cpu" and torch.backends.mps.is_available()):
-        raise ConfigError(
-            f"device: {device} is one GPU for {world_size()} ranks; give device=cuda, which takes a GPU for "
-            "each rank, or device=cpu"
-        )
+        choices = "device=cuda, which takes a GPU for each rank, or " if torch.cuda.is_available() else ""
+        raise ConfigError(f"device: {device} is one GPU for {world_size()} ranks; give {choices}device=cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", rank()))
     gpu = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpu:

@@ -233,6 +233,8 @@ def test_a_finished_run_is_reported_once(arguments, tmp_path):
     assert [status for status, _, _ in first + again] == [0] * 4
     assert "nothing left to do" in again[0][1]
     assert again[1][1:] == ("", "")
+    alone = rank_program.trained(1, *arguments, cwd=tmp_path)
+    assert "nothing left to do (fresh=true starts over); it was trained by 2 ranks, not 1" in alone[0][1]
 
 
 @pytest.mark.slow
