@@ -216,12 +216,14 @@ def baseline_values(rows: Sequence[Row], requested: Mapping[str, str], runs: Seq
     usual = {
         key: word for key, word in USUAL.items() if any(row.family.keys.get(key) == word for row in rows)
     }
-    wanted = requested or {key: word for key, word in usual.items() if key in keys}
+    wanted = requested or usual
     row = next((row for row in rows if grouping.has_values(row.family.keys, wanted)), None)
     if row is None and requested:
         words = " ".join(f"{key}={text}" for key, text in requested.items())
         names = grouping.join(row.title for row in rows)
         raise ComparisonError(f"--baseline: no group has {words}; available: {names}")
-    options = [key for key in keys if grouping.component(key)]
-    chosen = dict.fromkeys([*(wanted or keys[:1]), *options])
+    named = [*(wanted or keys[:1])]
+    others = {*keys} - {*named}  # of a norm that is not named, a baseline has the options of its own row
+    options = [key for key in keys if (part := grouping.component(key)) and part not in others]
+    chosen = dict.fromkeys([*named, *options])
     return {key: (row or rows[0]).family.keys.get(key) for key in chosen}

@@ -24,11 +24,14 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
 
 
 def runs_below(folder: Path, depth: int = 3) -> list[Path]:
-    """Return the run folders in a folder; the folder itself if it is a run or contains no run."""
+    """Return the run folders in a folder; the folder itself if it is a run or contains no run; [] for a run
+    that has not begun, or was ended before it did."""
     try:
         file_names = ("metrics.jsonl", "status.json", "config.yaml", SHARED)
         if depth == 0 or any((folder / name).exists() for name in file_names):
             return [folder]
+        if (folder / ".lock").exists():  # of a run that has not begun
+            return []
         children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     except PermissionError:  # ``load`` will report the error
         return [folder]

@@ -108,10 +108,7 @@ def edges(arm: Arm) -> list[str]:
     key, see also comparison/doubts.py."""
     lines = []
     if arm.trials and (least := min(arm.rounds()[-1].scores.values())[0]):
-        runs = "run" if least == 1 else "runs"
-        lines.append(
-            f"each setting in its last round has a diverged trial; the chosen one has {least} {runs}"
-        )
+        lines.append(f"each setting in its last round has a diverged trial; the chosen one has {least}")
     if len(arm.roles.keys) > 1 and arm.trials and len(arm.settings) == 1:
         for i, (key, value) in enumerate(zip(arm.roles.keys, arm.settings[0], strict=True)):
             tried = [arm.roles.settings(run)[i] for run in arm.trials]

@@ -109,11 +109,6 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         if self.lock:
-            with suppress(OSError):  # of a folder that has checkpoints, or was removed
-                if {*self.folder.iterdir()} == {self.checkpoints, self.lock.path}:  # the run did not begin
-                    self.checkpoints.rmdir()
-                    self.lock.path.unlink()
-                    self.folder.rmdir()
             self.lock.release()
 
     def claim(self) -> None:
@@ -131,7 +126,6 @@ class Run:
             if self.checkpoints.is_symlink():
                 raise ConfigError(f"{self.checkpoints}: is a symbolic link to another folder; remove it")
             self.lock = Lock(self.folder / ".lock")
-            self.checkpoints.mkdir(parents=True, exist_ok=True)  # its last holder may have removed it
         except BlockingIOError as holder:
             raise self.trained_by(holder) from None
         except FileExistsError as error:  # its place is taken

@@ -160,7 +160,13 @@ SCHEMAS: dict[str, TypeAdapter[Any]] = {
 # A line of metrics.jsonl.
 Row = TypedDict(
     "Row",
-    {"step": int, "seconds": float, "val/loss": NotRequired[float], "val/full_loss": NotRequired[float]},
+    {
+        "step": int,
+        "seconds": float,
+        "train/loss": NotRequired[float],
+        "val/loss": NotRequired[float],
+        "val/full_loss": NotRequired[float],
+    },
 )
 ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
 

@@ -147,7 +147,7 @@ def run_fairly(
 
 def check_halves(sweep: Sweep, jobs: Iterable[Job]) -> None:
     """Raise ConfigError if a validation split has no halves, by which to choose settings and to compare."""
-    for config in (job.config for job in jobs if job.config):
+    for config in (job.config for job in jobs if job.config and not job.error):
         size, targets = config.model.block_size, len(sweep.data(config).val) - 1
         if targets <= size:
             problem = f"its validation split has {targets:,} targets, one window of model.block_size={size}"

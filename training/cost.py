@@ -53,7 +53,7 @@ def certificate_rounds(config: RunConfig, ranks: int = 1) -> int:
 
 
 # A run of at least this many operations is worth compiling. On two cores, compiling 4 layers takes 20 to 40
-# seconds and then saves a fifth of each step in bf16, a tenth to a seventh in fp32. So many operations save 2
+# seconds and then saves a fifth of each step in bf16, about a tenth in fp32. So many operations save 2
 # to 6 times the cost: docs/performance.md. The number for a GPU is a guess.
 WORTH_COMPILING = {("cpu", "bf16"): 5e13, ("cpu", "fp32"): 1e14}
 WORTH_COMPILING |= {("cuda", "bf16"): 2e15, ("cuda", "fp32"): 2e15}
@@ -89,14 +89,12 @@ def seconds_per_operation(config: RunConfig, vocab_size: int, threads: int) -> f
     loss_of = partial(Loss(compute), x=idx, y=idx)
     model = build_and_try(config, vocab_size, compute, loss_of).model
     seconds = []
-    try:
-        for _ in range(3):
-            start = time.perf_counter()
-            rehearse(model, partial(loss_of, model))
-            compute.synchronize()
-            seconds.append(time.perf_counter() - start)
-    finally:
-        del model
-        compute.release()
+    for _ in range(3):
+        start = time.perf_counter()
+        rehearse(model, partial(loss_of, model))
+        compute.synchronize()
+        seconds.append(time.perf_counter() - start)
+    del model
+    compute.release()
     # plus 15 % for the update, clipping and logging
     return 1.15 * min(seconds) * config.train.grad_accum / operations_per_step(config, vocab_size)

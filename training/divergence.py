@@ -27,7 +27,7 @@ from training.parallel.ranks import Ranks
 from training.parallel.strategies import Strategy
 
 FALL = 1e-3  # fraction of the loss; a smaller fall is noise
-OVERFITS = 0.5  # fraction of the guesses' loss; no batch has a lower training loss by chance
+OVERFITS = 0.5  # fraction of the guesses' loss; only a tiny batch has a lower training loss by chance
 
 
 def unigram_loss(batches: Iterable[Batch]) -> float:

@@ -32,10 +32,11 @@ class Due:
 
 def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
     is_last = step == train.steps
+    evaluation = is_last or is_due(step, train.eval_every)
     return Due(
-        evaluation=is_last or is_due(step, train.eval_every),
+        evaluation=evaluation,
         checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
-        log=is_due(step, train.log_every),
+        log=evaluation or is_due(step, train.log_every),  # both losses of a step are in one row
         statistics=is_due(step, stats.every, dense_start=True) or (is_last and stats.every > 0),
         histograms=is_due(step, stats.histograms_every) or (is_last and stats.histograms_every > 0),
     )

@@ -8,6 +8,8 @@ import yaml
 
 from comparison.find import find_runs
 from comparison.load import UnreadableError, load
+from rundir.folder import Run
+from tests.conftest import configured
 from tests.helpers.run_folders import made
 
 
@@ -116,6 +118,14 @@ def test_runs_are_found_in_folders_and_by_globs_once_each_and_foreign_folders_ar
     assert find_runs([str(runs / "findings" / "runs")]) == [measured]
     with pytest.raises(UnreadableError, match="nope: no such folder"):
         find_runs([str(tmp_path / "nope")])
+
+
+def test_a_run_that_has_not_begun_is_passed_over(tmp_path):
+    begun = made(tmp_path)
+    with Run(tmp_path / "another", configured()) as other:
+        other.claim()
+        assert find_runs([str(tmp_path)]) == [begun]
+    assert find_runs([str(tmp_path)]) == [begun]  # nor when it was ended before it began
 
 
 def test_a_list_in_a_config_is_read_as_a_tuple(tmp_path):

@@ -116,6 +116,18 @@ def test_without_the_usual_norm_each_norm_is_compared_with_itself_at_the_usual_p
     }
 
 
+def test_options_of_a_norm_are_those_of_the_rows_own_baseline_if_no_norm_is_usual(tmp_path):
+    norms = ("rmsnorm", "dyt norm.alpha=0.5", "dyt norm.alpha=1.0")
+    crossed = {f"norm={norm} placement={place}": PAIR for norm in norms for place in ("pre", "post")}
+    report = report_of(tmp_path, crossed)
+    assert [row.verdict for row in report.rows].count("baseline") == 3
+    assert all(
+        row.baseline and title(row.baseline.keys) == row.title.replace("post", "pre")
+        for row in report.rows
+        if "post" in row.title
+    )
+
+
 def test_the_baseline_is_one_group_and_never_itself(tmp_path):
     losses = {"norm=layernorm placement=post": PAIR, "norm=batchnorm placement=pre": PAIR}
     assert [*verdicts(report_of(tmp_path / "a", losses)).values()].count("baseline") == 1

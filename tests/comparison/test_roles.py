@@ -153,7 +153,7 @@ def test_an_arm_that_diverged_at_every_setting_has_a_row_and_a_warning(tmp_path)
     )
     assert report.summary[1] == FAIR
     assert [row.verdict for row in report.rows] == ["baseline", "diverged 2 of 3"]
-    warning = "none: each setting in its last round has a diverged trial; the chosen one has 1 run"
+    warning = "none: each setting in its last round has a diverged trial; the chosen one has 1"
     assert warning in report.warnings
 
 

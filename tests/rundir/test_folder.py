@@ -36,17 +36,6 @@ def test_a_run_whose_process_has_ended_is_claimed(tmp_path, process):
         assert (tmp_path / ".lock").exists()
 
 
-@pytest.mark.parametrize("left", [None, "status.json", "checkpoints/step-00000003.safetensors"])
-def test_a_run_that_did_not_begin_leaves_no_folder_and_one_that_did_is_kept(tmp_path, left):
-    folder = tmp_path / "run"
-    with Run(folder, configured()) as run:
-        run.claim()
-        if left:
-            (folder / left).touch()
-    assert folder.exists() is bool(left)
-    assert not left or (folder / left).exists()
-
-
 def test_something_else_in_the_place_of_the_lock_file_is_named(tmp_path):
     (tmp_path / ".lock").write_text("a thesis")
     with pytest.raises(ConfigError, match=r"\.lock: is a folder, .* not a lock file; remove it$"):

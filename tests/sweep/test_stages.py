@@ -312,7 +312,11 @@ def test_a_run_without_the_halves_chooses_nothing(trained, command, succeed, tmp
         ("hydra.sweeper.tune.rounds=[{trials: 0.5, steps: 1, seeds: 1}]", "give it trials: 1"),
         ("train.steps=ten", "train.steps: invalid value 'ten'"),
         ("train.steps=3.5", "train.steps: invalid value 3.5"),
-        ("model.block_size=1000", "a fair comparison needs two"),
+        (
+            "model.block_size=505",
+            "validation split has 505 targets, one window of model.block_size=505; a fair",
+        ),
+        ("model.block_size=506", "the validation split has 506 tokens, but model.block_size=506 needs at"),
         ("optim.beta1=0.9,2", "optim.beta1=2"),  # of the trials of an arm
     ],
 )
