@@ -3,14 +3,18 @@
 import multiprocessing
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import count
 from typing import TextIO
 
 from system.errors import ConfigError
 from system.terminal import announced
 
+ADDRESSES: list[socket.socket] = []  # of this process, until it ends
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -36,10 +40,23 @@ def as_number(name: str) -> int:
     return int(text)
 
 
+@cache
 def worker() -> int:
-    """Return the number of this process among the workers of a sweep on one machine, from 0; 0 elsewhere."""
+    """Return the number of this process among the living workers of a sweep on one machine, from 0; 0
+    elsewhere. A worker that takes the place of an ended one has that one's number."""
     name = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)  # joblib's name
-    return int(name[1]) - 1 if name else 0
+    if not name:
+        return 0
+    if sys.platform != "linux":
+        return int(name[1]) - 1  # the number of workers that were started before this one
+    for number in count():
+        taken = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):  # another worker has this address; an ended process has none
+            taken.bind(f"\0normgpt worker {number} of {os.getppid()}")
+            ADDRESSES.append(taken)
+            return number
+        taken.close()
+    raise AssertionError
 
 
 def gpus_for(device: str) -> int:

@@ -95,7 +95,7 @@ class Divergence:
             return None
         loss = row["val/loss"]
         self.losses.append(loss)
-        learned = loss < self.unlearned or self.train_loss < OVERFITS * self.unlearned
+        learned = loss <= self.unlearned or self.train_loss < OVERFITS * self.unlearned
         self.without_learning = 0 if learned or row["step"] < self.warmup else self.without_learning + 1
         if not self.patience or self.without_learning < self.patience or row["step"] == 0:
             return None

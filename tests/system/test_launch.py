@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
 
 from system.errors import ConfigError
 from system.launch import VARIABLES, gpus_for, rank, worker
@@ -21,8 +22,19 @@ def number_once_there_are(count: int, folder: Path) -> int:
 
 def test_each_worker_of_a_sweep_has_a_number_and_a_process_alone_has_0(tmp_path):
     numbers = Parallel(n_jobs=2)(delayed(number_once_there_are)(2, tmp_path) for _ in range(2))
-    assert len(set(numbers)) == 2  # 0 and 1, unless this process has had workers before
+    assert sorted(numbers) == [0, 1]
     assert worker() == 0
+
+
+def test_a_worker_that_takes_the_place_of_an_ended_one_has_its_number(tmp_path):
+    """So that the workers of a sweep stay on different GPUs."""
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        workers = Parallel(n_jobs=2)
+        assert sorted(
+            workers(delayed(number_once_there_are)(2, tmp_path / str(number)) for _ in range(2))
+        ) == [0, 1]
+        get_reusable_executor().shutdown(wait=True, kill_workers=number == 1)
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", 2), ("cuda", 2), ("cuda:1", 1), ("cpu", 0)])
