@@ -1,5 +1,6 @@
 """The processes that torchrun or joblib started, without torch."""
 
+import errno
 import multiprocessing
 import os
 import re
@@ -47,15 +48,20 @@ def worker() -> int:
     name = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)  # joblib's name
     if not name:
         return 0
+    started = int(name[1]) - 1  # the number of workers that were started before this one
     if sys.platform != "linux":
-        return int(name[1]) - 1  # the number of workers that were started before this one
+        return started
     for number in count():
-        taken = socket.socket(socket.AF_UNIX)
-        with suppress(OSError):  # another worker has this address; an ended process has none
-            taken.bind(f"\0normgpt worker {number} of {os.getppid()}")
-            ADDRESSES.append(taken)
+        address = socket.socket(socket.AF_UNIX)
+        try:
+            address.bind(f"\0normgpt worker {number} of {os.getppid()}")
+        except OSError as error:
+            address.close()
+            if error.errno != errno.EADDRINUSE:  # not another worker's: this machine allows no such address
+                return started
+        else:
+            ADDRESSES.append(address)
             return number
-        taken.close()
     raise AssertionError
 
 

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from joblib import Parallel, delayed
@@ -35,6 +36,15 @@ def test_a_worker_that_takes_the_place_of_an_ended_one_has_its_number(tmp_path):
             workers(delayed(number_once_there_are)(2, tmp_path / str(number)) for _ in range(2))
         ) == [0, 1]
         get_reusable_executor().shutdown(wait=True, kill_workers=number == 1)
+
+
+def test_where_no_address_can_be_taken_a_worker_has_the_number_of_its_start(monkeypatch):
+    def refuse(self, address):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("multiprocessing.current_process", lambda: SimpleNamespace(name="LokyProcess-3"))
+    monkeypatch.setattr("socket.socket.bind", refuse)
+    assert worker.__wrapped__() == 2
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", 2), ("cuda", 2), ("cuda:1", 1), ("cpu", 0)])
