@@ -113,7 +113,8 @@ def cpuinfo(key: str) -> str | None:
 
 @cache
 def git_state() -> dict[str, str] | None:
-    """Return the project's commit and a hash of the changes since; None outside a git checkout."""
+    """Return the project's commit and a hash of the changes since, except in published results, which no run
+    reads; None outside a git checkout."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(
@@ -121,7 +122,8 @@ def git_state() -> dict[str, str] | None:
         ).stdout
 
     try:
-        difference = git("status", "--porcelain") + git("diff", "HEAD")
+        paths = ("--", ".", ":!results", ":!bench/results")
+        difference = git("status", "--porcelain", *paths) + git("diff", "HEAD", *paths)
         return {
             "commit": git("rev-parse", "HEAD").decode().strip(),
             "diff": hashlib.sha256(difference).hexdigest()[:12] if difference else "",
