@@ -125,9 +125,8 @@ def test_a_fault_of_wandb_costs_seconds_and_one_line_and_changes_no_bit(
 def test_online_the_server_gets_every_row_and_the_checkpoint_or_one_line_says_why_not(
     watched, tmp_path, monkeypatch, capsys, fault, warning
 ):
-    monkeypatch.setattr(
-        wandb_sink, "FINISH_SECONDS", 8 if "silent" in fault else 30
-    )  # and 1 s for the checkpoint
+    seconds = 8 if "silent" in fault else 30  # and 1 for the checkpoint
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", seconds)
     config = watched("wandb.artifact=true")
     with serving(monkeypatch, **fault) as address:
         folder = train_or_resume(config)
