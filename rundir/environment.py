@@ -113,8 +113,8 @@ def cpuinfo(key: str) -> str | None:
 
 @cache
 def git_state() -> dict[str, str] | None:
-    """Return the project's commit and a hash of the changes since, except in published results, which no run
-    reads; None outside a git checkout."""
+    """Return the project's commit and a hash of the changes since (of a new file, of its name), except in
+    published results, which training does not read; None outside a git checkout."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(

@@ -44,25 +44,33 @@ def as_number(name: str) -> int:
 @cache
 def worker() -> int:
     """Return the number of this process among the living workers of a sweep on one machine, from 0; 0
-    elsewhere. A worker that takes the place of an ended one has that one's number."""
+    elsewhere. A worker that takes the place of an ended one has its number, where take_number works."""
     name = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)  # joblib's name
     if not name:
         return 0
-    started = int(name[1]) - 1  # the number of workers that were started before this one
+    try:
+        return take_number()
+    except OSError:
+        return int(name[1]) - 1  # the number of workers that were started before this one
+
+
+def take_number() -> int:
+    """Return the lowest number that no living worker has, and take it until this process ends. Raises OSError
+    where there are no abstract socket addresses: outside Linux, and in some sandboxes."""
     if sys.platform != "linux":
-        return started
+        raise OSError("abstract socket addresses exist on Linux only")
     for number in count():
         address = socket.socket(socket.AF_UNIX)
         try:
             address.bind(f"\0normgpt worker {number} of {os.getppid()}")
         except OSError as error:
             address.close()
-            if error.errno != errno.EADDRINUSE:  # not another worker's: this machine allows no such address
-                return started
+            if error.errno != errno.EADDRINUSE:  # no worker has it: addresses are refused
+                raise
         else:
             ADDRESSES.append(address)
             return number
-    raise AssertionError
+    raise AssertionError  # for mypy: the numbers do not end
 
 
 def gpus_for(device: str) -> int:

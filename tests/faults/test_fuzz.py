@@ -49,6 +49,10 @@ def is_override(text: str) -> bool:
     return not re.search("[\0\ud800-\udfff]", text) and not text.startswith("-")
 
 
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
 def same_value(text: str, value: object) -> bool:
     """Return whether the value of a config is that of the command line."""
     text = text.strip()
@@ -65,7 +69,7 @@ def same_value(text: str, value: object) -> bool:
 
 def check(folder: Path, overrides: list[str]) -> str:
     """Return how the command ended."""
-    keys = {override.lstrip("+~").split("=")[0] for override in overrides}
+    keys = {key_of(override) for override in overrides}
     common = [setting for setting in TRAIN if setting.split("=")[0] not in keys]
     before = contents(folder)
     always = ("train.steps=0", "fresh=true")  # a run that has ended would be left as it is
@@ -74,11 +78,17 @@ def check(folder: Path, overrides: list[str]) -> str:
         check_refused(done, before=before)
         return "refused"
     assert "Traceback" not in done.stdout + done.stderr
-    assert not any(override.startswith("~") for override in overrides)
+    for i, override in enumerate(overrides):  # only what was added may be deleted
+        key = override.removeprefix("~")
+        added = any(earlier.startswith("+") and key_of(earlier) == key for earlier in overrides[:i])
+        assert added or not override.startswith("~"), override
     [run] = {line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("runs/")}
     config = yaml.safe_load((folder / run / "config.yaml").read_text(encoding="utf-8"))
-    last = dict(arg.lstrip("+").split("=", 1) for arg in overrides if "=" in arg)  # of each key
-    for key, value in last.items():
+    last = {key_of(override): override for override in overrides}  # of each key
+    for key, override in last.items():
+        if override.startswith("~"):
+            continue
+        value = override.partition("=")[2]
         result = config
         for part in key.split("."):
             result = result[part]

@@ -38,12 +38,15 @@ def test_a_worker_that_takes_the_place_of_an_ended_one_has_its_number(tmp_path):
         get_reusable_executor().shutdown(wait=True, kill_workers=number == 1)
 
 
-def test_where_no_address_can_be_taken_a_worker_has_the_number_of_its_start(monkeypatch):
-    def refuse(self, address):
-        raise PermissionError(1, "Operation not permitted")
+@pytest.mark.parametrize("refused", ["__init__", "bind"])
+def test_where_no_address_can_be_taken_a_worker_has_the_number_of_its_start(monkeypatch, refused):
+    refusals = iter([PermissionError(1, "Operation not permitted")])
+
+    def refuse(*_):
+        raise next(refusals, AssertionError("asked for another address"))
 
     monkeypatch.setattr("multiprocessing.current_process", lambda: SimpleNamespace(name="LokyProcess-3"))
-    monkeypatch.setattr("socket.socket.bind", refuse)
+    monkeypatch.setattr(f"socket.socket.{refused}", refuse)
     assert worker.__wrapped__() == 2
 
 
