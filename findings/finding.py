@@ -146,11 +146,14 @@ class Finding(Checked):
         """Return the names of the quantities that the measuring function must return."""
         return [*self.expected, *self.inconclusive, *self.because]
 
+    def varied(self) -> set[str]:
+        """Return the keys in which the finding's runs differ."""
+        return {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
+
     def with_overrides(self, overrides: Overrides, seeds: list[int]) -> "Finding":
         """Return the finding with these overrides, and with these seeds if there are any. Raises
         ConfigError if an override sets a key that the finding itself varies."""
-        varied = {"seed", *self.over, *(key for arm in self.arms.values() for key in arm)}
-        if conflicts := overrides.keys() & varied:
+        if conflicts := overrides.keys() & self.varied():
             raise ConfigError(f"{min(conflicts)}: the finding varies this key itself; override another key")
         return self.model_copy(update={"all": self.all | overrides, "seeds": seeds or self.seeds})
 

@@ -19,6 +19,7 @@ from cli.sample_schema import SampleConfig
 from cli.schema import RunConfig
 from comparison.machine import SCHEMA
 from data.external import TO_JSON
+from findings.finding import load_findings
 from interop.hub import HUB
 from interop.pickle_hint import FROM_NANOGPT, conversion_command
 from tests.conftest import LETTERS, ROOT, TINY
@@ -60,6 +61,7 @@ LONG = (
     "experiment=cs336_",
 )  # cs336_: sweep/test_cs336.py
 # In place of sizes that take long, and of downloads.
+SHORT_FINDING = ("train.steps=2", "data.val_fraction=0.002", "model.n_embd=16", "model.block_size=8")
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 # Runs of a preset with one seed.
 SWEEPS = {
@@ -154,7 +156,8 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
     if {"results/reference", "results/atlas"} & {*words} and "runs" in words:
         return [*words, "--mixed"]  # too short to be compared with results/
     if program == "findings/__main__.py" and words and not words[0].startswith("-"):
-        return [*words, "train.steps=2"]  # ignored by those that train nothing
+        varied = load_findings()[words[0]].varied()
+        return [*words, *(setting for setting in SHORT_FINDING if key_of(setting) not in varied)]
     if program == "scripts/prepare_corpus.py":
         return [*words, "--val-fraction", "0.5"]  # the text has less than 200 blocks
     if program not in ("train.py", "scripts/initial_statistics.py") or "--help" in words:

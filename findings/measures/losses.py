@@ -69,7 +69,8 @@ def is_edge(value: float, table: Table) -> float:
 
 def crossing(table: Table, limit: float, upwards: bool = True) -> float:
     """Return the value at which the loss first exceeds the limit, going from the best value ``upwards`` or
-    downwards, interpolated linearly in the value's logarithm; the last value if the loss never does."""
+    downwards, interpolated linearly in the value's logarithm; the last value if the loss never does. The
+    limit must not be below the lowest loss."""
     values = sorted(table, reverse=not upwards)
     within = min(table, key=lambda value: table[value])
     for value in values[values.index(within) + 1 :]:
@@ -178,8 +179,10 @@ def trainable_scales(cases: Cases, learned: float) -> Measured:
     tables = tables_of(cases)
     decades = {}
     for arm, table in tables.items():
-        largest, smallest = (crossing(table, learned, upwards) for upwards in (True, False))
-        decades[arm] = math.log10(largest / smallest) if min(table.values()) <= learned else 0.0
+        decades[arm] = 0.0
+        if min(table.values()) <= learned:
+            largest, smallest = (crossing(table, learned, upwards) for upwards in (True, False))
+            decades[arm] = math.log10(largest / smallest)
     first, *others = cases.arms
     values = {f"{arm}: decades": width for arm, width in decades.items()}
     values |= {f"{first} − {arm}: decades": decades[first] - decades[arm] for arm in others}

@@ -1,5 +1,7 @@
-"""The rates at which a finding compares its arms are chosen by tuning seeds, on which nothing is measured."""
+"""What findings compute from losses. The rates at which arms are compared are chosen by tuning seeds, and
+nothing is measured on these."""
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from findings.finding import Finding, load_findings
-from findings.measures.losses import best_rates
+from findings.measures.losses import best_rates, trainable_scales
 from findings.models import Case, Cases
 from system.errors import ConfigError
 
@@ -39,6 +41,14 @@ def test_the_rate_is_that_of_the_lowest_mean_loss_whatever_was_measured(measured
     best = best_rates(cases(measured, [tuning, second]))["arm"]
     means = [a + b for a, b in zip(tuning, second, strict=True)]
     assert means[RATES.index(best)] == min(means)
+
+
+@given(st.lists(st.floats(0, 1e9) | st.just(math.inf), min_size=3, max_size=3), st.floats(0, 10))
+def test_the_trainable_scales_are_a_part_of_those_tried_and_none_where_nothing_is_learned(losses, learned):
+    decades = trainable_scales(cases(losses, []), learned).values["arm: decades"]
+    assert -1e-9 <= decades <= math.log10(max(RATES) / min(RATES)) + 1e-9
+    if min(losses) > learned:
+        assert decades == 0
 
 
 def test_without_tuning_seeds_no_rate_is_chosen():
