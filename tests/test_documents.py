@@ -140,7 +140,7 @@ def folder(home, tmp_path) -> Path:
 
 
 def succeeded(folder: Path, program: str, *arguments: str) -> str:
-    return programs.succeed(program, *arguments, cwd=folder, timeout=300, HF_HOME=str(folder / "hub")).stdout
+    return programs.succeed(program, *arguments, cwd=folder, timeout=1200, HF_HOME=str(folder / "hub")).stdout
 
 
 def appended(program: str, given: list[str], sizes: bool) -> list[str]:
