@@ -20,15 +20,13 @@ import torch
 
 from cli.app import CONF, choices
 from cli.schema import RunConfig
-from system.signals import SIGNALS
 from tests.helpers import programs
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("without deadlines", deadline=None)  # no test depends on time
 hypothesis.settings.load_profile("without deadlines")
-for number in SIGNALS:  # nohup and a shell's background ignore some, which programs inherit
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; programs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTED = time.monotonic()
 ROOT = programs.ROOT

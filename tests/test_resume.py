@@ -102,7 +102,15 @@ def test_no_run_is_left_running_by_a_signal_before_its_first_step(tiny, monkeypa
     assert read_status(train_or_resume(config))["state"] == "finished"
 
 
-@pytest.mark.parametrize("number", daily(system_signals.SIGNALS))
+@pytest.fixture
+def number(request):
+    """A signal, which this process does not ignore during the test, as it does under nohup."""
+    before = signal.signal(request.param, signal.default_int_handler)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+@pytest.mark.parametrize("number", daily(system_signals.SIGNALS), indirect=True)
 def test_a_signal_interrupts_an_evaluation(tiny, tmp_path, monkeypatch, number):
     config = tiny(*HARD, "train.steps=9")
     monkeypatch.setattr(device.Compute, "evaluation_rows", lambda *sizes: 4)  # several batches

@@ -1,7 +1,6 @@
 """Sampling needs the checkpoint alone, and follows its settings."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -193,8 +192,6 @@ def test_a_norm_that_is_larger_than_a_block_is_loaded_if_it_stands_once(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_path, number):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("under nohup this signal is ignored, here and in the program")
     started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
     assert started.stdout.read(10)
     started.send_signal(number)

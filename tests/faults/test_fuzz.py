@@ -79,9 +79,8 @@ def check(folder: Path, overrides: list[str]) -> str:
         return "refused"
     assert "Traceback" not in done.stdout + done.stderr
     for i, override in enumerate(overrides):  # only what was added may be deleted
-        key = override.removeprefix("~")
-        added = any(earlier.startswith("+") and key_of(earlier) == key for earlier in overrides[:i])
-        assert added or not override.startswith("~"), override
+        added = {key_of(other) for other in overrides[:i] if re.match(r"\+(?!\+)", other)}
+        assert not override.startswith("~") or key_of(override) in added, override
     [run] = {line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("runs/")}
     config = yaml.safe_load((folder / run / "config.yaml").read_text(encoding="utf-8"))
     last = {key_of(override): override for override in overrides}  # of each key

@@ -66,6 +66,9 @@ def main() -> None:
     choices("config", RunConfig, [])  # the first composition is slow
     gc.collect()
     gc.freeze()  # else each program would spend a second at its end on collecting these objects
+    # nohup is meant for pytest, not for the programs
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])
     os.environ.clear()

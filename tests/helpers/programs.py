@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 600  # seconds after which a program hangs; without a fault nothing takes so long on a busy machine
+PATIENCE = 900  # seconds after which a program hangs; without a fault nothing takes so long on a busy machine
 started: list["Program"] = []  # by the current test
 
 
