@@ -1,5 +1,5 @@
-"""What findings compute from losses. The rates at which arms are compared are chosen by tuning seeds, and
-nothing is measured on these."""
+"""Numbers that findings compute from losses. Tuning seeds choose the rates at which arms are compared, and
+nothing is measured on these seeds."""
 
 import math
 from dataclasses import dataclass
