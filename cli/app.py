@@ -161,7 +161,8 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
 
 
 def key_of(override: str) -> str:
-    """Return the key of an override: ``seed`` of ``++seed=1``."""
+    """Return the key of an override: ``seed`` of ``++seed=1``. A deletion, ``~seed``, does not replace the
+    value that was given before it, so it has a key of its own."""
     return override.partition("=")[0].lstrip("+")
 
 

@@ -146,7 +146,7 @@ def succeeded(folder: Path, program: str, *arguments: str) -> str:
 
 def appended(program: str, given: list[str], sizes: bool) -> list[str]:
     """Return the settings that make a command short: TINY without ``given``, and sizes if wanted."""
-    keys = {key_of(word).lstrip("+") for word in given}
+    keys = {key_of(word) for word in given}
     tiny = [setting for setting in (*TINY, "stats.every=2") if sizes or not setting.startswith("model.")]
     return [setting for setting in tiny if program == "train.py" and key_of(setting) not in keys]
 

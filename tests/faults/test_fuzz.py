@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from cli.app import key_of
 from cli.schema import RunConfig
 from system.validate import keys
 from tests.conftest import LETTERS, NORMS, PLACEMENTS, TRAIN
@@ -49,8 +50,9 @@ def is_override(text: str) -> bool:
     return not re.search("[\0\ud800-\udfff]", text) and not text.startswith("-")
 
 
-def key_of(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
+def changed_key(override: str) -> str:
+    """Return the key that an override sets or deletes."""
+    return key_of(override.lstrip("~"))
 
 
 def same_value(text: str, value: object) -> bool:
@@ -69,7 +71,7 @@ def same_value(text: str, value: object) -> bool:
 
 def check(folder: Path, overrides: list[str]) -> str:
     """Return how the command ended."""
-    keys = {key_of(override) for override in overrides}
+    keys = {changed_key(override) for override in overrides}
     common = [setting for setting in TRAIN if setting.split("=")[0] not in keys]
     before = contents(folder)
     always = ("train.steps=0", "fresh=true")  # a run that has ended would be left as it is
@@ -79,11 +81,11 @@ def check(folder: Path, overrides: list[str]) -> str:
         return "refused"
     assert "Traceback" not in done.stdout + done.stderr
     for i, override in enumerate(overrides):  # only what was added may be deleted
-        added = {key_of(other) for other in overrides[:i] if re.match(r"\+(?!\+)", other)}
-        assert not override.startswith("~") or key_of(override) in added, override
+        added = {changed_key(other) for other in overrides[:i] if re.match(r"\+(?!\+)", other)}
+        assert not override.startswith("~") or changed_key(override) in added, override
     [run] = {line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("runs/")}
     config = yaml.safe_load((folder / run / "config.yaml").read_text(encoding="utf-8"))
-    last = {key_of(override): override for override in overrides}  # of each key
+    last = {changed_key(override): override for override in overrides}  # of each key
     for key, override in last.items():
         if override.startswith("~"):
             continue
