@@ -31,6 +31,8 @@ from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
 from system.terminal import announced, escaped
 
+PERIOD = 5.0  # seconds between two readings of --watch
+
 
 def baseline(text: str) -> dict[str, str]:
     """Return the values of keys. Raises argparse's error."""
@@ -132,7 +134,7 @@ def watch(args: argparse.Namespace, console: Console) -> None:
             shown = captured.get()
             console.clear()
             print(shown, end="", flush=True)
-        time.sleep(max(0.1, args.every))
+        time.sleep(max(0.1, PERIOD if args.every is None else args.every))
 
 
 def main() -> None:
@@ -154,11 +156,13 @@ def main() -> None:
     judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
     one_of("--candidate", metavar="ARM", help=judged)
     one_of("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
-    add("--every", type=seconds, default=5.0, metavar="SECONDS", help="period of --watch; default: 5")
+    add("--every", type=seconds, metavar="SECONDS", help=f"period of --watch; default: {PERIOD}")
     args = parser.parse_args()
     is_judged = args.candidate is not None
     if args.out and (args.json or is_judged or args.watch):
         parser.error("--out: only a comparison without --json, --candidate and --watch writes a report")
+    if args.every is not None and not args.watch:
+        parser.error("--every: is the period of --watch; give both")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
     with programs.running():

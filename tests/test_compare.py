@@ -94,6 +94,22 @@ def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--every", "3"], "--every: is the period of --watch; give both"),
+        (
+            ["--json", "--out", "new"],
+            "--out: only a comparison without --json, --candidate and --watch writes",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, line):
+    done = compare(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"compare.py: error: {line}")
+
+
 @pytest.mark.slow
 def test_under_a_limit_on_the_address_space_the_tables_are_written_and_the_figures_refused(tmp_path):
     made(tmp_path / "runs", "norm=none")
