@@ -380,7 +380,7 @@ def converted(folder: Path, command: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", daily([True, False], others="long"))
 def test_its_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path, bias):
     reference = gpt2_models.theirs(vocab_size=len(CHARS), activation_function="gelu")
     if not bias:

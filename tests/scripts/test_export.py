@@ -12,7 +12,7 @@ import yaml
 
 from rundir import checkpoint_file
 from scripts import gpt2_writer
-from tests.conftest import LETTERS, TINY, configured
+from tests.conftest import LETTERS, TINY, configured, daily
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
 
@@ -43,7 +43,11 @@ GPT2S = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", GPT2S, ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    daily([(options,) for options in GPT2S], lambda number: number in (0, 3), others="long"),
+    ids=" ".join,
+)
 def test_transformers_generates_the_text_that_sample_prints(tmp_path, capsys, monkeypatch, options):
     trained(tmp_path, "model.block_size=64", "train.steps=20", "optim.learning_rate=1e-2", *options)
     programs.succeed(EXPORT, "format=hf", "out=out", cwd=tmp_path)

@@ -269,7 +269,7 @@ def test_an_arms_overrides_take_the_place_of_values():
         check_typed(["seed", "norm"], arms)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fresh_trains_each_run_once(trained, succeed):
     done = succeed("train.py", *trained, "norm=none", "fresh=true")
     run = re.compile(r"^ *(\d+)/(\d+) +(none-pre-s0-\w+)", re.MULTILINE)
