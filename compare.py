@@ -14,13 +14,13 @@ import json
 import math
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from cli import programs
+from cli.errors import one_line_errors
 from comparison.comparable import IncomparableError
 from comparison.drawing import printed
 from comparison.drawing.glance import sentence
@@ -29,7 +29,6 @@ from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
-from system.terminal import announced, escaped
 
 PERIOD = 5.0  # seconds between two readings of --watch
 
@@ -57,29 +56,24 @@ def seconds(text: str) -> float:
     return value
 
 
-def load_report(args: argparse.Namespace, quietly: bool = False) -> Report:
-    progress = announced("reading and comparing the runs", sys.stderr)
-    with nullcontext() if quietly else progress:
-        runs, passed_over = load_all(args.runs)
-        if not runs:
-            why = f"; {passed_over[0]}" if passed_over else ""
-            more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
-            raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-        report = build_report(
-            runs, args.metric, args.baseline, args.over, args.mixed, args.matters, args.where
-        )
-        report.passed_over = [*map(escaped, passed_over), *report.passed_over]
-        return report
+def load_report(args: argparse.Namespace) -> Report:
+    runs, passed_over = load_all(args.runs)
+    if not runs:
+        why = f"; {passed_over[0]}" if passed_over else ""
+        more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
+        raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
+    report = build_report(runs, args.metric, args.baseline, args.over, args.mixed, args.matters, args.where)
+    report.passed_over = [*passed_over, *report.passed_over]
+    return report
 
 
 def compare(args: argparse.Namespace, console: Console) -> None:
     report = load_report(args)
     console.print(printed.render(report, console.width), crop=False)
-    with announced("drawing the report", sys.stderr):
-        from comparison.write import write_report  # slow to import, so not before the table is printed
+    from comparison.write import write_report  # slow to import, so not before the table is printed
 
-        for line in write_report(report, args.out or Path("report")):
-            print(line, flush=True)
+    for line in write_report(report, args.out or Path("report")):
+        print(line, flush=True)
     answer = sentence(report, warnings_at="above")
     console.print(Text(f"\n{answer}", "bold"))
 
@@ -102,9 +96,9 @@ def judge(args: argparse.Namespace, console: Console) -> None:
         doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings, *report.passed_over]
     except IncomparableError as error:
         status, line, doubt = machine.ExitStatus.UNFIT, str(error), []
-    print(escaped(line))
+    print(line)
     for unfair in doubt:
-        print(escaped(unfair), file=sys.stderr)
+        print(unfair, file=sys.stderr)
     sys.exit(status)
 
 
@@ -126,10 +120,10 @@ def watch(args: argparse.Namespace, console: Console) -> None:
     while True:
         with console.capture() as captured:
             try:
-                report = load_report(args, quietly=bool(shown))  # so that a table stays where it is
+                report = load_report(args)
                 console.print(printed.render(report, console.width), crop=False)
             except (ComparisonError, UnreadableError) as error:  # for example, no run has ended yet
-                console.print(Text(escaped(str(error))))
+                console.print(Text(str(error)))
         if captured.get() != shown:
             shown = captured.get()
             console.clear()
@@ -165,7 +159,7 @@ def main() -> None:
         parser.error("--every: is the period of --watch; give both")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
-    with programs.running():
+    with one_line_errors():
         are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
         are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
         one_report = compare_two if are_two_runs else compare

@@ -3,14 +3,13 @@
     python train.py                                    the defaults, on Shakespeare
     python train.py norm=NAME placement=NAME           a norm of conf/norm, a placement of conf/placement
     python train.py data=text data.path=FILE           another text
-    python train.py -m norm=NAME,NAME seed=0,1         several runs (sweep/)
-    torchrun --nproc_per_node=2 train.py               one run by several processes (training/parallel/)
+    python train.py -m norm=NAME,NAME seed=0,1         several runs
+    torchrun --nproc_per_node=2 train.py               one run by several processes (training/ddp.py)
     python train.py --help                             every choice and default
 
 The same command again    resumes the run, or reports that it has finished.
 Ctrl-C                    saves at the end of the step, and ends the run.
 NaN or infinity           is never used for an update; the run ends as diverged.
-No learning               the run ends as diverged if its loss stays no better than guessing by frequency.
 
 The defaults are in conf/config.yaml (steps, batch, evaluation), conf/optim (learning rate), conf/schedule
 (warm-up, decay), conf/model (sizes).
@@ -19,18 +18,20 @@ The defaults are in conf/config.yaml (steps, batch, evaluation), conf/optim (lea
 Read training/setup.py next: it builds what the loop uses.
 """
 
+import sys
 from typing import Any
 
-from cli import app
+import hydra
+from omegaconf import DictConfig
+
+from cli.compose import arguments_for_hydra, validated
+from cli.errors import one_line_errors
 from cli.schema import RunConfig
-from data.token_files import Prepared
-from rundir.folder import Run
-from rundir.outcome import report
-from training.load_data import load_tokens
-from training.open_run import open_run
-from training.parallel.process_group import process_group
-from training.parallel.ranks import Ranks
-from training.timing import due_at
+from data.prepared import Prepared
+from training.ddp import Ranks, process_group
+from training.open_run import load_tokens, open_run
+from training.run_folder import Run, report
+from training.schedule import due_at
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
@@ -39,13 +40,13 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
 
     from model.seeds import seed_torch
-    from training.setup import set_up  # imports torch, too
+    from training.setup import set_up
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
 
     # builds everything and tries it on one batch; on exit, even by an error, records how the run ended
     with set_up(run, tokens, ranks) as s:
-        net, optimizer = s.strategy.net, s.optimizer  # net: the model, or what DDP or FSDP makes of it
+        net, optimizer = s.net, s.optimizer  # net: the model, or with several ranks its DDP
 
         for step in range(s.start, steps + 1):  # the last pass makes no update
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
@@ -72,7 +73,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     seed_torch(batch.dropout_seed)  # so a resumed run draws the same masks
-                    s.strategy.sync_gradients(batch.is_last)  # DDP averages over the ranks once a step
+                    net.require_backward_grad_sync = batch.is_last  # DDP averages over the ranks once a step
                     # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
                     micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
                     micro_loss.backward()  # adds to the gradients
@@ -94,17 +95,24 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             s.certifier.end()  # tests the trained model for causality, on training text
 
 
-# survives_closed_stdout: training goes on if stdout is closed, as by | head
-@app.command("config", RunConfig, survives_closed_stdout=True)
 def main(config: RunConfig) -> float:
     """Train a run unless it has already ended. Return its val/full_loss; infinity if it diverged."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
-        with open_run(config, tokens, ranks) as run:  # same settings, same folder: so it resumes
-            if not run.had_ended:
+        with open_run(config, tokens, ranks) as (run, had_ended):  # same settings, same folder: it resumes
+            if not had_ended:
                 train(run, tokens, ranks)
-        return report(run.folder, run.had_ended, config.packages())
+        return report(run.folder, had_ended, config.packages())
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def command(composed: DictConfig) -> float:
+    """Run ``main`` with the config that Hydra composed of conf/ and the command line."""
+    with one_line_errors():  # here, too: of an error that leaves a job, Hydra prints a line of its own
+        return main(validated(composed))
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        sys.argv[1:] = arguments_for_hydra(sys.argv[1:])
+        command()

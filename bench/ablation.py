@@ -16,7 +16,7 @@ from bench import harness, nanogpt, ours
 from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
-from rundir.run_files import read_json
+from comparison.run_files import read_json
 
 
 def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
@@ -39,8 +39,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
     flags = [*nanogpt.CPU_RECIPE, *nanogpt.flags_of("nano"), *length]
     variants: Variants = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
-    # hopeless_after=0: no run stops early as diverged, so every run does all its steps.
-    common = ["experiment=norm_ablation", "seed=0", "train.hopeless_after=0", f"train.steps={steps}"]
+    common = ["experiment=norm_ablation", "seed=0", f"train.steps={steps}"]
     for variant, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
         variants[variant] = partial(measure_ours, bench, [*common, f"compile={mode}"])
         bench.compare(variant, "nanoGPT", "seconds")

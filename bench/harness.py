@@ -21,9 +21,9 @@ from typing import Any
 from bench.child import BenchError, run
 from bench.page import RESULTS, section
 from cli import programs
-from rundir.environment import ROOT, cpuinfo, git_state, processor
-from system.files import jsonable, write_atomically
-from system.os_compat import cores
+from data.files import jsonable, write_atomically
+from sweep.launch import cores
+from training.environment import ROOT, cpuinfo, git_state, processor
 
 Measured = Mapping[str, float]  # metric -> value of one variant in one round
 Variants = dict[str, Callable[[], Measured]]

@@ -17,19 +17,20 @@ from torch.utils.benchmark import Timer
 from bench import harness
 from bench.harness import Bench, Measured, Variants
 from bench.ours import size_overrides
-from cli import app
+from cli import compose as app
+from cli.errors import CONF
 from cli.schema import RunConfig
 from training import build, device
 from training.loss import cross_entropy
 
 BLOCK = 0.2  # seconds for which a call is timed before the next one
 VOCAB_SIZE = 65
-NORMS = sorted(file.stem for file in (app.CONF / "norm").glob("*.yaml"))
+NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
 Call = Callable[[], object]
 
 
 def compose_config(norm: str, size: str) -> RunConfig:
-    return app.choices("config", RunConfig, [f"norm={norm}", "placement=pre", *size_overrides(size)])[""]
+    return app.choices([f"norm={norm}", "placement=pre", *size_overrides(size)])[""]
 
 
 def make_step(norm: str, compute: device.Compute, compiled: bool) -> Call:
@@ -82,7 +83,7 @@ def measure_calls(calls: dict[str, Call]) -> Measured:
 
 def measure(bench: Bench, options: argparse.Namespace) -> None:
     auto = device.choose("auto", "auto")
-    device.set_switches(auto, threads=None)
+    device.set_switches(threads=None)
     limits = torch._dynamo.config  # one class is compiled for many models, each with its own shapes
     limits.recompile_limit = limits.accumulated_recompile_limit = 1024
     for mode, compiled in {"eager": False, "compiled": True}.items():

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from cli import programs
-from rundir.environment import ROOT
+from training.environment import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "results" / "performance.md"
 HEAD = """\

@@ -18,7 +18,7 @@ from bench import child, harness, nanogpt, ours
 from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
-from rundir.environment import ROOT
+from training.environment import ROOT
 
 
 def measure_ours(bench: Bench, run: Path, lengths: list[int]) -> Measured:

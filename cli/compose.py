@@ -1,89 +1,220 @@
-"""Convert the config that Hydra composed to plain data: each norm and placement has a name, a class and
-options, from the YAML file of that name."""
+"""Compose a run's config with Hydra: conf/ and the command line -> plain data -> ``RunConfig``.
+
+Each norm and placement becomes its name, its class and its options, from the YAML file of that name.
+"""
 
 import copy
+import itertools
+import math
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import DictConfig, OmegaConf, open_dict
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
 
-from interop.pretrained import pretrained
-from system.errors import ConfigError
-from system.files import LARGEST, small_text
+from cli.errors import CONF, checked, no_such_choice
+from cli.schema import RunConfig
+from data.errors import ConfigError
 
-load_yaml = cache(OmegaConf.load)  # cached, as the jobs of a sweep read the same files
-MOST_ALIASES = 20  # in a YAML file of the user's
+FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--hydra-help", "--version")
+OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--info", "-i", "--package", "-p")
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
+MOST = 100_000  # combinations of values on a command line
+load_yaml = cache(OmegaConf.load)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The command line
+
+
+def arguments_for_hydra(words: Sequence[str]) -> list[str]:
+    """Return Hydra's options and then the overrides, wherever they were typed: Hydra rejects a mixture.
+    Raises ConfigError for an option that Hydra does not have: most are keys that were typed as options."""
+    options: list[str] = []
+    overrides: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if word in FLAGS or name in ("--info", "-i"):
+            options.append(word)
+        elif name in OPTIONS:
+            options += [name, os.path.expanduser(value if equals else next(remaining, ""))]
+        elif word == "--dry-run":
+            options.append("-m")
+            overrides.append("hydra.sweeper.dry_run=true")
+        elif word.startswith("-"):
+            value = value or next((each for each in remaining if not each.startswith("-")), "VALUE")
+            raise ConfigError(f"{name}: write {name.lstrip('-')}={value}; --help lists every key")
+        else:
+            overrides.append(word)
+    return options + overrides
+
+
+# ---------------------------------------------------------------------------------------------------
+# Configs
+
+
+def validated(composed: DictConfig) -> RunConfig:
+    """Return the config that Hydra composed for this job. Raises ConfigError."""
+    return checked(RunConfig, plain(composed, HydraConfig.get()))
+
+
+def arguments() -> list[str]:
+    """Return the arguments that start this run by itself, even if a sweep started it; [] if Hydra did not
+    start this process."""
+    if not HydraConfig.initialized():
+        return []
+    settings = HydraConfig.get()
+    folders = [each.path for each in settings.runtime.config_sources if each.provider == "command-line"]
+    return [*(f"--config-dir={folder}" for folder in folders), *settings.overrides.task]
+
+
+def choices(words: list[str]) -> dict[str, RunConfig]:
+    """Return a config for each combination of the values in a command line, keyed by the overrides that
+    differ: ``norm=none,layernorm`` gives two; without alternatives there is one, keyed by "". Raises
+    ConfigError and Hydra's errors."""
+    words = [word for word in arguments_for_hydra(words) if word not in ("-m", "--multirun")]
+    config_dir = words[1] if words[:1] == ["--config-dir"] else None
+    overrides = words[2:] if config_dir else words
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        if config_dir:  # so that glob(*) finds the user's choices, too
+            overrides = [*overrides, *search_path(config_dir)]
+            folders = loader.get_search_path()
+            folders.append("command-line", f"file://{Path(config_dir).resolve()}")
+            loader.repository.initialize_sources(folders)  # type: ignore[attr-defined]
+        parsed = OverridesParser.create(loader).parse_overrides(overrides)
+        values = alternatives(parsed)
+    jobs = [list(job) for job in itertools.product(*values.values())]
+    names = [" ".join(override for override in job if len(values[key_of(override)]) > 1) for job in jobs]
+    return dict(zip(names, compose_all(jobs), strict=True))
+
+
+def search_path(config_dir: str | None) -> list[str]:
+    """Return --config-dir as an override. Raises OSError if the folder does not exist."""
+    if config_dir is None:
+        return []
+    os.stat(config_dir)  # Hydra would only warn
+    return [f'hydra.searchpath=["file://{Path(config_dir).resolve()}"]']
+
+
+def compose_all(jobs: Sequence[list[str]]) -> list[RunConfig]:
+    """Return the config of each list of overrides, inside or outside of a Hydra job."""
+    in_job = GlobalHydra.instance().is_initialized()
+    with nullcontext() if in_job else hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = [hydra.compose("config", job, return_hydra_config=True) for job in jobs]
+    return [checked(RunConfig, without_hydras_part(each)) for each in composed]
+
+
+def without_hydras_part(composed: DictConfig) -> dict[str, Any]:
+    """Return a config that also holds Hydra's part as plain data without it."""
+    keys = [str(key) for key in composed if key != "hydra"]
+    return plain(OmegaConf.masked_copy(composed, keys), composed.hydra)
+
+
+def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
+    """Return, by key, one override per value: ``seed=0,1`` gives two. The last override of a key counts.
+    Raises ConfigError at an interval, or if there are more than MOST combinations."""
+    values = {}
+    for override in parsed:
+        typed, key = override.get_key_element(), key_in(override)
+        values[key] = [override.input_line or ""]
+        if override.is_sweep_override():
+            if not override.is_discrete_sweep():
+                raise ConfigError(f"{key}: an interval has no list of values; write {key}=1e-3,1e-2")
+            texts = itertools.islice(override.sweep_string_iterator(), MOST + 1)
+            values[key] = [f"{typed}={value}" for value in texts]
+            if not values[key]:
+                raise ConfigError(f"{override.input_line}: names no value; give another pattern or range")
+    if math.prod(map(len, values.values())) > MOST:
+        longest = max(values, key=lambda key: len(values[key]))
+        raise ConfigError(f"{longest}: these are more than {MOST:,} combinations; give fewer values")
+    return values
+
+
+def key_of(override: str) -> str:
+    """Return the key of an override: ``seed`` of ``++seed=1``; a deletion, ``~seed``, has a key of its
+    own."""
+    return override.partition("=")[0].lstrip("+")
+
+
+def key_in(override: Override) -> str:
+    return key_of(override.get_key_element())
+
+
+def quoted(key: str, value: str) -> str:
+    """Return the override that sets a key to exactly this text, whatever characters are in it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("${", "\\${")
+    return f'{key}="{escaped}"'
+
+
+# ---------------------------------------------------------------------------------------------------
+# Plain data
 
 
 def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
-    """Return the composed config as plain data. ``settings`` is Hydra's part of the config: the choice of
-    each group, the searched folders, the command line. Raises ConfigError."""
-    if composed.get("model") and composed.get("init_from"):
-        typed_keys = {override.partition("=")[0].lstrip("+~") for override in settings.overrides.task}
-        composed = with_architecture(composed, typed_keys)
-    runtime = settings.runtime
-    folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
-    check_names(tuple(folders))
+    """Return a composed config as plain data. ``settings`` is Hydra's part of the config: the choice of each
+    group, the searched folders, the command line. Raises ConfigError."""
+    if composed.get("init_from"):
+        composed = with_architecture(composed, {key_of(each).lstrip("~") for each in settings.overrides.task})
+    sources = settings.runtime.config_sources
+    folders = tuple(Path(source.path) for source in sources if source.schema == "file")
+    files = {group: files_of(group, folders) for group in ("norm", "placement")}
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    for group, choice in runtime.choices.items():
-        if group in ("norm", "placement") and isinstance(values.get(group), dict):
-            values[group] = {"_name_": choice.replace("/", "-")} | values[group]
-    if isinstance(values.get("model"), dict):
-        for site in {*SITES} & {*values["model"]}:
-            values["model"][site] = named_norm(site, values, composed, folders)
+    for group in files:
+        if isinstance(values.get(group), dict):
+            values[group] = {"_name_": settings.runtime.choices[group].replace("/", "-")} | values[group]
+    for site in SITES:
+        values["model"][site] = named_norm(site, values, composed, files["norm"])
     return values
 
 
 @cache
-def check_names(folders: tuple[Path, ...]) -> None:
-    """Raise ConfigError if a choice has the name of one in an earlier folder, which Hydra would use.
-    The first folder is conf/."""
-    for later, earlier in combinations(reversed(folders), 2):
-        for file in group_files(later, folders[0]):
-            same = earlier / file.relative_to(later)
-            if same.exists() and not same.samefile(file):
-                raise ConfigError(
-                    f"--config-dir: {file}: {same} has the same name and would be used; rename your file"
-                )
+def files_of(group: str, folders: tuple[Path, ...]) -> dict[str, Path]:
+    """Return the YAML file of each choice of a group by name. Raises ConfigError if two folders have the same
+    name, of which Hydra would take conf/'s without a word."""
+    files: dict[str, Path] = {}
+    for folder in dict.fromkeys(path.resolve() for path in folders):
+        for file in sorted((folder / group).rglob("*.yaml")):
+            name = str(file.relative_to(folder / group).with_suffix(""))
+            if files.setdefault(name, file) != file:
+                raise ConfigError(f"--config-dir: {file}: {files[name]} has the same name; rename your file")
+    return files
 
 
-def group_files(folder: Path, conf: Path) -> list[Path]:
-    """Return a folder's YAML files for the groups of ``conf``. The folder's other files may be very many."""
-    groups = [group.name for group in conf.iterdir() if group.is_dir()]
-    return sorted(file for group in groups for file in (folder / group).rglob("*.yaml"))
-
-
-def check_aliases(folder: Path, conf: Path) -> None:
-    """Raise ConfigError if a config in a folder of the user's has so many YAML aliases that few lines may
-    stand for any amount of data. ``conf`` has the groups. What cannot be read is left to Hydra, which names
-    it if it is used."""
-    for file in group_files(folder, conf):
-        events: list[Any] = []
-        with suppress(yaml.YAMLError, ValueError, OSError):
-            text = small_text(file, LARGEST)
-            events += yaml.parse(text, yaml.SafeLoader) if "*" in text else []
-        if sum(isinstance(event, yaml.AliasEvent) for event in events) > MOST_ALIASES:
-            raise ConfigError(f"{file}: has more than {MOST_ALIASES} aliases; write the values out")
-
-
-def composed_job(composed: DictConfig) -> dict[str, Any]:
-    """Return a config as plain data; ``composed`` also holds Hydra's part, which is left out."""
-    settings = composed.hydra
-    with open_dict(composed):
-        del composed["hydra"]
-    return plain(composed, settings)
+def named_norm(site: str, values: Mapping[str, Any], composed: DictConfig, files: Mapping[str, Path]) -> Any:
+    """Return the norm that ``model.<site>`` names; ``same`` means the run's norm, with its options."""
+    name = values["model"].get(site)
+    if name == "same":
+        return values.get("norm")
+    if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
+        return name
+    if not isinstance(name, str) or name not in files:
+        names = ["auto"] * (site == "final_norm") + ["same", *sorted(files)]
+        raise ConfigError(no_such_choice(f"model.{site}", str(name), names))
+    options = load_yaml(files[name])
+    if not isinstance(options, DictConfig) or "defaults" in options:
+        raise ConfigError(f"model.{site}: {files[name]} is no plain list of options; write them out")
+    others = [str(key) for key in composed if key != "norm"]  # an option may be ${model.bias}
+    merged = OmegaConf.merge(OmegaConf.masked_copy(composed, others), {"norm": options})
+    resolved: Any = OmegaConf.to_container(merged.norm, resolve=True, throw_on_missing=True)
+    return {"_name_": name.replace("/", "-")} | resolved
 
 
 def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     """Return the config with the values that the weights of ``init_from`` determine, which override every
     default. Raises ConfigError if one of ``typed_keys`` has a different value."""
-    config = pretrained(str(composed.init_from)).config
+    from interop.pretrained import pretrained  # here: few runs need it
+
+    config = pretrained(os.path.expanduser(str(composed.init_from))).config
     composed = copy.deepcopy(composed)
     for key, value in config.architecture.items():
         current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed_keys)
@@ -100,39 +231,3 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
         if key not in typed_keys and OmegaConf.select(composed, key) is not None:
             OmegaConf.update(composed, key, value)
     return composed
-
-
-def named_norm(site: str, values: Mapping[str, Any], composed: DictConfig, folders: Sequence[Path]) -> Any:
-    """Return the norm that ``model.<site>`` names; ``same`` means the run's norm, with its options."""
-    name = values["model"].get(site)
-    if name == "same":
-        return values.get("norm")
-    if isinstance(name, dict) or (site == "final_norm" and name == "auto"):
-        return name
-    files = norm_files(tuple(folders))
-    if not isinstance(name, str) or name not in files:
-        names = ["auto", "same", *sorted(files)] if site == "final_norm" else ["same", *sorted(files)]
-        raise ConfigError(f"model.{site}: there is no norm {name!r}; choose one of {', '.join(names)}")
-    options = load_yaml(files[name])
-    if not isinstance(options, DictConfig):
-        raise ConfigError(f"model.{site}: {files[name]} is no mapping of options; correct the file")
-    if "defaults" in options:
-        raise ConfigError(
-            f"model.{site}: {files[name]} has a defaults list, which only norm={name} reads; "
-            "write its options out"
-        )
-    others = [str(key) for key in composed if key != "norm"]  # an option may be ${model.bias}
-    merged = OmegaConf.merge(OmegaConf.masked_copy(composed, others), {"norm": options})
-    return {"_name_": name.replace("/", "-")} | OmegaConf.to_container(
-        merged.norm, resolve=True, throw_on_missing=True
-    )  # type: ignore[operator]
-
-
-@cache
-def norm_files(folders: tuple[Path, ...]) -> dict[str, Path]:
-    """Return the YAML file of each norm by name; an earlier folder takes precedence."""
-    return {
-        str(file.relative_to(folder / "norm").with_suffix("")): file
-        for folder in reversed(folders)
-        for file in sorted((folder / "norm").rglob("*.yaml"))
-    }

@@ -1,23 +1,19 @@
-"""Run programs that do not use Hydra: each prints its docstring as help, and an error as one line."""
+"""The command line of the programs that do not use Hydra: their docstring is their help."""
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from cli import end_of_imports
-from cli.flags import take_debug_flag
-from system import signals, terminal
+import yaml
+
+from cli.errors import Config, checked
+from data.errors import ConfigError
 
 
 def parser(doc: str | None, module: str | None = None) -> argparse.ArgumentParser:
     """Return a parser whose help is ``doc``, for a program that is started as python -m MODULE, or by its
-    file if ``module`` is None. A program calls this first, so it also opens missing streams and takes
-    --debug."""
-    terminal.open_missing_streams()
-    end_of_imports()
-    take_debug_flag()
+    file if ``module`` is None."""
     description, _, epilog = (doc or "").partition("\n\n")
     return argparse.ArgumentParser(
         prog=module and f"python -m {module}",
@@ -34,17 +30,20 @@ def positive(text: str) -> int:
     return int(text)
 
 
-@contextmanager
-def running() -> Iterator[None]:
-    """Context manager around a program: an error is printed as one line and ends the program with status 1; a
-    signal ends it with status 128 + the signal's number."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors, which are printed below
-    try:
-        with signals.ending():
-            yield
-    except Exception as error:
-        from cli import app, messages  # Hydra is slow to import
-        from cli.schema import RunConfig
-
-        messages.report(error, app.known_keys(RunConfig))
-        sys.exit(1)
+def read_literally(kind: type[Config], defaults: Path, doc: str | None) -> Config:
+    """Return the config of a program whose arguments are ``key=value``, with no syntax in the values: all
+    after the first = is the value, letter by letter. A value ``null`` means the default (but as prompt).
+    --help prints ``doc`` and the defaults."""
+    words = sys.argv[1:]
+    if {"--help", "-h"} & {*words}:
+        print(f"{doc}\n\n{defaults.read_text(encoding='utf-8')}")
+        sys.exit()
+    values: dict[str, Any] = yaml.safe_load(defaults.read_text(encoding="utf-8"))
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key.startswith("-"):
+            key = key.lstrip("-")
+            raise ConfigError(f"{word}: write {key}={value or '…'}; --help lists every key")
+        if value != "null" or key == "prompt":
+            values[key] = value
+    return checked(kind, values)

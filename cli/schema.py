@@ -5,14 +5,54 @@ imported here, so that a typo is reported at once.
 """
 
 import difflib
+import math
+import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from diagnostics import metric_names
-from system.validate import Checked, Count, CountOr0, Float, Fraction, Int, Positive, PositiveOrAuto, Seed
+from probe import metric_names
 
+
+def no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number")
+    return value
+
+
+def positive_or_auto(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    if not number and value != "auto":
+        raise ValueError("it should be auto or a number greater than 0")
+    return value
+
+
+class Checked(BaseModel):
+    """A config: unknown keys are refused, and nothing changes after it was validated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+
+Int = Annotated[int, BeforeValidator(no_bool)]
+Float = Annotated[float, BeforeValidator(no_bool)]
+Count = Annotated[Int, Field(ge=1, le=2**40)]
+CountOr0 = Annotated[Int, Field(ge=0, le=2**40)]
+Seed = Annotated[Int, Field(ge=0, lt=2**63)]
+Positive = Annotated[Float, Field(gt=0)]
+PositiveOrAuto = Annotated[float | Literal["auto"], BeforeValidator(positive_or_auto)]
+Fraction = Annotated[Float, Field(ge=0, le=1)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+def number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) else value
+
+
+# a path: most shells leave the ~ of data.path=~/my.txt, and Hydra makes a number of runs_dir=2026
+UserPath = Annotated[str, BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)]
+GivenPath = Annotated[
+    str, Field(min_length=1), BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)
+]
 Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
@@ -62,12 +102,12 @@ class ModelConfig(Checked):
 
 class DataConfig(Checked):
     corpus: Literal["shakespeare", "tinyshakespeare", "text", "prepared"]
-    path: NonEmpty | None
+    path: GivenPath | None
     tokenizer: Literal["char", "bpe", "gpt2", "init_from"]
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
     verify: bool
-    cache: str
+    cache: UserPath
 
     @model_validator(mode="after")
     def path_and_split_fit_the_corpus(self) -> "DataConfig":
@@ -117,7 +157,6 @@ class TrainConfig(Checked):
     checkpoint_every: CountOr0
     log_every: Count
     threads: Annotated[Int, Field(ge=1, le=4096)] | None
-    hopeless_after: CountOr0
 
     @model_validator(mode="after")
     def micro_batches_divide_the_batch(self) -> "TrainConfig":
@@ -127,7 +166,7 @@ class TrainConfig(Checked):
         return self
 
 
-Pattern = Annotated[str, Field(max_length=100)]  # matches metric names: diagnostics/metric_names.py
+Pattern = Annotated[str, Field(max_length=100)]  # matches metric names: probe/metric_names.py
 
 
 class StatsConfig(Checked):
@@ -151,10 +190,6 @@ def split_at_commas(value: Any) -> Any:
     return [tag.strip() for tag in value.split(",") if tag.strip()] if isinstance(value, str) else value
 
 
-def number_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) else value
-
-
 Tag = Annotated[str, BeforeValidator(number_as_text), Field(min_length=1, max_length=64)]
 
 
@@ -164,22 +199,21 @@ class WandbConfig(Checked):
     entity: str | None
     group: Annotated[str, Field(max_length=128)] | None
     tags: Annotated[list[Tag], BeforeValidator(split_at_commas)]
-    dir: str
+    dir: UserPath
     artifact: bool
 
 
 class RunConfig(Checked):
     """Everything train.py needs; conf/config.yaml explains each key."""
 
-    runs_dir: str
+    runs_dir: UserPath
     seed: Seed
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
     compile: Auto
     deterministic: bool
-    distributed: Literal["ddp", "fsdp"]
     fresh: bool
-    init_from: NonEmpty | None
+    init_from: GivenPath | None
     model: ModelConfig
     norm: Component
     placement: Component
@@ -213,15 +247,6 @@ class RunConfig(Checked):
         return {key: value for key, value in values.items() if isinstance(value, Component)}
 
     @model_validator(mode="after")
-    def muon_is_not_sharded(self) -> "RunConfig":
-        if self.distributed == "fsdp" and isinstance(self.optim, MuonConfig):
-            raise ValueError(
-                "distributed: fsdp shards every matrix over the ranks, but optim=muon needs whole matrices; "
-                "choose optim=adamw or distributed=ddp"
-            )
-        return self
-
-    @model_validator(mode="after")
     def statistics_exist(self) -> "RunConfig":
         n_layer = self.model.n_layer
         for pattern in self.stats.metrics:
@@ -236,4 +261,49 @@ class RunConfig(Checked):
                 raise ValueError(
                     f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
                 )
+        return self
+
+
+# sample.py, and the part of its config that scripts/export.py shares: the model to load
+
+MOST_SAMPLES = 100_000  # more would fill the memory
+
+
+class ModelSource(Checked):
+    """The model to load; conf/sample.yaml explains each key."""
+
+    run: UserPath | None
+    checkpoint: UserPath | None
+    init_from: GivenPath | None
+    which: Literal["best", "last"]
+    runs_dir: UserPath
+
+    @model_validator(mode="after")
+    def at_most_one_source(self) -> "ModelSource":
+        given_keys = [key for key in ("run", "checkpoint", "init_from") if getattr(self, key) is not None]
+        if len(given_keys) > 1:
+            first, second, *_ = given_keys
+            raise ValueError(f"{first}: {second}= also names a model to load; give only one of them")
+        return self
+
+
+class SampleConfig(ModelSource):
+    """Everything sample.py needs; conf/sample.yaml explains each key."""
+
+    prompt: str | None
+    prompt_file: GivenPath | None
+    num_samples: Annotated[Count, Field(le=MOST_SAMPLES)]
+    max_new_tokens: CountOr0
+    temperature: Annotated[Float, Field(ge=0)]
+    top_k: Count | None
+    top_p: Annotated[Float, Field(gt=0, le=1)] | None
+    seed: Seed
+    device: DeviceName
+    precision: Literal["auto", "fp32", "bf16"]
+    trust: str | None
+
+    @model_validator(mode="after")
+    def one_prompt(self) -> "SampleConfig":
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("prompt: prompt_file= also gives a prompt; give only one of them")
         return self

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from cli import operations
 from comparison.groups import Group
 from comparison.load import Floats, Run
 from comparison.verdicts import CONFIDENCE
@@ -89,7 +88,7 @@ def operations_per_token(run: Run) -> float:
     keys = ("model.n_layer", "model.n_embd", "model.block_size")
     sizes: list[Any] = [*(run.config.get(key) for key in keys), run.vocab_size]
     known = all(type(size) is int and 0 < size < 2**40 for size in sizes)
-    return operations.per_token(*sizes) if known else math.nan
+    return operations(*sizes) if known else math.nan
 
 
 def maps(groups: Groups) -> dict[str, Rows]:
@@ -135,3 +134,11 @@ def table(runs: Sequence[Run], metric: str, steps: Floats) -> np.ma.MaskedArray[
 def rounded(value: float) -> float | None:
     """Return the value with five digits, more than a figure shows; None if not finite, as JSON has no NaN."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def operations(n_layer: int, n_embd: int, block_size: int, vocab_size: int) -> int:
+    """Return the approximate number of floating-point operations of a training step per token. A forward
+    takes two per weight plus those of attention's products (Kaplan et al. 2020, arXiv 2001.08361, section
+    2.1); a backward takes twice as many as the forward."""
+    weights = 12 * n_layer * n_embd**2 + vocab_size * n_embd
+    return 3 * (2 * weights + 4 * n_layer * n_embd * block_size)

@@ -9,8 +9,7 @@ from typing import Any
 from comparison.groups import ComparisonError, differing, join
 from comparison.load import Run
 from comparison.plans import first_plan
-from rundir.role_record import with_role
-from system.terminal import escaped
+from comparison.role_record import with_role
 
 MACHINE = ("processor", "device", "gpu", "threads", "ranks", "compile", "deterministic")
 TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
@@ -26,7 +25,7 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         original = first.setdefault((run.group, run.seed), run)
         if original is run:
             continue
-        first_folder, folder = escaped(str(original.folder)), escaped(str(run.folder))
+        first_folder, folder = str(original.folder), str(run.folder)
         if are_equal(original, run):
             folders = original.folder.parent, run.folder.parent
             copies[folders].append(f"{folder}: the same run as {first_folder}")
@@ -43,8 +42,8 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             original.environment["roles"] = with_role(original.roles, role)
     for (first_parent, parent), same in copies.items():
         if len(same) > 1 and parent != first_parent:
-            where = escaped(str(first_parent))
-            same = [f"{escaped(str(parent))}: {len(same)} runs are the same as in {where}"]
+            where = str(first_parent)
+            same = [f"{parent!s}: {len(same)} runs are the same as in {where}"]
         lines += [f"{line}, with the same results; used once" for line in same]
     return [*first.values()], lines
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from comparison.load import NOT_COMPARED, Run
 from comparison.plans import STARTS, USUAL
-from system.errors import UserError
+from data.errors import UserError
 
 RATE = "optim.learning_rate"
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")

@@ -19,10 +19,10 @@ from pydantic import with_config as configured
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from rundir import run_files
-from system.errors import UserError
-from system.files import escape_strings, first_error, lines, parse_json, small_text
-from system.terminal import escaped
+from comparison import run_files
+from data.errors import UserError
+from data.files import first_error
+from interop.files import escape_strings, lines, parse_json, small_text
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 # Keys that say where a run was trained and how it was watched, not what was trained.
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return escaped(self.folder.name)
+        return self.folder.name
 
     @property
     def seed(self) -> int:
@@ -233,7 +233,7 @@ def read_metrics(file: Path) -> tuple[Axes, Metrics, list[str]]:
         numbers = np.array(values, np.float64)  # np.array also parses the strings NaN and Infinity
         if numbers.ndim != 1:
             raise ValueError(f"{file.name}: a value of {name} is not a number")
-        metrics[escaped(name)] = np.array(rows, np.int32), numbers
+        metrics[name] = np.array(rows, np.int32), numbers
     return {axis: np.array(values) for axis, values in axes.items()}, metrics, remarks
 
 

@@ -14,9 +14,9 @@ from comparison.groups import RATE, ComparisonError
 from comparison.load import Run
 from comparison.rates import LOSS, Sensitivity, families, sensitivities
 from comparison.roles import Arm, Roles, by_role, find_arms
+from comparison.run_files import REPORT
 from comparison.settings import Choice, choices
 from comparison.verdicts import MATTERS, interval
-from rundir.run_files import REPORT
 
 
 @dataclass

@@ -15,7 +15,7 @@ from comparison import groups as grouping
 from comparison.groups import RATE, Keys, title
 from comparison.load import Run
 from comparison.rates import LOSS, Family
-from rundir.run_files import SELECT, Role
+from comparison.run_files import SELECT, Role
 
 Settings = tuple[object, ...]  # the value of each tuned key
 Score = tuple[int, float]  # how many trials diverged, and the mean loss of the others; less is better

@@ -11,7 +11,7 @@ from comparison.groups import RATE
 from comparison.load import Run
 from comparison.rates import LOSS, Family, has_collapsed
 from comparison.roles import Arm, Roles, Round, Settings
-from rundir.run_files import REPORT, SELECT
+from comparison.run_files import REPORT, SELECT
 
 
 def sentences(

@@ -22,7 +22,7 @@ from comparison.load import Run
 from comparison.published import as_csv
 from comparison.report import Report
 from comparison.table import Cells, cells
-from system.files import write_atomically
+from data.files import write_atomically
 
 REPORT_FILES = ("index.html", "table.md", "table.csv", "runs.csv", "metrics.csv", "figures")
 MARK = "<!-- written by compare.py, which replaces all files of this folder -->"

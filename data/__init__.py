@@ -1,11 +1,12 @@
 """Text → tokens → batches.
 
-corpora.py       the texts: your files, tinyshakespeare, Shakespeare's plays
-tokenizers.py    text ⇄ token ids; gpt2_vocab.py loads GPT-2's tokens
-carried.py       data files in installed packages: plays, and GPT-2's tokens
-token_cache.py   tokenizes a corpus once and keeps the tokens
-token_files.py   a folder of token files, memory-mapped; shards.py joins several files into one array
+corpora.py       the texts: your files, tinyshakespeare, Shakespeare's plays (shakespeare.txt.xz)
+tokenizers.py    text ⇄ token ids; GPT-2's merges are in gpt2.bpe.xz
+prepared.py      tokenizes a corpus once, and loads the tokens of both splits
 external.py      folders of token files that other programs wrote
-large_corpus.py  tokenizes corpora larger than memory: python -m scripts.prepare_corpus
 windows.py       windows of tokens, for training and evaluation
+large_corpus.py  tokenizes corpora larger than memory: python -m scripts.prepare_corpus
+errors.py        errors whose message is for the user
+files.py         small files: written whole or not at all, and checked when they are read
+old_files.py     more checks of small files, for cli/, rundir/ and comparison/ alone
 """

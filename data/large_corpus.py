@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import tokenizers
-from data.token_files import token_type
-from system.errors import DataError
+from data.errors import DataError
+from data.prepared import token_type
 
 END = "<|endoftext|>"
 TEXT, LINES, TABLE = (".txt", ".md", ".text"), (".jsonl", ".ndjson", ".json"), (".parquet",)

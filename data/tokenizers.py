@@ -12,19 +12,19 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.gpt2_vocab import gpt2_tokens
-from system.errors import DataError
+from data.errors import DataError
+from data.files import unpack
 
 if TYPE_CHECKING:
     import tiktoken
 
 Ids = NDArray[np.integer] | Sequence[int]
-PART = 2**20  # number of characters encoded at once, to save memory: UTF-32 takes 4 bytes per character
 
 
 class CharTokenizer:
@@ -37,22 +37,20 @@ class CharTokenizer:
         self.spec = {"kind": "char", "chars": chars}
         codes = np.frombuffer(chars.encode("utf-32-le"), np.uint32)
         # code point -> id, or len(chars) if the character is not in the vocabulary
-        self.ids = np.full(0x110000, len(chars), np.uint16 if len(chars) < 2**16 else np.uint32)
+        dtype = np.uint16 if len(chars) < 2**16 else np.uint32
+        self.ids: NDArray[np.unsignedinteger] = np.full(0x110000, len(chars), dtype)
         self.ids[codes] = np.arange(len(chars))
 
     def encode(self, text: str) -> NDArray[np.unsignedinteger]:
-        ids = np.empty(len(text), self.ids.dtype)
-        for start in range(0, len(text), PART):
-            part = text[start : start + PART].encode("utf-32-le", "surrogatepass")
-            ids[start : start + PART] = part_ids = self.ids[np.frombuffer(part, np.uint32)]
-            unknown = np.flatnonzero(part_ids == self.vocab_size)
-            if len(unknown):
-                position = start + int(unknown[0])
-                character = text[position]
-                raise DataError(
-                    f"character {character!r} (U+{ord(character):04X}) at position {position} is not in the "
-                    f"vocabulary of {self.vocab_size} characters; use characters of the training text"
-                )
+        ids = self.ids[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
+        unknown = np.flatnonzero(ids == self.vocab_size)
+        if len(unknown):
+            position = int(unknown[0])
+            character = text[position]
+            raise DataError(
+                f"character {character!r} (U+{ord(character):04X}) at position {position} is not in the "
+                f"vocabulary of {self.vocab_size} characters; use characters of the training text"
+            )
         return ids
 
     def decode(self, ids: Ids) -> bytes:
@@ -155,9 +153,22 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
     return BytePairTokenizer("gpt4", [bytes(token) for token, _ in sorted(ranks, key=lambda entry: entry[1])])
 
 
+# Each line of OpenAI's vocab.bpe, but the first, is a merge of two tokens. It spells each byte as a printable
+# character: printable bytes of Latin-1 as themselves, the others as code points from 256 on.
+VOCAB_BPE = Path(__file__).with_name("gpt2.bpe.xz")
+VOCAB_BPE_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+UNPRINTABLE = [byte for byte in range(256) if byte not in PRINTABLE]
+ALPHABET = {b: chr(b) for b in PRINTABLE} | {b: chr(256 + i) for i, b in enumerate(UNPRINTABLE)}
+BYTE_OF = {character: byte for byte, character in ALPHABET.items()}
+
+
 def gpt2() -> BytePairTokenizer:
-    """Return GPT-2's tokenizer. Raises DataError if the tokens are not available."""
-    return BytePairTokenizer("gpt2", gpt2_tokens(), ["<|endoftext|>"])
+    """Return GPT-2's tokenizer: the single bytes in the order of ALPHABET, the merges, <|endoftext|>."""
+    merges = unpack(VOCAB_BPE, VOCAB_BPE_SHA256).splitlines()[1:]
+    tokens = [bytes([byte]) for byte in ALPHABET]
+    tokens += [bytes(BYTE_OF[character] for character in merge.replace(" ", "")) for merge in merges]
+    return BytePairTokenizer("gpt2", tokens, ["<|endoftext|>"])
 
 
 # (training split, validation split, data.vocab_size) -> tokenizer

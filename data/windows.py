@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from data.shards import Shards
+from data.external import Tokens
 
-Tokens = NDArray[np.unsignedinteger] | Shards  # one split, 1-D
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 

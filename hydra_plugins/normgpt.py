@@ -19,7 +19,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
-from system.errors import ConfigError
+from data.errors import ConfigError
 
 
 class RunSweeper(Sweeper):
@@ -29,15 +29,14 @@ class RunSweeper(Sweeper):
         arms: Any,
         tune: Any,
         final: Mapping[str, Any],
-        published: Any,
         dry_run: bool,
     ) -> None:
-        self.params, self.arms, self.final, self.published = params, arms, final, published
+        self.params, self.arms, self.final = params, arms, final
         self.dry_run = dry_run
         self.tune: Any = OmegaConf.to_container(tune) if tune else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from system.launch import gpus_for
+        from sweep.launch import gpus_for
 
         self.hydra_context, self.config = hydra_context, config
         n_jobs = config.hydra.launcher.get("n_jobs")
@@ -46,12 +45,13 @@ class RunSweeper(Sweeper):
         if n_jobs is not None:
             with read_write(config.hydra):
                 config.hydra.launcher.n_jobs = n_jobs or 1
+        from sweep.job_record import recorded
+
         self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
+            hydra_context=hydra_context, task_function=partial(recorded, task_function), config=config
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from sweep.restore import published_runs
         from sweep.runner import Sweep
         from sweep.stages import run_stages
 
@@ -61,7 +61,7 @@ class RunSweeper(Sweeper):
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(loader)
         params, final = (pairs(key, value) for key, value in (("params", self.params), ("final", self.final)))
-        arms, published = lists("arms", self.arms), lists("published", self.published)
+        arms = lists("arms", self.arms)
         if not all(isinstance(arm, ListConfig) for arm in arms):
             raise ConfigError('hydra.sweeper.arms: give a list for each arm, as [["norm=none"],["norm=dyt"]]')
         run_stages(
@@ -69,7 +69,6 @@ class RunSweeper(Sweeper):
                 partial(loader.load_sweep_config, self.config),
                 self.launcher.launch,
                 self.config.hydra,
-                published_runs(published),
                 self.dry_run,
             ),
             parser.parse_overrides(params),

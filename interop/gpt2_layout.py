@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
-
-from system.validate import Count, Float
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 # Hugging Face's name -> our name. Hugging Face's gelu_pytorch_tanh is gelu_new, computed by one kernel.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -27,14 +25,14 @@ class GPT2(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
     model_type: Literal["gpt2", "nanogpt"]
-    vocab_size: Count
-    n_positions: Count = Field(validation_alias=AliasChoices("n_positions", "block_size"))
-    n_layer: Annotated[Count, Field(le=10_000)]
-    n_head: Count
-    n_embd: Count
+    vocab_size: PositiveInt
+    n_positions: PositiveInt = Field(validation_alias=AliasChoices("n_positions", "block_size"))
+    n_layer: Annotated[PositiveInt, Field(le=10_000)]
+    n_head: PositiveInt
+    n_embd: PositiveInt
     bias: bool = True  # false in some nanoGPT models
     activation_function: str | None = None
-    layer_norm_epsilon: Annotated[Float, Field(gt=0, lt=1)] = 1e-5
+    layer_norm_epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     n_inner: int | None = None
     tie_word_embeddings: bool = True
     scale_attn_weights: Literal[True] = True

@@ -6,9 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from data.token_files import file_digest
-from system import download
-from system.errors import ConfigError
+from data.errors import ConfigError
+from data.files import file_digest
 
 # Models of the organisation openai-community, each with the commit that is downloaded.
 HUB = {
@@ -39,8 +38,8 @@ def from_hub(name: str, file: str) -> Path:
     try:
         url = hf_hub_url(repo, file, revision=HUB[name])
         if not HF_HUB_OFFLINE:  # else hf_hub_download raises
-            # check that the hub answers: hf_hub_download would retry again and again
-            download.fetch_within(download.SECONDS, lambda: get_hf_file_metadata(url))
+            # check that the hub answers, within huggingface_hub's ten seconds: hf_hub_download would retry
+            get_hf_file_metadata(url)
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         return Path(hf_hub_download(repo, file, revision=HUB[name]))
     except Exception as error:  # network code can raise anything

@@ -20,14 +20,14 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
-from data.token_files import file_digest, read_meta
+from data.errors import ConfigError, UserError
+from data.external import read_meta
+from data.files import file_digest, first_error
 from interop import hub, tokenizer_json
+from interop.files import parse_json, safetensors_header, small_text
 from interop.gpt2_layout import GPT2, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
-from system.errors import ConfigError, UserError
-from system.files import first_error, parse_json, safetensors_header, small_text
-from system.terminal import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +73,9 @@ class Pretrained:
     @cached_property
     def digest(self) -> str:
         """The hash of the weights and their config, part of a run's identity."""
-        with announced(f"{self.name}: checking the weights"):
-            self.check()
-            parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
+        print(f"init_from={self.name}: checking the weights", flush=True)
+        self.check()
+        parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def check(self) -> None:
@@ -158,7 +158,7 @@ class Pretrained:
             with reading(file):
                 return tokenizer_json.read(file)
         if config.with_name("meta.json").exists():  # nanoGPT's data: docs/ecosystem.md
-            return read_meta(config.parent, "name another folder")[1].spec
+            return read_meta(config.with_name("meta.json"), "name another folder")[1].spec
         return tokenizers.gpt2().spec if self.config.has_gpt2s_vocabulary else None
 
 

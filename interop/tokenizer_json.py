@@ -2,7 +2,7 @@
 Hugging Face is needed.
 
 Hugging Face stores byte pair encoding as a list of merges in order; we, like tiktoken, store the tokens in
-the order of the merges. Hugging Face spells bytes as printable characters: ALPHABET in data/gpt2_vocab.py.
+the order of the merges. Hugging Face spells bytes as printable characters: ALPHABET in data/tokenizers.py.
 """
 
 import base64
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from data import tokenizers
-from data.gpt2_vocab import ALPHABET, BYTE_OF
-from system.errors import DataError
-from system.files import parse_json, small_text
+from data.errors import DataError
+from data.tokenizers import ALPHABET, BYTE_OF
+from interop.files import parse_json, small_text
 
 LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
 MOST_WORK = 10**8  # Σ length² over tokens, which takes find_merges a few seconds; GPT-2's is 3 million

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.dropout import Dropout, dropout
 from model.init import GPT2, Init
-from model.linear import Linear
+from model.layers import Dropout, Linear, dropout
 
 
 class Attend(nn.Module):

@@ -69,7 +69,7 @@ class BatchNorm(Affine):
     In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
     running estimates. So a model is two functions, of which the one in training is noisy for small batches
     and LEAKS THE FUTURE: position t is scaled by tokens after t and by other rows, so the training loss is
-    not that of a language model; only evaluation is causal (diagnostics/causality.py measures this).
+    not that of a language model; only evaluation is causal (probe/causality.py measures this).
 
     The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.

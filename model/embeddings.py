@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.dropout import Dropout
 from model.init import GPT2, Init
+from model.layers import Dropout
 
 
 class Table(nn.Embedding):
@@ -32,6 +32,8 @@ class LearnedPositions(Table):
     start = 0
 
     def forward(self, input: Tensor) -> Tensor:  # (B, T, C) -> (B, T, C)
+        if (end := self.start + input.shape[1]) > len(self.weight):
+            raise ValueError(f"{end} tokens are more than block_size = {len(self.weight)}")
         return input + self.weight[self.start : self.start + input.shape[1]]  # the same for every row
 
 
@@ -41,7 +43,7 @@ class Embedding(nn.Module):
     Args:
         vocab_size, block_size, n_embd: number of distinct tokens; longest context; channels C.
         positions: (block_size, n_embd, init) -> a module that adds the positions; nn.Identity: none.
-        scale: √C -> a module that scales: ``model.scales.LearnedScale``; default none.
+        scale: √C -> a module that scales: ``model.placements.LearnedScale``; default none.
         norm: C -> the norm of the embedding; default none.
         dropout: probability.
         init: std of the weights.

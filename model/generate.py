@@ -1,12 +1,12 @@
 """Generation of text from a GPT, token by token, with a key-value cache.
 
-    tokens = generate(Decoder(model), idx, model.block_size, lambda logits: logits.argmax(-1))
-    text = torch.stack([*islice(tokens, 100)], dim=1)  # (B, 100)
+    tokens = sample(model, idx, max_new_tokens=100, temperature=0.8)    # (B, n) -> (B, n + 100)
 
 Shapes: B rows, n tokens so far, T = block_size, V = vocab_size, nh heads of hs channels.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from model.attention import Attend
 from model.fast_decode import LinearIn, without_onednn, without_overhead
 from model.gpt import GPT
-from model.linear import Linear
+from model.layers import Linear
 
 
 def window_start(n: int, block_size: int) -> int:
@@ -52,6 +52,56 @@ def generate(
         n += 1
         dropped = window_start(n, block_size) - window_start(n - 1, block_size)
         window = torch.cat([window, token[:, None]], dim=1)[:, dropped:]
+
+
+def draw(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, uniform: Tensor
+) -> Tensor:
+    """Draw a token from each row of logits (B, V), as (B,) int64: the first token at which the cumulative
+    probability exceeds the row's random number, ``uniform`` (B, 1) in [0, 1), fp64.
+
+    The logits are divided by temperature; 0 takes the largest logit. top_k keeps the k largest logits; top_p
+    keeps the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after
+    temperature and top_k."""
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    scores, tokens = logits.double(), None
+    if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
+        scores, tokens = scores.topk(min(top_k or scores.shape[-1], scores.shape[-1]))
+    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below it: overflow
+    total = cumulative[:, -1:]
+    if top_p is not None:
+        last_kept = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)
+        total = cumulative.gather(-1, last_kept)
+    index = torch.searchsorted(cumulative[:, :-1].contiguous(), uniform * total, right=True)
+    return (index if tokens is None else tokens.gather(-1, index))[:, 0]
+
+
+@torch.inference_mode()
+def sample(
+    model: GPT,
+    idx: Tensor,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return ``idx`` (B, n) int64 with ``max_new_tokens`` more tokens that the model has drawn, (B, n +
+    new). The
+    model is asked in evaluation mode, and its mode is kept. ``draw`` explains the other arguments."""
+    was_training = model.training
+    model.eval()
+    idx = idx.to(model.head.weight.device)
+
+    def choose(logits: Tensor) -> Tensor:
+        uniform = torch.rand(len(idx), 1, dtype=torch.float64, generator=generator).to(logits.device)
+        return draw(logits, temperature, top_k, top_p, uniform)
+
+    last_logits = Decoder(model) if agrees(model, model.embed.tokens.num_embeddings) else uncached(model)
+    tokens = [*itertools.islice(generate(last_logits, idx, model.block_size, choose), max_new_tokens)]
+    model.train(was_training)
+    return torch.cat([idx, *(token[:, None] for token in tokens)], dim=1)
 
 
 class Decoder:

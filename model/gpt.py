@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from model.attention import CausalSelfAttention
 from model.embeddings import Embedding
-from model.head import Head
 from model.init import GPT2, Init
+from model.layers import Head
 from model.mlp import MLP
 from model.seeds import drawing, drawn
 
@@ -68,6 +68,7 @@ class GPT(nn.Module):
 
     Raises:
         ValueError: n_embd is not a multiple of n_head, or dropout is not in [0, 1).
+        TypeError: norm or placement is a name.
     """
 
     def __init__(
@@ -92,6 +93,10 @@ class GPT(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if isinstance(norm, str) or isinstance(placement, str):
+            raise TypeError(
+                "norm and placement are classes, such as model.norms.LayerNorm and model.placements.Pre"
+            )
         self.block_size = block_size
         wiring = placement(n_layer)
         # arguments of every branch; init.gains adds gain and projection_gain

@@ -7,9 +7,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.dropout import Dropout
 from model.init import GPT2, Init
-from model.linear import Linear
+from model.layers import Dropout, Linear
 
 
 class MLP(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from model.embeddings import Table
-from model.linear import Linear
+from model.layers import Linear
 
 M = TypeVar("M", bound=nn.Module)
 

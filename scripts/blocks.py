@@ -13,26 +13,24 @@ gain and bias, against its inputs."""
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from cli import programs
-from cli.sample_schema import ModelSource
+from cli.errors import one_line_errors
+from cli.schema import ModelSource
 from comparison.drawing.convert import FORMATS, save
 from comparison.drawing.specs import Spec, number, spec
-from data.token_cache import prepare
-from data.token_files import Prepared
+from data.errors import ConfigError
+from data.prepared import Prepared, prepare
 from data.windows import fixed_windows
 from interop.hub import HUB
-from rundir.checkpoint_file import Checkpoint
 from scripts.depth_table import Columns, depth_table
-from system import terminal
-from system.errors import ConfigError
-from training.load_model import load as load_chosen
-from training.load_model import load_model
+from training.checkpoint import Checkpoint
+from training.load_run import load as load_chosen
+from training.load_run import load_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,13 +86,12 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
     """Measure a model; stderr says what takes long. Raises CheckpointError, ConfigError and DataError."""
     import torch
 
-    from diagnostics import block_effects, causality, norm_maps
+    from probe import block_effects, causality, norm_maps
     from training.loss import cross_entropy
 
-    announced = partial(terminal.announced, file=sys.stderr)
-    with announced("loading the model"):
-        loaded = load(name)
-        data = load_data(name, loaded, data_path)
+    print("loading the model", file=sys.stderr, flush=True)
+    loaded = load(name)
+    data = load_data(name, loaded, data_path)
     config, vocab_size = loaded.meta.config, data.tokenizer.vocab_size
     T = config.model.block_size
     rows = max(1, TOKENS // T)
@@ -109,20 +106,22 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
         return sum(len(idx) * float(cross_entropy(net, idx, targets)) for idx, targets in batches) / count
 
     with torch.no_grad():
-        with announced(f"measuring the loss and the stream on {count} windows of {T} tokens"):
-            loss, streams = loss_of(model), block_effects.stream(model, idx)
+        print(
+            f"measuring the loss and the stream on {count} windows of {T} tokens", file=sys.stderr, flush=True
+        )
+        loss, streams = loss_of(model), block_effects.stream(model, idx)
         blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
-        with announced(f"leaving out each of {len(blocks)} blocks"):
-            costs = block_effects.skip_costs(model, loss_of)
-            columns: Columns = {
-                COST: dict(zip(blocks, costs, strict=True)),
-                DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
-                VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
-            }
-        with announced("recording the inputs and outputs of the norms"):
-            maps = norm_maps.maps(model, idx)
-    with announced("testing whether the model is causal"):
-        certificate = causality.quick_certificate(model, vocab_size, initial=False)
+        print(f"leaving out each of {len(blocks)} blocks", file=sys.stderr, flush=True)
+        costs = block_effects.skip_costs(model, loss_of)
+        columns: Columns = {
+            COST: dict(zip(blocks, costs, strict=True)),
+            DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
+            VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
+        }
+        print("recording the inputs and outputs of the norms", file=sys.stderr, flush=True)
+        maps = norm_maps.maps(model, idx)
+    print("testing whether the model is causal", file=sys.stderr, flush=True)
+    certificate = causality.certificate(model, vocab_size, initial=False)
     headline = f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {count} windows"
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
@@ -172,16 +171,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:
         parser.error(f"--out: {args.out} should end in .svg, .png or .pdf")
-    with programs.running():
+    with one_line_errors():
         result = measure_model(args.run, args.windows, args.data, args.trust)
-        print(terminal.escaped(result.headline))
+        print(result.headline)
         Console(highlight=False).print(
             depth_table(result.columns, {COST: "+.4f", DISTANCE: ".4f"}), crop=False
         )
-        print(terminal.escaped(result.certificate))
+        print(result.certificate)
         if result.maps:
-            with terminal.announced("drawing", sys.stderr):
-                save(maps_figure(result.maps), args.out)
+            print("drawing", file=sys.stderr, flush=True)
+            save(maps_figure(result.maps), args.out)
         print(args.out if result.maps else "the model has no norm, so there is no figure")
 
 

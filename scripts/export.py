@@ -10,20 +10,21 @@ init_from=, which=."""
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cli import app
-from cli.sample_schema import ModelSource
+from cli.errors import CONF, one_line_errors
+from cli.programs import read_literally
+from cli.schema import ModelSource
 from data import tokenizers
+from data.errors import ConfigError
+from data.files import new_folder
 from interop import gpt2_layout, tokenizer_json
-from rundir import checkpoint_file, model_card
-from rundir.checkpoint_file import Checkpoint, Meta
-from scripts import gpt2_writer
-from system.errors import ConfigError
-from system.files import new_folder
-from system.terminal import announced, escaped
-from training import load_model
+from scripts import gpt2_writer, model_card
+from training import checkpoint as checkpoint_file
+from training import load_run as load_model
+from training.checkpoint import Checkpoint, Meta
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,28 +88,27 @@ def without_private_settings(meta: Meta) -> Meta:
     return meta.model_copy(update={"config": anonymous_config, "run": last_part(meta.run), "optimizer": {}})
 
 
-@app.command("export", ExportConfig)
 def main(config: ExportConfig) -> None:
     """Write the chosen checkpoint in the chosen format, with its card, to ``out``."""
     out = Path(config.out)
     if out.exists():
         raise ConfigError(f"out: {out} already exists; choose another folder")
-    with announced("loading the model"):
-        loaded = load_model.load(config)
-        from safetensors import SafetensorError
+    print("loading the model", file=sys.stderr, flush=True)
+    loaded = load_model.load(config)
+    from safetensors import SafetensorError
 
-        from diagnostics import causality  # imports torch, after wrong keys and paths are reported
-        from training.state import model_tensors
+    from probe import causality  # imports torch, after wrong keys and paths are reported
+    from training.checkpoint import model_tensors
 
-        vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-        model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
+    vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
+    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
     files = model_card.files_of_run(loaded)
     if not files["certificate"]:
-        with announced("testing whether the model is causal"):
-            answer = causality.quick_certificate(model, vocab_size, initial=False)
+        print("testing whether the model is causal", file=sys.stderr, flush=True)
+        answer = causality.certificate(model, vocab_size, initial=False)
         files["certificate"] = {"start": answer, "end": None}
     loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)
-    with new_folder(out, prefix=f".{out.name}-") as folder:
+    with new_folder(out) as folder:
         try:
             if config.format == "hf":
                 write_huggingface(loaded, model_tensors(model), folder)
@@ -122,9 +122,10 @@ def main(config: ExportConfig) -> None:
         for file in folder.iterdir():
             file.chmod(0o644)  # safetensors makes its file readable by the owner only
     size = sum(file.stat().st_size for file in out.iterdir())
-    what = f"{escaped(loaded.meta.run)}, step {loaded.meta.step:,}"
+    what = f"{loaded.meta.run}, step {loaded.meta.step:,}"
     print(f"{out}: {what}, {size / 1e6:,.1f} MB; model card: README.md")
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main(read_literally(ExportConfig, CONF / "export.yaml", __doc__))

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from cli import app, programs
+from cli import compose as app
+from cli import programs
+from cli.errors import one_line_errors
 from cli.schema import RunConfig
 from scripts.depth_table import Columns, depth_table
-from system.terminal import announced
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
 
@@ -26,15 +27,15 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
     import torch
 
     from data import windows
-    from diagnostics import causality, metric_names
-    from diagnostics.activations import Activations
-    from diagnostics.statistics import on_host
-    from diagnostics.weights import Weights
     from model.seeds import seed_for
+    from probe import causality, metric_names
+    from probe.activations import Activations
+    from probe.statistics import on_host
+    from probe.weights import Weights
+    from training.build import build_and_try
     from training.device import choose
-    from training.load_data import tokens_of
     from training.loss import Net, cross_entropy
-    from training.rehearsal import build_and_try
+    from training.open_run import tokens_of
 
     data, T = tokens_of(config), config.model.block_size
     data.check_length(T)
@@ -46,8 +47,8 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
         torch.manual_seed(seed_for(config.seed, "dropout", 0, 0))
         return cross_entropy(net, x, y)
 
-    model = build_and_try(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of).model
-    certificate = causality.quick_certificate(model, data.tokenizer.vocab_size)
+    model = build_and_try(config, data.tokenizer.vocab_size, choose("cpu", "fp32"), loss_of)
+    certificate = causality.certificate(model, data.tokenizer.vocab_size)
     wanted = metric_names.selection(["act.std", "act.ratio", "grad.norm"], ["*"])
     with Activations(model, wanted) as values:
         loss_of(model).backward()
@@ -69,12 +70,12 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
 
 def main() -> None:
     _, arguments = programs.parser(__doc__, "scripts.initial_statistics").parse_known_args()
-    with programs.running():
-        configs = app.choices("config", RunConfig, arguments)
+    with one_line_errors():
+        configs = app.choices(arguments)
         measured = {}
         for choice, config in configs.items():
-            with announced(f"measuring {config.label()}", sys.stderr):
-                measured[choice] = measure_choice(config)
+            print(f"measuring {config.label()}", file=sys.stderr, flush=True)
+            measured[choice] = measure_choice(config)
         show(measured)
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from cli import programs
+from cli.errors import one_line_errors
 from comparison.drawing.convert import FORMATS, save
 from comparison.drawing.specs import Spec, number, spec
 from comparison.load import read_metrics
-from system.errors import ConfigError
-from system.terminal import announced
+from data.errors import ConfigError
 
 METRICS = (
     "act.rms/*.mlp",
@@ -115,15 +115,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("layers.svg"), help="default: layers.svg")
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, e.g. 'act.rms/*.mlp'")
     args = parser.parse_args()
-    with programs.running():
+    with one_line_errors():
         runs = dict(zip(titles(args.runs), map(read_curves, args.runs), strict=True))
         for pattern in args.metrics:
             if not any(matching(run, pattern) for run in runs.values()):
                 raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
-        with announced("drawing", sys.stderr):
-            save(figure_spec(runs, args.metrics), args.out)
+        print("drawing", file=sys.stderr, flush=True)
+        save(figure_spec(runs, args.metrics), args.out)
         print(args.out)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import programs
-from system.terminal import announced
+from cli.errors import one_line_errors
 
 ROOT = Path(__file__).parents[1]
 SOURCE, NOTEBOOK = ROOT / "docs/tour.py", ROOT / "docs/tour.ipynb"
@@ -48,8 +48,8 @@ def run(code: list[Cell]) -> None:
     """Run code cells in one new process, and set their outputs. Raises CalledProcessError if one fails."""
     text = SHOW + "".join(program("".join(cell["source"])) for cell in code)
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8", "check": True, "cwd": ROOT}
-    with announced("running the cells", sys.stderr):
-        printed = subprocess.run([sys.executable, "-"], input=text, **options).stdout.split(END)
+    print("running the cells", file=sys.stderr, flush=True)
+    printed = subprocess.run([sys.executable, "-"], input=text, **options).stdout.split(END)
     for number, (cell, part) in enumerate(zip(code, printed[:-1], strict=True), start=1):
         out, _, svg = (half.splitlines(True) for half in part.partition(PICTURE))
         stream = {"output_type": "stream", "name": "stdout", "text": out}
@@ -59,7 +59,7 @@ def run(code: list[Cell]) -> None:
 
 def main() -> None:
     programs.parser(__doc__, "scripts.notebook").parse_args()
-    with programs.running():
+    with one_line_errors():
         notebook = cells(SOURCE.read_text(encoding="utf-8"))
         run([cell for cell in notebook if cell["cell_type"] == "code"])
         content = {"cells": notebook, "metadata": PYTHON, "nbformat": 4, "nbformat_minor": 5}

@@ -18,28 +18,27 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from filelock import FileLock, Timeout
 from pydantic import Field
 
 from cli import programs
+from cli.errors import checked, one_line_errors
+from cli.schema import Checked, Count
 from data import tokenizers
+from data.errors import DataError
+from data.external import SPLITS
+from data.files import digest, file_digest, write_atomically
 from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
-from data.token_files import FORMAT, SPLITS, digest, file_digest, token_type
-from system.errors import DataError
-from system.files import parse_json, small_text, write_atomically
-from system.lock import Lock
-from system.os_compat import cores
-from system.signals import Interrupted
-from system.terminal import announced, survive_closed_output
-from system.validate import Checked, Count, checked
+from data.prepared import FORMAT, token_type
+from sweep.launch import cores
 
 BATCH = 2**20  # bytes of a batch, unless a single row is longer
 EVERY = 32  # number of batches between updates of progress.json
-LARGEST = 2**26  # the most bytes of progress.json, which contains a tokenizer
 SAMPLE = 2**26  # number of characters on which bpe is trained
 
 
@@ -90,11 +89,10 @@ def prepare(settings: Settings) -> None:
         part = out.with_name(out.name + ".part")
         progress = begin(part, made_from)
         if "tokenizer" not in progress:
-            with announced(f"preparing the tokenizer {tokenizer}", sys.stderr):
-                progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
+            print(f"preparing the tokenizer {tokenizer}", file=sys.stderr, flush=True)
+            progress["tokenizer"] = new_tokenizer(tokenizer, settings.vocab_size, batches()).spec
         remaining = iter(batches())
-        with announced("skipping the text that is tokenized already", sys.stderr):
-            deque(islice(remaining, progress["batches"]), maxlen=0)
+        deque(islice(remaining, progress["batches"]), maxlen=0)  # these are tokenized already
         try:
             tokens_of_batches = encode_all(remaining, settings.processes, progress["tokenizer"])
             write_tokens(part, progress, tokens_of_batches, val_every)
@@ -103,8 +101,8 @@ def prepare(settings: Settings) -> None:
                 "--processes: a process was killed, perhaps because memory ran out; "
                 "rerun with fewer processes to resume"
             ) from None
-        with announced("computing checksums", sys.stderr):
-            meta = finish(part, progress, out)
+        print("computing checksums", file=sys.stderr, flush=True)
+        meta = finish(part, progress, out)
     print(f"{out}: {meta['train']['tokens']:,} tokens to train on, {meta['val']['tokens']:,} to validate")
 
 
@@ -112,22 +110,21 @@ def prepare(settings: Settings) -> None:
 def lock_output(out: Path) -> Iterator[None]:
     """Context manager: lock ``out``. Raises DataError if another process is preparing it."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    lock = out.with_name(out.name + ".part.lock")
+    lock = FileLock(out.with_name(out.name + ".part.lock"), timeout=0)
     try:
-        file_lock = Lock(lock)
-    except BlockingIOError as holder:
-        raise DataError(f"{out}: {holder} is preparing it; wait for it or stop it") from None
+        lock.acquire()
+    except Timeout:
+        raise DataError(f"{out}: another process is preparing it; wait for it or stop it") from None
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows cannot remove an open file
-            lock.unlink()
-        file_lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        return dict(parse_json(small_text(file, LARGEST)))
+        return dict(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -233,15 +230,14 @@ def main() -> None:
     add("--field", default="text", metavar="NAME", help="field in .jsonl, .parquet; default: %(default)s")
     add("--processes", default=cores(), type=int, metavar="N", help="default: %(default)s (cores)")
     arguments = parser.parse_args()
-    survive_closed_output()
-    with programs.running():
+    with one_line_errors():
         try:
             prepare(checked(Settings, vars(arguments)))
         except ImportError as error:
             raise DataError(
                 f"{error.name}: not installed; run pip install -r requirements-corpora.txt"
             ) from None
-        except Interrupted:
+        except KeyboardInterrupt:
             print("interrupted; rerun the same command to resume", file=sys.stderr)
             raise
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cli import programs
+from cli.errors import one_line_errors
 from comparison.drawing import glance
 from comparison.drawing.page import machines
 from comparison.drawing.printed import result_table
@@ -26,7 +27,6 @@ from comparison.report import Report, build_report
 from comparison.roles import by_role
 from comparison.table import COSTS, cells, folded, settings
 from comparison.write import markdown
-from system.terminal import announced, escaped
 
 
 def page(runs: Sequence[Run], command: str) -> str:
@@ -85,12 +85,12 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.out or args.page):
         parser.error("name --out FOLDER, --page FILE or both")
-    with programs.running():
-        with announced("reading the runs", sys.stderr):
-            runs, remarks = load_all(args.runs)
+    with one_line_errors():
+        print("reading the runs", file=sys.stderr, flush=True)
+        runs, remarks = load_all(args.runs)
         runs, copies = unique(runs)
         for line in [*remarks, *copies]:
-            print(f"note: {escaped(line)}")
+            print(f"note: {line}")
         if not runs:
             raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended; train one first")
         if args.out:

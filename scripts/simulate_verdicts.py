@@ -3,7 +3,6 @@ python -m scripts.simulate_verdicts"""
 
 import contextlib
 import io
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +25,6 @@ from scripts.verdict_simulator import (
     print_table,
     sds_of,
 )
-from system.terminal import announced
 
 Cell = Callable[[int, int], str]  # arms, planned seeds -> a cell
 
@@ -225,7 +223,7 @@ def main() -> None:
     parser.add_argument("--tables", type=programs.positive, default=10_000, help="per cell")
     options = parser.parse_args()
     start = time.monotonic()
-    with ProcessPoolExecutor(2) as pool, announced("simulating", sys.stderr):
+    with ProcessPoolExecutor(2) as pool:
         for text in pool.map(printed, TABLES, [options.tables] * len(TABLES)):
             print(text, end="", flush=True)
     error = 100 * np.sqrt(0.05 * 0.95 / options.tables)

@@ -8,15 +8,12 @@ from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from cli import job_record, messages
+from cli.errors import error_line
 from cli.schema import RunConfig
-from comparison.load import Run
-from rundir import identity
-from rundir.find_run import ended_folder
-from rundir.folder import has_ended, read_status
-from rundir.metrics import last_row
-from rundir.run_files import SELECT, read_json
-from system.errors import ConfigError, described
+from data.errors import ConfigError, described
+from sweep import job_record
+from training import identity
+from training.run_folder import SELECT, ended_folder, has_ended, last_row, read_json, read_status
 
 
 @dataclass
@@ -32,15 +29,14 @@ class Job:
     arm: str = ""  # shared by all runs that differ only in seed, learning rate and the ignored keys
     work: float = 0.0  # estimated number of floating-point operations
     error: str | None = None  # why the job cannot run
-    done: bool = False  # the run has ended and is not trained again, or it is published
-    published: Run | None = None  # the run as published, until its folder is written
+    done: bool = False  # the run has ended and is not trained again
 
     def identify(self, config: RunConfig, fingerprint: str, ignored: Iterable[str]) -> None:
         """Set the run, group and arm of a config. Raises ConfigError."""
         precision = precision_of(config, fingerprint)
         self.run = identity.run_folder(config, precision, fingerprint)
         self.group = identity.group_name(config, precision, fingerprint)
-        self.arm = identity.arm_hash(config, precision, fingerprint, ignored)
+        self.arm = arm_hash(config, precision, fingerprint, ignored)
 
     @property
     def name(self) -> str:
@@ -75,7 +71,7 @@ class Job:
 
     def outcome(self) -> tuple[str, float, str]:
         """Return the run's state (or "failed"), its loss (infinite unless finished), and the reason."""
-        status = self.published.status if self.published else read_status(self.run) if self.run else {}
+        status = read_status(self.run) if self.run else {}
         # once the run has ended, what kept this job from training it does not matter
         has_result = self.done or (self.run and has_ended(self.run) and not self.is_fresh)
         error = self.error or (None if has_result else job_record.read(self.folder).get("error"))
@@ -112,14 +108,9 @@ class Job:
         state, *_ = self.outcome()
         if state == "diverged":
             return math.inf
-        if self.published:
-            loss: float | None = self.published.last(SELECT)
-        else:
-            loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
+        loss = last_row(self.run / "metrics.jsonl").get(SELECT) if self.run else None
         if loss is None or math.isnan(loss):
             remedy = "remove this folder, and the same command trains it again"
-            if self.published:
-                remedy = "it is published; hydra.sweeper.published=[] trains it here"
             raise ConfigError(f"{self.run}: it has no {SELECT}, by which settings are chosen; {remedy}")
         return float(loss)
 
@@ -159,4 +150,15 @@ def keep_errors(jobs: Sequence[Job], ends: Sequence[JobReturn]) -> None:
         if end.status == JobStatus.FAILED and not has_result:
             error = end._return_value
             is_of_files = isinstance(error, OSError)
-            job.error = messages.error_line(error, []) if is_of_files else described(error)
+            job.error = error_line(error) or described(error) if is_of_files else described(error)
+
+
+def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Iterable[str]) -> str:
+    """Return the hash shared by all runs that differ only in seed, learning rate and the ``ignored`` keys."""
+    settings = identity.identity(config, precision, fingerprint) | {"seed": None}
+    for key in ("optim.learning_rate", *ignored):
+        group, _, name = key.partition(".")
+        if group in settings:
+            settings[group] = {**settings[group], name: None}
+        settings["source"].pop(key, None)  # of a norm at another site, such as model.qk_norm
+    return identity.short_hash(settings)

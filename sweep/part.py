@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from cli import messages
-from rundir.identity import short_hash
-from rundir.role_record import add_role
-from rundir.run_files import Role
+from cli.errors import error_line
+from comparison.role_record import add_role
+from comparison.run_files import Role
+from data.errors import ConfigError, described
 from sweep.job import Job
-from system.errors import ConfigError
+from training.identity import short_hash
 
 RoleName = Literal["trial", "compared", "borrowed"]
 
@@ -55,4 +55,4 @@ class Part:
                 try:
                     add_role(job.run, self.role_of(job.arm))
                 except (ConfigError, OSError) as error:
-                    job.error, job.done = messages.error_line(error, []), False
+                    job.error, job.done = error_line(error) or described(error), False

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from comparison.plans import USUAL
-from rundir.folder import has_ended
-from rundir.run_files import read_json
 from sweep.job import Job
+from training.run_folder import has_ended, read_json
 
 
 def plans(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

@@ -12,11 +12,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from cli import job_record
 from comparison import commands
-from rundir.folder import leaks
+from sweep import job_record
 from sweep.job import Job
-from system.terminal import duration
+from training.environment import duration
+from training.run_folder import leaks
 
 RESULTS = ("finished", "diverged")  # states that do not count as failures
 INTERVAL = 0.3  # seconds between two readings of the jobs' folders, if there are few

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -21,24 +21,21 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 
-from cli import app, job_record, messages
-from cli.compose import composed_job
+from cli import compose as app
+from cli.compose import without_hydras_part as composed_job
+from cli.errors import CONF, checked, error_line
 from cli.schema import RunConfig
-from comparison.load import Run
-from data.token_files import Prepared
-from rundir import identity
-from rundir.folder import has_ended, read_status
-from sweep import plan
+from data.errors import ConfigError, UserError, described
+from data.prepared import Prepared
+from sweep import job_record, plan, signals
 from sweep.job import Job, check_for_cluster, keep_errors
+from sweep.launch import cores
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
-from sweep.restore import restore_published
-from system import os_compat, signals
-from system.errors import ConfigError, UserError
-from system.terminal import announced, duration
-from system.validate import checked
-from training.cost import operations_of_run, seconds_per_operation
-from training.load_data import tokens_of
+from training import identity
+from training.open_run import tokens_of
+from training.run_folder import has_ended
+from training.signals import Interrupted
 
 JOBS_A_CORE = 8  # more processes would wait for each other and fill the memory
 PATIENCE = 60  # seconds that runs may take to save after a signal to the sweep
@@ -51,7 +48,6 @@ class Sweep:
         compose: composes a config, including Hydra's part, from overrides.
         launch: Hydra's launcher; takes the overrides of each job and the number of the first job.
         hydra: Hydra's settings.
-        published: runs that need no training, by name.
         dry_run: only print what would run.
     """
 
@@ -60,20 +56,19 @@ class Sweep:
         compose: Callable[[list[str]], DictConfig],
         launch: Callable[..., Sequence[Any]],
         hydra: DictConfig,
-        published: Mapping[str, Run],
         dry_run: bool,
     ) -> None:
-        self.compose, self.launch, self.published, self.dry_run = compose, launch, published, dry_run
+        self.compose, self.launch, self.dry_run = compose, launch, dry_run
         self.folder = Path(hydra.sweep.dir).resolve()
         runs_dir = str(hydra.sweep.dir).removesuffix(".sweep")
         if runs_dir == "/" or "${" in runs_dir:  # the jobs' Hydra would take ${ for an interpolation
             raise ConfigError("runs_dir: it is empty or has ${ in it; choose another folder for a sweep")
         count = int(hydra.launcher.get("n_jobs") or hydra.launcher.get("array_parallelism") or 1)
-        if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * os_compat.cores()):
+        if "n_jobs" in hydra.launcher and count > (most := JOBS_A_CORE * cores()):
             raise ConfigError(f"hydra.launcher.n_jobs: {count} are too many here; give at most {most}")
         # n_jobs=-1: as many as cores, if there are no GPUs: hydra_plugins/normgpt.py
-        self.at_once = max(1, count if count > 0 else os_compat.cores() + 1 + count)
-        paths = [str(app.CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
+        self.at_once = max(1, count if count > 0 else cores() + 1 + count)
+        paths = [str(CONF.parent), os.environ.get("PYTHONPATH")]  # for processes on other machines
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.trained: set[Path] = set()  # the runs that this sweep has trained
         self.on_cluster = "array_parallelism" in hydra.launcher
@@ -95,12 +90,9 @@ class Sweep:
         if part and (invalid := [job for job in jobs if job.error]):  # without them it would not be fair
             others = f" (and {len(invalid) - 1} more runs cannot run)" if len(invalid) > 1 else ""
             raise ConfigError(f"{invalid[0].label}: {invalid[0].error}{others}")
-        restore_published(jobs)
-        todo = [job for job in jobs if not job.done and not job.error]  # also what another program began
         plans = plan.plans(jobs) if part is None or part.role == "compared" else {}
         for job in todo:
-            with announced("waiting until a run of an earlier launch has saved", sys.stderr):
-                job.wait_for_leftover(PATIENCE)
+            job.wait_for_leftover(PATIENCE)
             record = {"launcher": job_record.this_process(), "state": "waiting"}
             role = part.role_of(job.arm) if part else None
             job_record.write(job.folder, record | {"plan": plans.get(job.arm), "role": role})
@@ -116,18 +108,14 @@ class Sweep:
         return jobs
 
     def announce(self, jobs: Sequence[Job], todo: list[Job]) -> None:
-        """Print how many runs there are and how many are to do; then measure, in some seconds, how long they
-        will take, and print it."""
+        """Print how many runs there are and how many are to do."""
         done, invalid = sum(job.done for job in jobs), sum(job.error is not None for job in jobs)
-        published = sum(job.published is not None for job in jobs)
-        of_these = f" ({published} of them published)" if published else ""
-        counts = f"{done} done before{of_these}, " if done else ""
+        counts = f"{done} done before, " if done else ""
         counts += f"{invalid} cannot run, " if invalid else ""
         runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
         print(f"{runs}: {counts}{len(todo)} to do, {self.at_once} at once", flush=True)
-        if self.is_serial and min(len(todo), os_compat.cores()) > 1:
+        if self.is_serial and min(len(todo), cores()) > 1:
             print("several small runs at once take less time: hydra/launcher=joblib train.threads=1")
-        self.print_estimate(todo, sum(job.work * (1 - job.fraction_trained()) for job in todo), len(todo))
 
     def jobs_of(self, all_overrides: Sequence[tuple[str, ...]], ignored: Sequence[str] = ()) -> list[Job]:
         """Return one job for each different run; several tuples of overrides may describe the same run.
@@ -148,7 +136,7 @@ class Sweep:
         if not on_terminal and len(all_overrides) > 1:  # Hydra takes a quarter of a second for each
             print(f"checking {len(all_overrides)} jobs", flush=True)
         jobs_shown = track(all_overrides, "checking the jobs", disable=not on_terminal, transient=True)
-        with nullcontext() if on_terminal else announced("checking the jobs", sys.stderr):
+        with nullcontext():
             for number, overrides in enumerate(jobs_shown):
                 composed = self.compose(list(overrides))
                 if sweeps_presets and composed.hydra.sweeper.params:
@@ -172,11 +160,9 @@ class Sweep:
             job.identify(job.config, data.fingerprint, ignored)
             if job.run and (not job.config.fresh or job.run in self.trained):
                 job.done = has_ended(job.run)
-                if not (job.done or read_status(job.run)) and (found := self.published.get(job.run.name)):
-                    job.published, job.done = found, True
-            job.work = operations_of_run(job.config, data.tokenizer.vocab_size, len(data.val))
+            job.work = float(job.config.train.steps * job.config.train.batch_size)
         except (UserError, OmegaConfBaseException, OSError) as error:
-            job.error = messages.error_line(error, [])
+            job.error = error_line(error) or described(error)
 
     def data(self, config: RunConfig) -> Prepared:
         key = config.init_from, config.data
@@ -184,27 +170,13 @@ class Sweep:
             self.prepared[key] = tokens_of(config)
         return self.prepared[key]
 
-    def print_estimate(self, todo: list[Job], work: float, runs: int) -> None:
-        """Print how long ``work`` operations of so many runs will take, if the first can be timed here."""
-        configs = [job.config for job in todo if job.config]
-        if not configs or self.on_cluster:
-            return
-        threads = configs[0].train.threads or max(1, os_compat.cores() // self.at_once)
-        try:
-            with announced("measuring how fast this machine is", sys.stderr):
-                pace = seconds_per_operation(configs[0], self.data(configs[0]).tokenizer.vocab_size, threads)
-        except Exception:  # a norm may raise any exception; the job will report it
-            return
-        together = max(1, min(self.at_once, runs, os_compat.cores() // threads))  # more share the cores
-        print(f"expected to take about {duration(pace * work / together)}", flush=True)
-
     def launch_all(self, todo: list[Job]) -> None:
         """Launch the jobs, and relaunch them if the launcher breaks, until each has ended."""
         while todo:
             try:
                 keep_errors(todo, self.launch([self.arguments(job) for job in todo], initial_job_idx=0))
                 return
-            except (BrokenExecutor, signals.Interrupted):  # of a process; the launcher ended the others, too
+            except (BrokenExecutor, Interrupted):  # of a process; the launcher ended the others, too
                 if signals.received:  # by this process, which is to end
                     raise
                 suspects = [job for job in todo if job_record.read(job.folder)["state"] == "running"]
@@ -217,12 +189,12 @@ class Sweep:
                     keep_errors([job], self.launch([self.arguments(job)], initial_job_idx=0))
                 except BrokenExecutor:
                     job.end("its process was killed, perhaps for lack of memory; make the run smaller")
-                except signals.Interrupted:  # of that process, which has recorded its end
+                except Interrupted:  # of that process, which has recorded its end
                     if signals.received:
                         raise
 
     def arguments(self, job: Job) -> list[str]:
-        folder = app.quote(f"hydra.sweep.dir={job.folder.parent}")
+        folder = app.quoted("hydra.sweep.dir", str(job.folder.parent))
         return [*job.overrides, folder, f"hydra.sweep.subdir={job.folder.name}"]
 
     @contextmanager

@@ -19,9 +19,9 @@ from typing import Any
 import submitit
 from submitit.core.utils import FailedJobError, JobPaths
 
-from cli import job_record
-from system import signals
-from system.errors import ConfigError
+from data.errors import ConfigError
+from sweep import job_record, signals
+from training.signals import Interrupted
 
 RECORD_INTERVAL = 1.0  # seconds between two readings of the records
 SQUEUE_INTERVAL = 10.0  # seconds between calls of squeue
@@ -50,13 +50,13 @@ class RequeuedJob:
     def __call__(self, *arguments: Any) -> Any:
         try:
             return self.call(*arguments)
-        except signals.Interrupted as end:
+        except Interrupted as end:
             # SIGTERM means cancelled or pre-empted. A cancelled job is no longer RUNNING; a pre-empted job
             # is RUNNING for a grace time, and would count as failed if it ended within that time.
             job_id = submitit.JobEnvironment().job_id  # SLURM_JOB_ID may be that of a whole array
             command = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%T"]
             state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-            if end.number == signal.SIGTERM and state == "RUNNING\n":
+            if end.number in (signal.SIGTERM, signal.SIGUSR2) and state == "RUNNING\n":
                 subprocess.run(["scontrol", "requeue", job_id], check=False)
             raise
 
@@ -92,7 +92,7 @@ def run_jobs(
             if new:
                 jobs |= submit(call, settings, new)
         wait(jobs, Path(settings["submitit_folder"]))
-    except signals.Interrupted:
+    except Interrupted:
         cancel(jobs)
         raise
 

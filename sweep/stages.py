@@ -13,8 +13,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from cli import app
+from cli import compose as app
+from cli.errors import invalid_value
 from comparison.plans import STARTS, USUAL
+from data.errors import ConfigError
 from sweep import plan
 from sweep.choose import Arm, choose
 from sweep.job import Job
@@ -22,9 +24,7 @@ from sweep.part import Part
 from sweep.progress import summary
 from sweep.runner import Sweep
 from sweep.trials import Tuning, space, trial_settings, tuning
-from system import launch
-from system.errors import ConfigError
-from system.validate import invalid_value
+from training import ddp as launch
 
 
 def run_stages(
@@ -111,7 +111,7 @@ def run_fairly(
     steps = valid_steps(sweep.jobs_of([(*all_arms[0], *settings[0], *each) for each in last]))
     over = f"over {', '.join(tuned)}" if tuned else "(nothing is tuned)"
     print(f"{len(all_arms)} arms, {len(settings)} trials of each {over}")
-    runs, lengths_of_runs = total_runs(len(all_arms), len(settings), how, len(last))
+    runs, _ = total_runs(len(all_arms), len(settings), how, len(last))
     print(f"at most {runs:,} runs in all stages", flush=True)
     trials = {
         "settings": settings,
@@ -124,12 +124,8 @@ def run_fairly(
     jobs, chosen = choose(partial(sweep.run, part=part), all_arms, settings, how.rounds, seeds, steps)
     if not chosen:
         if sweep.dry_run:
-            done = {job.name: job.work for job in jobs if job.done}
-            works = [job.work * steps / job.config.train.steps for job in jobs if job.config]
-            full_run = sum(works) / max(1, len(works))
+            done = {job.name for job in jobs if job.done}
             print(f"\nstill to train, in all stages: at most {runs - len(done):,} runs", flush=True)
-            left = lengths_of_runs * full_run - sum(done.values())
-            sweep.print_estimate([job for job in jobs if not job.done], left, runs - len(done))
         else:
             command = f"the same command{' without fresh=true' if jobs[0].is_fresh else ''}"
             print(f"\nsettings are chosen once all trials have finished; {command} resumes")

@@ -12,9 +12,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from pydantic import Field, model_validator
 
-from cli import app
-from system.errors import ConfigError
-from system.validate import Checked, checked
+from cli import compose as app
+from cli.errors import checked
+from cli.schema import Checked
+from data.errors import ConfigError
 
 Settings = tuple[str, ...]  # an override of each tuned key
 SPARE = 16  # points drawn per trial: where a key has a list of values, several points give the same setting

@@ -1,12 +1,10 @@
 """Fixtures that all tests share: a small text, a small model, and the programs in this process or another."""
 
 import functools
-import itertools
 import os
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ import hypothesis
 import pytest
 import torch
 
-from cli.app import CONF, choices
+from cli.compose import choices
+from cli.errors import CONF
 from cli.schema import RunConfig
 from tests.helpers import programs
 
@@ -28,7 +27,6 @@ hypothesis.settings.load_profile("without deadlines")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; programs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-STARTED = time.monotonic()
 ROOT = programs.ROOT
 NORMS = sorted(file.stem for file in (CONF / "norm").glob("*.yaml"))
 OPTIMIZERS = sorted(file.stem for file in (CONF / "optim").glob("*.yaml"))
@@ -47,7 +45,6 @@ TINY = (  # a run that takes a second
     "train.eval_windows=8",
     "train.log_every=1",
     "train.threads=1",
-    "train.hopeless_after=0",  # in so few steps nothing is learned
     "precision=fp32",
     "device=cpu",
 )
@@ -59,7 +56,7 @@ TRAIN = ("data=text", "data.path=text.txt", "data.cache=cache", *TINY)  # needs 
 def daily(
     cases: Iterable[Any],
     is_daily: Callable[[int], bool] = lambda number: number == 0,
-    others: str | Callable[[int], str] = "faults",
+    others: str | Callable[[int], str] = "slow",
 ) -> list[Any]:
     """Return cases for pytest.mark.parametrize: make test runs those whose number ``is_daily``, by default
     the first. The others get a mark, by which another target runs them: slow, faults or long."""
@@ -72,32 +69,14 @@ def daily(
 
 
 def some_slow(number: int) -> str:
-    """Return the mark of a case that make test does not run: slow for one in six, faults for the others."""
-    return "slow" if number % 6 == 0 else "faults"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--table", metavar="FILE", help="print the figures that tests record, and write them to FILE"
-    )
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if file := config.getoption("table"):
-        from tests.helpers.faults_table import markdown
-
-        every = itertools.chain(*terminalreporter.stats.values())
-        page = markdown(
-            [item for item in every if isinstance(item, pytest.TestReport)], time.monotonic() - STARTED
-        )
-        terminalreporter.write_line(page)
-        Path(file).write_text(page + "\n", encoding="utf-8")
+    """Return the mark of a case that make test does not run: slow for one in six, long for the others."""
+    return "slow" if number % 6 == 0 else "long"
 
 
 @functools.cache  # composing is slow, and a config is frozen
 def configured(*overrides: str) -> RunConfig:
     """Return the validated config of a command line."""
-    return choices("config", RunConfig, list(overrides))[""]
+    return choices(list(overrides))[""]
 
 
 @pytest.fixture

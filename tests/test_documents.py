@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow
 import pytest
 
-from cli.app import CONF, key_of, known_keys
-from cli.sample_schema import SampleConfig
-from cli.schema import RunConfig
+from cli.compose import key_of
+from cli.errors import CONF, known_keys
+from cli.errors import keys as keys_of
+from cli.schema import SampleConfig
 from comparison.machine import SCHEMA
 from data.external import TO_JSON
 from findings.finding import load_findings
@@ -41,7 +42,6 @@ ELSEWHERE = {
     "pip install": "needs a network; the environment of these tests was made by it",
     "make": "is what runs these tests",
     "uv": "needs uv",
-    "eval": "is the shell's own: tests/cli/test_app.py asks what is completed",
     "torchrun --nnodes=2": "needs two machines",
     "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
     "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",
@@ -383,7 +383,7 @@ def test_every_flag_of_nanogpts_is_in_the_table_beside_a_key_that_exists():
     keys = {key for _, right in rows for key in re.findall(r"`?([a-z_.]+)=", right)}
     groups = {group.name for group in CONF.iterdir() if group.is_dir()}
     assert len(keys) > 25
-    assert keys <= {*known_keys(RunConfig), *known_keys(SampleConfig), *groups}
+    assert keys <= {*known_keys(), *keys_of(SampleConfig), *groups}
     flags = " ".join(left for left, _ in rows)
     assert [flag for flag in FLAGS if f"--{flag}" not in flags] == []
 

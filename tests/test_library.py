@@ -67,7 +67,7 @@ def test_the_cells_print_what_the_page_says(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("module", ["hydra", "cli.app", "train"])
+@pytest.mark.parametrize("module", ["hydra", "cli.compose", "train"])
 def test_a_cell_that_needs_more_than_torch_would_fail(module, tmp_path):
     done = run([f"import {module}"], tmp_path)
     assert done.returncode == 1

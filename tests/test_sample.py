@@ -1,6 +1,5 @@
 """Sampling needs the checkpoint alone, and follows its settings."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,16 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cli.sample_schema import ModelSource
+from cli.schema import ModelSource
 from data.tokenizers import from_spec
-from model.generate import window_start
-from rundir import checkpoint_file
-from rundir.folder import read_status
-from sample import draw
-from system import signals
+from model.generate import draw, window_start
 from tests.conftest import LETTERS, ROOT, TINY
-from tests.helpers.contract import check_one_line, check_refused
-from tests.helpers.programs import PATIENCE, Program
+from tests.helpers.contract import check_refused
 from tests.helpers.runs import train_anew
-from training import load_model
+from training import checkpoint as checkpoint_file
+from training import load_run as load_model
 from training.build import build_model
+from training.run_folder import read_status
 
 
 def logits(rows: int = 5, vocab_size: int = 11) -> torch.Tensor:
@@ -170,14 +166,6 @@ def test_best_last_or_a_file_is_loaded_unless_it_is_damaged(command, trained):
     check_refused(command("sample.py", f"checkpoint={file}"), f"error: {file}: damaged")
 
 
-def test_a_config_of_a_huge_model_is_rejected_before_memory_is_allocated(command, trained):
-    loaded = checkpoint_file.load(checkpoint_file.path_of(trained / "checkpoints", 20))
-    giant = loaded.meta.config.model.model_copy(update={"n_embd": 2**30})
-    meta = loaded.meta.model_copy(update={"config": loaded.meta.config.model_copy(update={"model": giant})})
-    file = checkpoint_file.save(trained, meta, loaded.tensors, None)
-    check_refused(command("sample.py", f"checkpoint={file}"), "its config describes a model of")
-
-
 def test_a_norm_that_is_larger_than_a_block_is_loaded_if_it_stands_once(tiny):
     """Estimates for 128 positions are more numbers than a block has; rezero has them before the head only."""
     sizes = "model.block_size=128", "model.n_embd=4", "model.n_layer=8"
@@ -189,35 +177,17 @@ def test_a_norm_that_is_larger_than_a_block_is_loaded_if_it_stands_once(tiny):
     assert model.block_size == 128
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", signals.SIGNALS)
-def test_a_signal_ends_sampling_with_its_status_and_no_traceback(trained, tmp_path, number):
-    started = Program("sample.py", f"run={trained}", "max_new_tokens=10000000", cwd=tmp_path)
-    assert started.stdout.read(10)
-    started.send_signal(number)
-    _, errors = started.communicate(timeout=PATIENCE)
-    assert started.returncode == 128 + number
-    assert "Traceback" not in errors
-
-
 def test_a_checkpoint_that_its_run_removes_before_it_is_read_is_looked_for_again(trained, monkeypatch):
     first, second = checkpoint_file.saved_steps(trained / "checkpoints")[-2:]
-    read = checkpoint_file.read
+    read = checkpoint_file.load
 
     def removed_first(path):
         checkpoint_file.path_of(trained / "checkpoints", second).unlink(missing_ok=True)
         return read(path)
 
-    monkeypatch.setattr(checkpoint_file, "read", removed_first)
+    monkeypatch.setattr(checkpoint_file, "load", removed_first)
     source = ModelSource(run=str(trained), checkpoint=None, init_from=None, which="last", runs_dir="runs")
     assert load_model.load(source).meta.step == first
-
-
-def test_a_prompt_file_that_is_endless_or_a_pipe_is_refused_at_once(command, trained, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for file in (tmp_path / "pipe", "/dev/zero"):
-        done = command("sample.py", f"run={trained}", f"prompt_file={file}")
-        check_one_line(done, f"{file}: is not a regular file")
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from cli.schema import RunConfig
 from data import windows
-from data.token_files import Prepared
+from data.prepared import Prepared
 from data.windows import Batch
 from model.seeds import seed_for
+from training.ddp import Ranks
 from training.device import Compute
-from training.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)

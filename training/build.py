@@ -1,43 +1,55 @@
-"""Build the model of a config, which gives a norm or placement as a class, ``_target_``, and its options.
+"""Build the model of a config, and try it: one forward and backward before anything is written to disk.
 
+A config gives each norm and placement as a class, ``_target_``, and its options.
 ``hydra.utils.instantiate`` is not used: it takes 7.6 ms a call, and would call whatever a checkpoint names.
 """
 
 import importlib
 import inspect
 import math
-from collections.abc import Iterator
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import batchnorm, instancenorm, normalization
 
+from cli.errors import expectation, invalid_value
 from cli.schema import Component, RunConfig
-from diagnostics.contract import is_signal, line_of
+from data.errors import ConfigError, UserError, described
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import POSITIONS, Embedding
-from model.head import Head
 from model.init import INITS
+from model.layers import Head
 from model.mlp import MLPS
-from model.placements import Placement
-from model.scales import LearnedScale
-from system.errors import ConfigError, described
-from system.validate import expectation, invalid_value
-from training.state import initialise_from
+from model.placements import LearnedScale, Placement
+from probe.hooks import buffers_kept
+from training.device import Compute, check_fits, is_out_of_memory
 
 FINITE = ConfigDict(allow_inf_nan=False)
 # argument -> its range, in every class
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
 RUN_ARGUMENTS = ("device", "dtype")  # set by the run, not by a config
-# The classes that an untrusted checkpoint may name: those of our packages, and torch's norms.
+# The classes that an untrusted checkpoint may name: those of model/, and torch's norms.
 OWN_PACKAGES = ("model",)
 TORCH_NAMES = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
 TORCH_NORMS = {f"torch.nn.{name}" for name in TORCH_NAMES}
+# where code lies that is not the user's
+PACKAGES = ("model", "data", "probe", "interop", "cli", "training")
+KNOWN = [Path(__file__).parents[1] / package for package in PACKAGES]
+KNOWN += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+
+
+# ---------------------------------------------------------------------------------------------------
+# Classes
 
 
 def bind(group: str, component: Component, packages: tuple[str, ...] | None = None) -> partial[Any]:
@@ -86,9 +98,7 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
         raise ConfigError(
             f"{group}._target_: {path} cannot be imported ({error}); check its name, and PYTHONPATH"
         ) from error
-    except (Exception, SystemExit) as error:  # whatever the user's file raises
-        if is_signal(error):
-            raise
+    except Exception as error:  # whatever the user's file raises
         why = f"{module_name} raises {described(error)}{line_of(error)}"
         raise ConfigError(f"{group}._target_: {why}, when it is imported; correct it") from error
     base = Placement if group == "placement" else nn.Module
@@ -112,25 +122,14 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def instances(config: RunConfig, packages: tuple[str, ...] | None) -> Iterator[tuple[str, Any]]:
-    """Yield each norm and placement of a config by key, instantiated. Raises ConfigError as ``bind`` does, or
-    if a class raises one of the errors below when it is called."""
+def instances(config: RunConfig, packages: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return each norm and placement of a config by key, instantiated. Raises ConfigError."""
     sizes = config.model
     size_by_key = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
-    for key, component in config.components().items():
-        create = bind(key, component, packages)
-        try:
-            part = create(size_by_key.get(key, sizes.n_embd))
-        # errors of the class's own code. TypeError, ValueError and RuntimeError may also be due to an option
-        # or a size, and are explained by build_model, rehearsal.build_and_try and load_model
-        except (LookupError, AssertionError, AttributeError, ArithmeticError, NameError, SystemExit) as error:
-            if is_signal(error):
-                raise
-            why = f"{component.target} raises {described(error)}"
-            raise ConfigError(f"{key}: {why}, when it is created; correct it") from error
-        if isinstance(part, nn.Module) and "_parameters" not in vars(part):
-            raise ConfigError(f"{key}: {component.target} is no module yet; begin with super().__init__()")
-        yield key, part
+    return {
+        key: bind(key, component, packages)(size_by_key.get(key, sizes.n_embd))
+        for key, component in config.components().items()
+    }
 
 
 def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
@@ -149,7 +148,7 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
     placement. Raises ConfigError as ``bind`` does."""
     settings = config.model
     with torch.random.fork_rng(devices=[]):
-        parts = dict(instances(config, packages))
+        parts = instances(config, packages)
     resolved: dict[str, Any] = {}
     if settings.final_norm == "auto":
         resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
@@ -180,10 +179,11 @@ def build_model(
     attend: type[Attend] = Attend,
     head: type[Head] = Head,
 ) -> GPT:
-    """Return a config's model with the initial weights of its seed. Raises ConfigError as ``bind`` does."""
+    """Return a config's model with the initial weights of its seed. Raises ConfigError as ``bind`` does, or
+    if a norm or the placement cannot be created with these sizes and options."""
     settings = config.model
     classes = {key: bind(key, component, packages) for key, component in config.components().items()}
-    try:
+    with explained(config):
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
         positions, rotate = POSITIONS[settings.positions]
@@ -215,8 +215,6 @@ def build_model(
             init=replace(INITS[settings.init].scaled(init_scale), depth_scaled=depth_scaled),
             seed=config.seed,
         )
-    except TypeError as error:
-        raise ConfigError(f"{config.label()}: {described(error)}{line_of(error)}") from error
 
 
 def initial_model(
@@ -227,3 +225,111 @@ def initial_model(
     if config.init_from:
         initialise_from(model, config.init_from, vocab_size)
     return model
+
+
+def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
+    """Copy the weights that ``init_from`` names into a model of the same architecture: all matrices, and the
+    norm tensors that have the same name and shape. Raises ConfigError."""
+    from interop.pretrained import pretrained  # here: few runs need it
+
+    state = model.state_dict()  # shares its memory with the model
+    weights = pretrained(name).tensors(state["embed.positions.weight"].shape[0], vocab_size)
+    with torch.no_grad():
+        for key, tensor in weights.items():
+            if not tensor.isfinite().all():
+                raise ConfigError(f"init_from: {name}: {key} is not finite; use other weights")
+            if key in state and state[key].shape == tensor.shape:
+                state[key].copy_(tensor)
+
+
+def describe_initialisation(model: nn.Module, name: str) -> str:
+    """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
+    from interop.gpt2_layout import entries
+    from interop.pretrained import pretrained
+
+    shapes = {key: parameter.shape for key, parameter in model.named_parameters()}
+    weights = {entry.our_name: entry.shape for entry in entries(pretrained(name).config)}
+    # a larger matrix is cut to the model's size: ``Pretrained.tensors``
+    copied = {n for n, shape in weights.items() if n in shapes and (len(shape) > 1 or shape == shapes[n])}
+    parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
+    parts |= {"not copied, so at their initial values": shapes.keys() - copied}
+    notes = [
+        f"; {what}: {', '.join(sorted(names)[:2])}{', …' * (len(names) > 2)} ({len(names)})"
+        for what, names in parts.items()
+        if names
+    ]
+    return f"initialised from {name}{''.join(notes)}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# One try
+
+
+def build_and_try(
+    config: RunConfig, vocab_size: int, compute: Compute, loss_of: Callable[[GPT], Tensor]
+) -> GPT:
+    """Build a config's model on its device, and run one forward and backward of ``loss_of``.
+
+    Raises:
+        ConfigError: the model cannot be built or does not fit into memory, its norm or placement raises an
+            error or loses the gradient, or the loss is not one number.
+    """
+    check_fits(config, vocab_size, compute.device)
+    attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
+    model = initial_model(config, vocab_size, attend, head).to(compute.device)
+    # take as much memory as the optimizer's moments will
+    moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]
+    with explained(config):
+        tried(model, partial(loss_of, model))
+    del moments
+    return model
+
+
+def tried(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
+    """Run one forward and backward that leaves no trace in ``model``. Raises ConfigError if a parameter gets
+    no gradient."""
+    with buffers_kept(model):
+        try:
+            loss_of().backward()
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    raise ConfigError(
+                        f"{name}: gets no gradient; a norm or a placement has to use its parameters and to "
+                        "pass the gradient on (requires_grad_(False) keeps a parameter constant)"
+                    )
+        finally:
+            model.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def explained(config: RunConfig) -> Iterator[None]:
+    """Context manager: turn what a norm or a placement raises into a ConfigError. An error of our own code
+    that is not about sizes or options is a bug, and stays."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        line = line_of(error)
+        if is_out_of_memory(error) or not (line or isinstance(error, ValueError | RuntimeError | TypeError)):
+            raise
+        if line:
+            raise ConfigError(f"{config.label()}: {described(error)}{line}; correct this code") from error
+        remedy = "choose another norm, model size or train.batch_size"
+        if "does not have a deterministic implementation" in str(
+            error
+        ):  # torch says so of some GPU operations
+            remedy = "choose another norm, or give deterministic=false"
+        raise ConfigError(
+            f"{config.label()}: {str(error).strip().partition(chr(10))[0]}; {remedy}"
+        ) from error
+
+
+def line_of(error: BaseException) -> str:
+    """Return ", at mynorms.py:12": the last line that an error came through in code of the user's; "" if it
+    came through none."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file = Path(frame.f_code.co_filename)
+        if file.is_file() and not any(file.is_relative_to(known) for known in KNOWN):
+            return f", at {file.name}:{line}"
+    return ""

@@ -1,29 +1,28 @@
-"""The device and precision of a run, and torch's process-wide switches for them."""
+"""The device and precision of a run, torch's process-wide switches for them, and a lack of memory."""
 
-import gc
+import ctypes
 import os
+import re
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
+from cli.schema import RunConfig
+from data.errors import ConfigError
 from model.attention import Attend, PlainAttend
-from model.head import Head, PaddedHead
-from system import os_compat
-from system.errors import ConfigError
-from system.launch import worker, world_size
+from model.layers import Head, PaddedHead
+from training.ddp import world_size
 
 THREADS_A_CORE = 8  # train.threads per core at most, so that a run of a larger machine can be repeated here
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
-
-# Ask for pages of 2 MiB for large tensors on a CPU, where Linux leaves this choice to programs: zeroing pages
-# of 4 KiB at their first write takes longer than most operations. torch reads this before its first tensor.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-# Without it CUDA's matrix products are refused where they have to be deterministic. It is read only once.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @dataclass(frozen=True)
@@ -76,22 +75,10 @@ class Compute:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
 
     def peak_memory(self) -> int:
-        """Return the most bytes in use since the process began or ``release`` was called: on a GPU by
-        tensors, on a CPU by the whole process."""
+        """Return the most bytes in use so far: on a GPU by tensors, on a CPU by the whole process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return os_compat.peak_memory()
-
-    def release(self) -> None:
-        """Free the memory that a run left in this process, and reset the peak memory: the runs of a sweep
-        share a process. The compiler, if it was used, keeps the memory of CUDA graphs until it is reset."""
-        if self.device.type == "cuda":
-            if "torch._dynamo" in sys.modules:
-                torch.compiler.reset()
-                gc.collect()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
-        os_compat.trim_memory_and_reset_peak()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def choose(device: str, precision: str) -> Compute:
@@ -109,7 +96,7 @@ def choose(device: str, precision: str) -> Compute:
     if kind == "cuda":
         torch.cuda.init()  # otherwise torch does this at the first tensor
         if not index and world_size() == 1:  # the workers of a sweep take the GPUs in turn; ranks have theirs
-            torch.cuda.set_device(worker() % torch.cuda.device_count())
+            index = str(int(os.environ.get("NORMGPT_WORKER", "0")) % torch.cuda.device_count())
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
     if index:  # pinned memory and torch's questions about the hardware are of the current device
@@ -129,9 +116,9 @@ def fast_bf16(kind: str) -> bool:
     return False
 
 
-def set_switches(compute: Compute, threads: int | None, deterministic: bool = True) -> int:
-    """Set torch's process-wide switches; call this for every run, as the runs of a sweep share a process.
-    Returns the number of threads. Raises ConfigError if they are far too many for this machine.
+def set_switches(threads: int | None, deterministic: bool = True) -> int:
+    """Set torch's process-wide switches. Return the number of threads. Raises ConfigError if they are far too
+    many for this machine.
 
     ``deterministic``: without it a run on a GPU, or a compiled one, gives other numbers when it is repeated.
     (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
@@ -142,5 +129,66 @@ def set_switches(compute: Compute, threads: int | None, deterministic: bool = Tr
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or DEFAULT_THREADS)
-    os_compat.keep_freed_memory()
+    keep_freed_memory()
     return torch.get_num_threads()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of up to 32 MiB for the next step. By default it returns them to the
+    system, which zeroes each page again: this takes up to 1/4 of an uncompiled step on a CPU."""
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_TRIM_THRESHOLD, -1)  # -1: never trim
+
+
+# ---------------------------------------------------------------------------------------------------
+# Memory
+
+# Words in the errors of torch's, oneDNN's and the system's allocators, which have no common error type.
+OUT_OF_MEMORY = re.compile(
+    "out of memory|not enough memory|can't allocate|cannot allocate"
+    "|could not create a memory|bad_alloc|alloc_failed",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    is_typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return is_typed or (isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error))))
+
+
+@contextmanager
+def memory_explained(message: str) -> Iterator[None]:
+    """Context manager: turn errors that mean a lack of memory into a ConfigError with this message."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(message) from error
+
+
+def out_of_memory(config: RunConfig) -> str:
+    """Return the message for a run that does not fit into memory."""
+    sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
+    sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})
+    settings = " ".join(f"{key}={value}" for key, value in sizes.items())
+    return f"train.batch_size: out of memory at {settings}; raise train.grad_accum or lower another of these"
+
+
+def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None:
+    """Check by arithmetic, before any memory is taken, that there is memory for the least that training
+    needs: weights, gradients and one moment of each weight, in fp32. Raises ConfigError."""
+    model = config.model
+    weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
+    if device.type == "cuda":
+        available = torch.cuda.get_device_properties(device).total_memory
+    else:
+        available = psutil.virtual_memory().total
+    if 12 * weights > available:
+        raise ConfigError(
+            f"model: about {weights:,} parameters, which need {12 * weights / 1e9:,.1f} GB at least, but "
+            f"{device} has {available / 1e9:,.1f} GB of memory; lower model.n_embd or model.n_layer"
+        )

@@ -6,20 +6,19 @@ Several ranks share the batches: in every round, each rank takes one.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from data.windows import Batch
-from diagnostics.contract import buffers_kept
 from model.seeds import seed_for, seed_torch
-from system.signals import Pending
+from probe.hooks import buffers_kept
 from training.batches import Batches
+from training.ddp import Ranks, broadcast_buffers
 from training.log import RunLog
 from training.loss import Loss, Net
-from training.parallel.ranks import Ranks, broadcast_buffers
-from training.parallel.strategies import Strategy
+from training.signals import Stop
 
 LossOf = Callable[[Net, Batch], Tensor]  # mean loss per target token, 0-d
 Losses = list[tuple[float, int]]  # of each batch: its mean loss per target token, its number of target tokens
@@ -29,30 +28,29 @@ Losses = list[tuple[float, int]]  # of each batch: its mean loss per target toke
 class Evaluator:
     """``evaluate(step)``: the validation losses that are due at a step, by metric."""
 
-    strategy: Strategy
+    model: nn.Module
     batches: Batches
     loss: Loss
     ranks: Ranks
     running_norms: Sequence[nn.Module]  # normalize by running estimates in evaluation only
-    stop: Pending  # if a signal came, ends the evaluation between two batches
+    stop: Stop  # if a signal came, ends the evaluation between two batches
     log: RunLog  # at step ``log.last_step`` the whole validation split is evaluated, too
 
-    def __call__(self, step: int) -> dict[str, float]:
-        broadcast_buffers(self.ranks, self.strategy.trained)
-        with self.log.clock.aside("evaluation"), self.strategy.full_model():
-            shown = partial(self.log.progress.through, step)
-            windows, targets = self.batches.fixed_windows(), self.batches.fixed_targets
-            row = {"val/loss": mean(self.losses(shown(windows, targets, "evaluating")))}
+    def __call__(self, step: int) -> dict[str, Any]:
+        broadcast_buffers(self.ranks, self.model)
+        with self.log.clock.aside("evaluation"):
+            row: dict[str, Any] = {"val/loss": mean(self.losses(self.batches.fixed_windows()))}
             if self.running_norms:
-                windows = shown(self.batches.micro_windows(), targets, "evaluating on batch statistics")
-                micro_windows = self.stop.watching(windows)
                 on_batch = evaluate_on_batch_statistics(
-                    self.strategy.model, self.running_norms, self.loss.of_batch, micro_windows, self.ranks
+                    self.model,
+                    self.running_norms,
+                    self.loss.of_batch,
+                    self.stop.watching(self.batches.micro_windows()),
+                    self.ranks,
                 )
                 on_estimates = row["val/loss"]
                 if self.batches.has_partial_micro_batch:  # whose windows on_batch lacks
-                    same_windows = shown(self.batches.micro_windows(), targets, "evaluating the same windows")
-                    on_estimates = mean(self.losses(same_windows))
+                    on_estimates = mean(self.losses(self.batches.micro_windows()))
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
             if step == self.log.last_step:
                 row |= self.on_the_whole_split(step)
@@ -61,9 +59,9 @@ class Evaluator:
     def on_the_whole_split(self, step: int) -> dict[str, float]:
         """Return the loss on the whole split, also in bits per byte; if the split has two windows, the losses
         on its halves, too: settings chosen by val/select_loss are compared by val/report_loss."""
-        batches, targets = self.batches.whole_split(), self.batches.val_targets
-        what = "the whole validation split"
-        losses = self.losses(self.log.progress.through(step, batches, targets, what))
+        targets = self.batches.val_targets
+        batches = self.log.progress.through(step, self.batches.whole_split(), targets)
+        losses = self.losses(batches)
         loss = mean(losses)
         row = {
             "val/full_loss": loss,
@@ -78,7 +76,7 @@ class Evaluator:
 
     def losses(self, windows: Iterable[Batch]) -> Losses:
         rounds = self.stop.watching(self.ranks.rounds(windows))
-        return evaluate(self.strategy.model, self.loss.of_batch, rounds, self.ranks)
+        return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
 
 
 def evaluate(
@@ -143,6 +141,8 @@ def evaluate_on_batch_statistics(
 def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
     """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
     normalize by these buffers in training, too. The buffers are kept."""
+    if not [*model.buffers()]:
+        return []
     with torch.no_grad():
         with buffers_kept(model):
             before = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,55 +1,93 @@
-"""Log a run in metrics.jsonl, in status.json, and as a line on the terminal."""
+"""Log a run: metrics.jsonl, status.json, wandb, and its progress on the terminal."""
 
+import json
 import math
+import os
+import stat
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Self
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from torch import Tensor
 
-from diagnostics.statistics import on_host
-from rundir.folder import Run
-from rundir.metrics import Metrics, best_of, losses, rows_before, write_rows
-from rundir.progress_line import ProgressLine
+from data.files import jsonable, write_atomically
+from data.windows import Batch
+from probe.statistics import on_host
+from training.ddp import Ranks
 from training.device import Compute
-from training.parallel.ranks import Ranks
-from training.timing import Clock
+from training.environment import duration
+from training.run_folder import Run, read_rows
+from training.wandb_sink import Wandb
+
+FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
+EVERY = 2.0  # seconds between lines where no live line can be drawn
 
 
 class RunLog:
     """Writes the rows of a run from step ``start`` on, inside ``with`` and after ``begin``.
 
     Attributes:
-        earlier: the rows before ``start`` that have a validation loss, and the last row before ``start``.
         best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
+        train_loss: the latest training loss.
         clock: measures the run's seconds from ``with`` on.
         last_step: the step after the last update.
     """
 
-    def __init__(self, run: Run, compute: Compute, ranks: Ranks, start: int) -> None:
+    wandb: Wandb  # set before the first row
+
+    def __init__(
+        self, run: Run, compute: Compute, ranks: Ranks, start: int, best: dict[str, Any] | None
+    ) -> None:
         train = run.config.train
-        self.run, self.compute, self.last_step = run, compute, train.steps
+        self.run, self.compute, self.last_step, self.best = run, compute, train.steps, best
         self.tokens_per_step = train.batch_size * run.config.model.block_size
-        self.rows = rows_before(run.metrics, start) if ranks.first else []
-        self.earlier = ranks.broadcast(losses(self.rows))
-        self.best = best_of(self.earlier)
+        self.rows = read_rows(run.metrics, start) if ranks.first and start else []
+        losses = [row["train/loss"] for row in self.rows if "train/loss" in row]
+        seconds = self.rows[-1].get("seconds", 0.0) if self.rows else 0.0
+        self.train_loss, self.seconds_before = ranks.broadcast([losses[-1] if losses else math.inf, seconds])
         self.timed_from = start  # first step that the next train/tokens_per_s counts
-        self.metrics = Metrics(run.metrics)
         self.progress = ProgressLine(start, train.steps)
 
-    def begin(self) -> None:
-        """Drop the rows from ``start`` on, which earlier processes wrote."""
-        if self.run.writes:
-            write_rows(self.run.metrics, self.rows)
+    def begin(self, start: int) -> None:
+        """Drop the rows from ``start`` on, which earlier processes wrote; say if earlier ones are missing."""
+        if not self.run.writes:
+            return
+        steps = [row["step"] for row in self.rows]
+        for before, after in pairwise([0, *steps, start]):
+            if after - before > self.run.config.train.log_every:
+                print(f"{self.run.metrics}: has no rows between steps {before:,} and {after:,}", flush=True)
+                break
+        rows = "".join(json.dumps(jsonable(row)) + "\n" for row in self.rows)
+        write_atomically(self.run.metrics, rows)
         self.rows = []  # a row with histograms is large
 
     def __enter__(self) -> Self:
-        self.clock = Clock(self.compute.synchronize, self.earlier[-1]["seconds"] if self.earlier else 0.0)
-        self.metrics.__enter__()
+        self.clock = Clock(self.compute.synchronize, self.seconds_before)
+        self.stream = self.run.metrics.open("a", encoding="utf-8")
         self.progress.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.progress.__exit__(*error)
-        self.metrics.__exit__(*error)
+        self.stream.close()  # flushes, which fails on a full disk
+
+    def sync(self) -> None:
+        """Write the rows to the disk, so that they survive a power failure, too."""
+        if stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):  # not os.devnull
+            os.fsync(self.stream.fileno())
 
     def update_best(self, step: int, row: dict[str, Any]) -> bool:
         """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns True in that case."""
@@ -65,17 +103,115 @@ class RunLog:
         Args:
             row: numbers, and tensors on the device, which are copied to the host at once.
         """
-        if not row:
-            self.progress.update(step, {})
-            return row
-        row |= on_host({name: value for name, value in row.items() if isinstance(value, Tensor)})
-        if "train/loss" in row:
-            tokens = (step + 1 - self.timed_from) * self.tokens_per_step
-            row["train/tokens_per_s"] = tokens / self.clock.lap()
-            self.timed_from = step + 1
-        tokens = step * self.tokens_per_step
-        self.metrics.write({"step": step, "tokens": tokens, "seconds": self.clock.seconds()} | row)
+        if row:
+            row |= on_host({name: value for name, value in row.items() if isinstance(value, Tensor)})
+            if "train/loss" in row:
+                self.train_loss = row["train/loss"]
+                tokens = (step + 1 - self.timed_from) * self.tokens_per_step
+                row["train/tokens_per_s"] = tokens / self.clock.lap()
+                self.timed_from = step + 1
+            tokens, seconds = step * self.tokens_per_step, self.clock.seconds()
+            full_row = {"step": step, "tokens": tokens, "seconds": seconds} | row
+            self.stream.write(json.dumps(jsonable(full_row), allow_nan=False) + "\n")
+            self.stream.flush()  # so that a kill loses no row
+            self.wandb.log(full_row)
+            final, peak = row.get("val/full_loss"), self.compute.peak_memory()
+            self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
         self.progress.update(step, row)
-        final, peak = row.get("val/full_loss"), self.compute.peak_memory()
-        self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
         return row
+
+
+class Clock:
+    """Measures a run's seconds, from the creation of the clock on.
+
+    Args:
+        synchronize: waits until the device has done its work.
+        earlier: seconds that the run took in processes before this one.
+
+    Attributes:
+        spent: seconds that were not spent on training, by purpose.
+    """
+
+    def __init__(self, synchronize: Callable[[], None], earlier: float = 0.0) -> None:
+        self.synchronize, self.earlier = synchronize, earlier
+        self.start = time.perf_counter()
+        self.spent: dict[str, float] = defaultdict(float)
+        self.mark = 0.0  # seconds of training at the last lap
+
+    def seconds(self) -> float:
+        """Return the seconds since the run began."""
+        return self.earlier + time.perf_counter() - self.start
+
+    def training(self) -> float:
+        """Return the seconds that this process has spent on training."""
+        return time.perf_counter() - self.start - sum(self.spent.values())
+
+    def lap(self) -> float:
+        """Return the seconds spent on training since the last call."""
+        previous, self.mark = self.mark, self.training()
+        return self.mark - previous
+
+    @contextmanager
+    def aside(self, purpose: str) -> Iterator[None]:
+        """Count the seconds of the block, until the device has done its work, as spent on ``purpose``."""
+        self.synchronize()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.synchronize()
+            self.spent[purpose] += time.perf_counter() - start
+
+
+class ProgressLine:
+    """A live line on a terminal; elsewhere a plain line for each evaluation and every two seconds or so."""
+
+    def __init__(self, first: int, steps: int) -> None:
+        self.first, self.steps = first, steps  # the first step of this process, and the last of the run
+        self.latest: dict[str, Any] = {}
+        self.start = self.printed = time.monotonic()
+        columns = (
+            *(TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20)),
+            *(
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                TextColumn("eta"),
+                TimeRemainingColumn(),
+            ),
+        )
+        self.bar = Progress(*columns, console=Console(highlight=False), disable=not sys.stdout.isatty())
+        self.task = self.bar.add_task("", total=steps, completed=first, text="")
+
+    def __enter__(self) -> Self:
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.bar.__exit__(*error)
+
+    def update(self, step: int, row: dict[str, Any]) -> None:
+        """Show the latest value of each metric; ``row`` may lack some metrics."""
+        self.latest |= {key: row[key] for key in FORMATS if key in row}
+        text = "  ".join(form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest)
+        self.show(step, text, force="val/loss" in row)
+
+    def through(self, step: int, batches: Iterable[Batch], targets: int) -> Iterator[Batch]:
+        """Yield the batches of the whole validation split, which has ``targets`` target tokens; show the
+        share that is done."""
+        seen = 0
+        for batch in batches:
+            yield batch
+            seen += batch[1].size
+            self.show(step, f"evaluating the whole validation split: {seen / targets:.0%}")
+
+    def show(self, step: int, text: str, force: bool = False) -> None:
+        """Show ``text`` on the live line, or print it if ``force`` or if nothing was printed for EVERY."""
+        self.bar.update(self.task, completed=step, text=text)
+        now = time.monotonic()
+        if self.bar.disable or self.bar.console.is_dumb_terminal:
+            if not (force or now - self.printed > EVERY):
+                return
+            pace = (now - self.start) / max(1, step - self.first)  # seconds per step
+            eta = f"  eta {duration(pace * (self.steps - step))}" if self.first < step < self.steps else ""
+            self.printed = now
+            print(f"step {step}/{self.steps}  {text}{eta}", flush=True)

@@ -1,48 +1,81 @@
-"""Open the folder of a run. Torch is imported only if the run has to be trained."""
+"""The tokens and the folder of a run. Torch is imported only if the run has to be trained."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 from cli.schema import RunConfig
-from data.token_files import Prepared
-from rundir.find_run import ended_folder
-from rundir.folder import AlreadyEndedError, Run, has_ended, read_status
-from rundir.identity import run_folder
-from system.terminal import announced
-from training.parallel.ranks import Ranks
+from data.errors import ConfigError
+from data.prepared import Prepared, prepare
+from training.ddp import Ranks
+from training.identity import run_folder
+from training.run_folder import Run, ended_folder, has_ended, read_status
+
+
+def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
+    """Return the tokens of a run, prepared now if the cache lacks them: once on each machine.
+
+    Raises:
+        UserError: as ``tokens_of`` does; or a split is too short for the model's context.
+    """
+    with ranks.first_of_machine_first():
+        tokens = tokens_of(config)
+    tokens.check_length(config.model.block_size)
+    return tokens
+
+
+def tokens_of(config: RunConfig) -> Prepared:
+    """Return the tokens of a run, prepared now if the cache lacks them.
+
+    Raises:
+        ConfigError: the weights of ``init_from`` were trained with another tokenizer, or have none.
+        DataError: the text is missing, or a prepared file is damaged.
+    """
+    if config.init_from is None:
+        if config.data.tokenizer == "init_from":
+            raise ConfigError(
+                "data.tokenizer: init_from is that of pretrained weights; also give init_from=…"
+            )
+        return prepare(**config.data.model_dump())
+    from interop.pretrained import pretrained  # here: few runs need it
+
+    weights, spec = pretrained(config.init_from), None
+    if config.data.tokenizer == "init_from":
+        spec = weights.tokenizer
+        if spec is None:
+            raise ConfigError(f"data.tokenizer: {weights.name} lacks a tokenizer.json or meta.json; add one")
+    data = prepare(**config.data.model_dump(), spec=spec)
+    weights.check_vocabulary(data.tokenizer.vocab_size)
+    if weights.tokenizer not in (None, data.tokenizer.spec):
+        raise ConfigError(
+            f"data.tokenizer: {weights.name} was trained with another tokenizer than this text's; "
+            "give data.tokenizer=init_from"
+        )
+    return data
 
 
 @contextmanager
-def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[Run]:
-    """Open the folder of a run, whose name identifies the result; lock the folder if it exists.
-
-    The folder of a run that has already ended is opened without a lock, and ``had_ended`` is true.
+def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tuple[Run, bool]]:
+    """Context manager: yield the run, whose folder's name identifies the result, and whether it had ended.
+    The folder is locked, if it exists; not that of a run that had ended.
 
     Raises:
         ConfigError: another process trains this run, or the device is not available.
     """
     ended = None if config.fresh else ended_folder(config, tokens.fingerprint)
-    if path := ranks.broadcast(str(ended) if ended else None):
-        yield Run(Path(path), config, had_ended=True)
+    if ranks.broadcast(bool(ended)) and ended:
+        yield Run(ended, config, writes=False), True
         return
     counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
     print(f"{config.label()} seed={config.seed}: {counts}", flush=True)
-    with announced("importing torch"):
-        import training.setup  # noqa: F401 here, where it is announced; train.py's import then takes no time
-        from training import device
+    from training import device  # imports torch
 
     compute = device.choose(config.device, config.precision)
     folder = run_folder(config, compute.precision, tokens.fingerprint)
     if not config.fresh and ranks.broadcast(has_ended(folder)):
-        yield Run(folder, config, had_ended=True)
+        yield Run(folder, config, writes=False), True
         return
-    prefix = "" if read_status(folder) or any(folder.glob("checkpoints/*")) else "a new run, "
-    print(f"{folder}: {prefix}on {compute}", flush=True)
-    try:
-        with suppress(AlreadyEndedError), Run(folder, config, writes=ranks.first) as run:
-            ranks.broadcast()  # waits until rank 0 has locked the folder
-            yield run
-    finally:
-        compute.release()
+    with Run(folder, config, writes=ranks.first) as run:
+        prefix = "" if read_status(folder) or any(folder.glob("checkpoints/*")) else "a new run, "
+        print(f"{folder}: {prefix}on {compute}", flush=True)
+        yield run, False
     ranks.broadcast()  # waits until rank 0 has written how the run ended

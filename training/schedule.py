@@ -1,14 +1,16 @@
-"""The learning rate as a pure function of the step: linear warm-up, then cosine, linear or no decay."""
+"""What depends on the step alone: the learning rate, and whether to evaluate, save, log or measure."""
 
 import math
+from dataclasses import dataclass
 
-from cli.schema import ScheduleConfig
+from cli.schema import ScheduleConfig, StatsConfig, TrainConfig
 
 SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 after the last update
     "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
     "linear": lambda t: 1 - t,
     "constant": lambda t: 1.0,
 }
+DENSE_START = (16, 256, 4096)  # steps with statistics: a run changes most at the beginning
 
 
 class Schedule:
@@ -29,3 +31,35 @@ class Schedule:
         t = (step - self.warmup) / max(1, self.steps - self.warmup)
         final = self.config.final_fraction
         return self.peak * (final + (1 - final) * SHAPES[self.config.shape](t))
+
+
+@dataclass(frozen=True)
+class Due:
+    """The things that are due at a step. The last step makes no update."""
+
+    evaluation: bool
+    checkpoint: bool
+    log: bool
+    statistics: bool
+    histograms: bool
+
+
+def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
+    is_last = step == train.steps
+    evaluation = is_last or is_due(step, train.eval_every)
+    is_last_update = step == train.steps - 1  # its loss tells whether the run collapsed
+    return Due(
+        evaluation=evaluation,
+        checkpoint=is_last or (step > 0 and is_due(step, train.checkpoint_every)),
+        log=evaluation or is_last_update or is_due(step, train.log_every),
+        statistics=is_due(step, stats.every, dense_start=True) or (is_last and stats.every > 0),
+        histograms=is_due(step, stats.histograms_every) or (is_last and stats.histograms_every > 0),
+    )
+
+
+def is_due(step: int, every: int, dense_start: bool = False) -> bool:
+    """Return whether something done every ``every`` steps (0: never) is due at ``step``; with a dense start
+    also at those steps of DENSE_START that are less than ``every``."""
+    if every == 0:
+        return False
+    return step % every == 0 or (dense_start and step < every and step in DENSE_START)

@@ -21,10 +21,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from comparison import commands, curves
-from comparison.drawing import convert, figures, glance, specs
+from comparison.drawing import figures, glance, specs
 from comparison.drawing.printed import notes
 from comparison.groups import as_text, is_compared
 from comparison.report import Report
+from comparison.run_files import answers, leak_of
 from comparison.table import (
     COSTS,
     Cells,
@@ -36,7 +37,6 @@ from comparison.table import (
     settings,
     settings_note,
 )
-from rundir.run_files import answers, leak_of
 
 HERE = Path(__file__).parent
 BUNDLE = """import sys, vl_convert
@@ -151,6 +151,5 @@ def compress(text: str) -> str:
 def library() -> str:
     """Return Vega-Lite's JavaScript. Another process bundles it, as this takes two seconds in which no other
     thread of its process runs, so none could print that it takes long."""
-    convert.converter()  # raises UserError where it cannot run
     command = [sys.executable, "-P", "-c", BUNDLE]
     return subprocess.run(command, check=True, capture_output=True).stdout.decode()

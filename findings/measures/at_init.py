@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from diagnostics import block_effects
 from findings.models import Case, Cases, Measured
+from probe import block_effects
 from training.loss import cross_entropy
 
 

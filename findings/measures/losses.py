@@ -7,8 +7,8 @@ import numpy as np
 
 from comparison.rates import sensitivity
 from comparison.reach import first_step
+from data.errors import ConfigError
 from findings.models import Case, Cases, Measured
-from system.errors import ConfigError
 
 Table = dict[float, float]  # value of the varied key, or step -> loss
 

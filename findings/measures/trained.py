@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from diagnostics import block_effects, norm_maps
-from diagnostics.activations import without_effects
 from findings.measures.at_init import by_depth, slope, stream_variances
 from findings.models import UNSEEN, Case, Cases, Measured
+from probe import block_effects, norm_maps
+from probe.activations import without_effects
 from training.loss import cross_entropy
 
 Numbers = NDArray[Any]

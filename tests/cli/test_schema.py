@@ -5,11 +5,10 @@ import re
 import pytest
 from pydantic import BaseModel
 
-from cli.sample_schema import SampleConfig
-from cli.schema import RunConfig
+from cli.errors import checked
+from cli.schema import Checked, RunConfig, SampleConfig
+from data.errors import ConfigError
 from scripts.export import ExportConfig
-from system.errors import ConfigError
-from system.validate import Checked, checked
 from tests.conftest import CONF, EARLIER_DEFAULTS, configured, daily
 from tests.helpers import gpt2_models
 
@@ -74,12 +73,12 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         ("model.n_embd=130", r"model\.n_embd: 130 is not divisible by n_head=4"),
         ("model.activation=relu", r"model\.activation: invalid value .*; it should be 'gelu', 'gelu_tanh', "),
         ("model.embedding_scale=3", r"model\.embedding_scale: invalid value 3; it should be True, False or "),
-        ("model.qk_norm=nope", r"model\.qk_norm: there is no norm 'nope'; choose one of same, batchnorm, "),
+        ("model.qk_norm=nope", r"model\.qk_norm: there is no 'nope'; did you mean none"),
         (
             "model.qk_norm=[layernorm,none]",
-            r"model\.qk_norm: there is no norm \['layernorm', 'none'\]; ",
+            r"model\.qk_norm: there is no \"\['layernorm', 'none'\]\"; ",
         ),
-        ("model.final_norm=null", r"model\.final_norm: there is no norm None; choose one of auto, same, bat"),
+        ("model.final_norm=null", r"model\.final_norm: there is no 'None'; did you mean none"),
         ("train.grad_accum=3", r"train\.batch_size: 32 is not divisible by grad_accum=3"),
         ("seed=9223372036854775808", r"seed: "),
         ("device=potato", r"device: invalid value 'potato'; it should be auto, cpu, mps, cuda or cuda:N"),
@@ -202,7 +201,7 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
     (tmp_path / "norm" / "other.yaml").write_text("_target_: model.norms.RMSNorm\neps: 1e-2\n")
     where = ("--config-dir", str(tmp_path))
     assert configured(*where, "norm=mine").norm.options["eps"] == 1e-3
-    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml has a defaults list"):
+    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml is no plain list of options"):
         configured(*where, "model.qk_norm=mine")
     config = configured(*where, "model.qk_norm=other")
     assert (config.model.qk_norm.name, config.model.qk_norm.options) == ("other", {"eps": 1e-2})

@@ -8,9 +8,9 @@ import yaml
 
 from comparison.find import find_runs
 from comparison.load import UnreadableError, load
-from rundir.folder import Run
 from tests.conftest import configured
 from tests.helpers.run_folders import made
+from training.run_folder import Run
 
 
 def test_a_run_is_read_with_its_metrics_by_step(tmp_path):
@@ -80,7 +80,7 @@ BROKEN = [
     ("metrics.jsonl", None, "not a run: it has no metrics.jsonl"),
     ("status.json", b'{"state": "running", "step": 7}', "running at step 7 of 1000"),
     ("config.yaml", b"[1]", "written by another version: "),
-    ("status.json", b"[1]", "damaged: status.json: Input should be a valid dictionary"),
+    ("status.json", b"[1]", "damaged: status.json: Input should be an object"),
     ("config.yaml", b"\xff\xfe\x00", "damaged: "),
     ("metrics.jsonl", b'{"step": NaN}\n' * 3, "damaged: it has finished, but has no val/full_loss"),
     ("metrics.jsonl", ROW_OF_TEXT, "damaged: could not convert"),

@@ -15,8 +15,8 @@ from comparison.groups import group_runs
 from comparison.load import UnreadableError, load
 from comparison.published import cell, flat, load_any, nested, parsed, publish, read
 from comparison.report import build_report
-from system.errors import UserError
-from system.files import write_atomically
+from data.errors import UserError
+from data.files import write_atomically
 from tests.helpers.fair_runs import FAR, NEAR, fair_runs
 
 NAMES = st.text(st.characters(exclude_characters=":"), min_size=1)

@@ -10,9 +10,8 @@ import signal
 import pytest
 import torch
 
-from diagnostics.causality import certificate
-from rundir.run_files import read_json
-from system.signals import Interrupted
+from comparison.run_files import read_json
+from probe.causality import certificate
 from tests.conftest import NORMS, OPTIMIZERS, configured
 from tests.helpers.model import SMALL_KEYS, random_tokens
 from tests.helpers.norm_leaks import SEES
@@ -28,6 +27,7 @@ from tests.helpers.runs import (
 from training import device
 from training.build import build_model
 from training.loss import Loss
+from training.signals import Interrupted
 
 DEVICE = os.environ.get("TEST_DEVICE", "cuda")
 pytestmark = [

@@ -1,6 +1,10 @@
 """Folders of tokens made elsewhere: by nanoGPT, by llm.c, in several files, or damaged."""
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,31 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import tokenizers
-from data.shards import Shards
-from data.token_cache import prepare as prepared
-from system.errors import DataError
+from data.errors import DataError
+from data.external import Shards
+from data.prepared import Prepared
+from tests.data.test_prepared import prepare_text
 
 
-@pytest.mark.parametrize("train", [5, {}, [], {"tokens": 1, "sha256": "", "files": 5}])
-def test_a_damaged_meta_is_one_line(tmp_path, train):
-    tokens = np.arange(100, dtype=np.uint16)
-    for split in ("train", "val"):
-        tokens.tofile(tmp_path / f"{split}.bin")
-    meta = {"tokenizer": tokenizers.gpt2().spec, "train": train}
-    (tmp_path / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(DataError, match="meta.json: missing or damaged"):
-        adopted(tmp_path, tmp_path / "cache")
+def nanogpts(folder: Path, train=(31373, 995, 50256), val=(995, 31373), dtype=np.uint16, **meta) -> Path:
+    """Write what nanoGPT's data/shakespeare/prepare.py writes, and ``meta`` if given."""
+    folder.mkdir()
+    np.array(train, dtype).tofile(folder / "train.bin")
+    np.array(val, dtype).tofile(folder / "val.bin")
+    if meta:
+        describe(folder, **meta)
+    return folder
 
 
-def test_a_name_with_val_inside_a_word_is_not_a_validation_file(tmp_path):
-    tokens = np.arange(100, dtype=np.uint16)
-    for name in ("retrieval_train_1.bin", "retrieval_val_1.bin"):
-        tokens.tofile(tmp_path / name)
-    data = adopted(tmp_path, tmp_path / "cache")
-    assert len(data.train) == len(data.val) == 100
-    tokens.tofile(tmp_path / "train_val.bin")
-    with pytest.raises(DataError, match="train and val"):
-        adopted(tmp_path, tmp_path / "cache")
+def describe(folder: Path, chars: str = "abc", **meta) -> None:
+    """Write a meta.json, as the program that prepared the folder would."""
+    content = {"tokenizer": {"kind": "char", "chars": chars}} | meta
+    (folder / "meta.json").write_text(json.dumps(content))
 
 
 def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, version: int = 1) -> None:
@@ -42,33 +41,70 @@ def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, version: int = 1
     file.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def adopted(folder: Path, cache: Path):
-    options = {"vocab_size": 300, "val_fraction": None, "verify": True}
-    return prepared(corpus="prepared", path=str(folder), tokenizer="gpt2", cache=str(cache), **options)
+def external(folder: Path, tokenizer: str = "gpt2") -> Prepared:
+    return prepare_text(folder.parent, "", corpus="prepared", path=str(folder), tokenizer=tokenizer)
 
 
-def test_llmc_files_may_have_our_names(tmp_path):
-    tokens = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
+def test_nanogpts_folder_is_gpt2s_tokens_and_stays_as_it_is(tmp_path, capsys):
+    folder = nanogpts(tmp_path / "nano", range(1000), range(100))
+    data = external(folder)
+    assert data.fingerprint == "baef48011926026d904174d4574a2f5f98b501f9c14d635c15efc1990f5be986"  # for ever
+    assert data.tokenizer.decode(data.train) == tokenizers.gpt2().decode(range(1000))
+    assert sorted(file.name for file in folder.iterdir()) == ["train.bin", "val.bin"]
+    assert external(folder).fingerprint == data.fingerprint
+    assert capsys.readouterr().out.count("reading the token files once") == 1
+
+
+def test_the_same_tokens_are_the_same_data_wherever_they_came_from(tmp_path):
+    ours = prepare_text(tmp_path, "hello world " * 20, tokenizer="gpt2")
+    elsewhere = nanogpts(tmp_path / "elsewhere", ours.train, ours.val)
+    assert external(elsewhere).fingerprint == ours.fingerprint == external(ours.folder).fingerprint
+
+
+def test_a_folder_may_describe_its_own_tokenizer_and_type(tmp_path):
+    folder = nanogpts(tmp_path / "chars", [0, 1, 2, 0], [2, 1], np.uint32)
+    describe(folder, dtype="uint32")
+    data = external(folder)
+    assert data.tokenizer.decode(data.train) == b"abca"
+    fingerprints = {data.fingerprint}
+    for changes in ({"dtype": "uint16"}, {"dtype": "uint32", "chars": "abd"}):
+        describe(folder, **changes)
+        fingerprints.add(external(folder).fingerprint)
+    assert len(fingerprints) == 3
+
+
+def test_a_changed_file_is_read_again_or_if_its_time_is_the_old_one_fails_its_checksum(tmp_path):
+    folder = nanogpts(tmp_path / "changing")
+    before = external(folder).fingerprint
+    np.array([995, 995, 995], np.uint16).tofile(folder / "train.bin")
+    os.utime(folder / "train.bin", ns=(12345, 12345))
+    assert external(folder).fingerprint != before
+    np.array([31373, 996, 50256], np.uint16).tofile(folder / "train.bin")
+    os.utime(folder / "train.bin", ns=(12345, 12345))
+    with pytest.raises(DataError, match=r"train\.bin: fails its checksum"):
+        external(folder)
+
+
+NAMES = (
+    "web_retrieval_train_1.bin",
+    "web_retrieval_train_2.bin",
+    "web_retrieval_val_0.bin",
+)  # "val" in a word
+
+
+@pytest.mark.parametrize("names", [NAMES, ("train.bin", "val.bin")])
+def test_llmc_files_are_read_as_they_are(tmp_path, names):
     (folder := tmp_path / "llmc").mkdir()
-    for split, part in {"train": tokens[:900], "val": tokens[900:]}.items():
-        llmc(folder / f"{split}.bin", part)
-    data = adopted(folder, tmp_path / "cache")
+    tokens = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
+    for name, part in zip(names, np.split(tokens, [400, 900][-len(names) + 1 :]), strict=True):
+        llmc(folder / name, part)
+    (folder / f"._{names[0]}").write_bytes(b"hidden")
+    data = external(folder)
     assert data.train[np.arange(900)].tolist() == tokens[:900].tolist()
     assert data.val.tolist() == tokens[900:].tolist()
-
-
-def test_llmc_files_are_read_as_they_are(tmp_path):
-    tokens = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
-    (folder := tmp_path / "llmc").mkdir()
-    for number, part in enumerate(np.split(tokens[:900], [100, 500]), start=1):
-        llmc(folder / f"fineweb_train_{number:06d}.bin", part)
-    llmc(folder / "fineweb_val_000000.bin", tokens[900:])
-    data = adopted(folder, tmp_path / "cache")
-    assert data.train[np.arange(900)].tolist() == tokens[:900].tolist()
-    assert data.val.tolist() == tokens[900:].tolist()
-    llmc(folder / "fineweb_val_000000.bin", tokens[900:], version=2)
+    llmc(folder / names[-1], tokens[900:], version=2)
     with pytest.raises(DataError, match="version 2"):
-        adopted(folder, tmp_path / "cache")
+        external(folder)
 
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum), seed=st.integers(0, 99))
@@ -79,3 +115,69 @@ def test_shards_are_one_array(lengths, seed):
     assert len(shards) == len(whole)
     positions = draw.integers(len(whole), size=(4, 5))
     assert (shards[positions] == whole[positions]).all()
+
+
+def meta(text: str):
+    return lambda folder: (folder / "meta.json").write_text(text)
+
+
+BAD_META = r"meta\.json: missing or damaged \(.+\); prepare the files again"
+TRAIN = {"tokens": 3, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda folder: (folder / "train.bin").unlink(),
+            r"train\.bin: no such file.*train\.bin and val\.bin",
+        ),
+        (
+            lambda folder: (folder / "val.bin").write_bytes(b"abc"),
+            r"val\.bin: has 3 bytes, not a multiple of 2",
+        ),
+        (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), "has token 65,535, but .* 50,257"),
+        (lambda folder: (folder / "meta.pkl").touch(), r"meta\.pkl: pickles .* not opened; .* in the folder"),
+        (lambda folder: llmc(folder / "val.bin", np.arange(9, dtype=np.uint16)), "have different formats"),
+        *((meta(text), BAD_META) for text in ("{", "[]", "{}", '{"tokenizer": {}}', '{"tokenizer": 5}')),
+        *((lambda folder, dtype=dtype: describe(folder, dtype=dtype), BAD_META) for dtype in ("int16", None)),
+        (lambda folder: describe(folder, train={"tokens": 1, "files": 5}), BAD_META),
+        (lambda folder: describe(folder), r"train\.bin: has token 50,256, but .* has only 3"),
+        (
+            lambda folder: (folder / "meta.json").write_text(
+                json.dumps({"tokenizer": tokenizers.gpt2().spec, "train": TRAIN})
+            ),
+            r"meta\.json: does not match the files of train",
+        ),
+    ],
+)
+def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):
+    folder = nanogpts(tmp_path / "folder")
+    change(folder)
+    with pytest.raises(DataError, match=message):
+        external(folder)
+
+
+def test_a_file_of_both_splits_and_an_unknown_tokenizer_are_refused(tmp_path):
+    (folder := tmp_path / "folder").mkdir()
+    for name in ("train_val.bin", "train_1.bin"):
+        np.arange(100, dtype=np.uint16).tofile(folder / name)
+    with pytest.raises(DataError, match="contains both train and val"):
+        external(folder)
+    with pytest.raises(DataError, match="its tokenizer is unknown; add a meta.json"):
+        external(folder, "char")
+
+
+def test_the_line_in_the_error_turns_a_pickle_into_a_meta_json(tmp_path):
+    """The pickle is as nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line."""
+    chars = "".join(sorted("\n '\"abc"))
+    folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
+    tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
+    with pytest.raises(DataError) as raised:
+        external(folder)
+    command = str(raised.value).partition(" run in the folder ")[2]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, shell=True, cwd=folder, env=os.environ | {"PATH": path}, check=True)
+    data = external(folder)
+    assert data.tokenizer.decode(data.train).decode() == chars[:4]

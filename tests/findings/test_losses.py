@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.errors import ConfigError
 from findings.finding import Finding, load_findings
 from findings.measures.losses import best_rates, trainable_scales
 from findings.models import Case, Cases
-from system.errors import ConfigError
 
 RATES = (1e-3, 3e-3, 1e-2)
 LOSSES = st.lists(st.floats(0, 5), min_size=3, max_size=3)

@@ -1,8 +1,8 @@
 """Hand-made components of a config, and metadata of checkpoints."""
 
 from cli.schema import Component
-from rundir import checkpoint_file
 from tests.conftest import configured
+from training import checkpoint as checkpoint_file
 
 
 def component(target: str, **options) -> Component:

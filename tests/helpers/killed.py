@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rundir import checkpoint_file
-from rundir.folder import read_status
-from system import errors
+from data import errors
 from tests.conftest import LETTERS, ROOT
 from tests.helpers import programs
+from training import checkpoint as checkpoint_file
+from training.run_folder import read_status
 
 DRAW = random.Random(0)
 Start = Callable[..., Any]  # program, arguments, cwd= -> like subprocess.Popen

@@ -3,7 +3,7 @@
 import importlib.metadata
 from typing import Any
 
-from rundir.environment import cpuinfo, processor
+from training.environment import cpuinfo, processor
 
 
 def this_machine() -> dict[str, Any]:

@@ -14,15 +14,12 @@ import runpy
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from cli.app import choices
-from cli.schema import RunConfig
-from system import terminal
+from cli.compose import choices
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = ("torch._dynamo", "train", "training.setup", "sample", "compare", "findings")
@@ -63,7 +60,7 @@ def watched(request: dict[str, Any], out: int, err: int, report: int) -> dict[st
 def main() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
-    choices("config", RunConfig, [])  # the first composition is slow
+    choices([])  # the first composition is slow
     gc.collect()
     gc.freeze()  # else each program would spend a second at its end on collecting these objects
     # nohup is meant for pytest, not for the programs
@@ -78,9 +75,6 @@ def main() -> None:
     if memory := os.environ.pop("TEST_MEMORY", ""):
         mapped = psutil.Process().memory_info().vms
         resource.setrlimit(resource.RLIMIT_AS, (mapped + int(memory), resource.RLIM_INFINITY))
-    # else a busy machine would add lines such as "importing torch, for 2 s"
-    terminal.PATIENCE = float(os.environ.pop("TEST_PATIENCE", "600"))
-    terminal.began[:] = [time.monotonic()]  # the server began earlier
     if file_size := os.environ.pop("TEST_FILE_SIZE", ""):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_size), resource.RLIM_INFINITY))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

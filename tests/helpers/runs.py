@@ -2,19 +2,16 @@
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from data.token_cache import prepare
-from rundir import checkpoint_file, identity
-from rundir.folder import AlreadyEndedError, Run
-from rundir.metrics import Metrics
-from system import signals
-from train import train
+from train import main
+from training import checkpoint as checkpoint_file
+from training import identity
 from training.device import choose
-from training.parallel.ranks import Ranks
+from training.log import RunLog
+from training.open_run import tokens_of
 
 STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
 
@@ -32,15 +29,16 @@ def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def stop_at(steps: set[int], number: int, monkeypatch) -> None:
     """Send this process a signal when the row of each of these steps is first written."""
-    write, left = Metrics.write, set(steps)
+    write, left = RunLog.write, set(steps)
 
-    def write_and_stop(self, row):
-        write(self, row)
-        if row["step"] in left:
-            left.remove(row["step"])
+    def write_and_stop(self, step, row):
+        written = write(self, step, row)
+        if step in left:
+            left.remove(step)
             os.kill(os.getpid(), number)
+        return written
 
-    monkeypatch.setattr(Metrics, "write", write_and_stop)
+    monkeypatch.setattr(RunLog, "write", write_and_stop)
 
 
 def metric_rows(folder: Path) -> list[dict]:
@@ -84,11 +82,11 @@ CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 def train_or_resume(config) -> Path:
     """Start or resume a run, as ``python train.py`` does. Return the run's folder."""
-    with signals.ending():
-        data, compute = prepare(**config.data.model_dump()), choose(config.device, config.precision)
-        folder = identity.run_folder(config, compute.precision, data.fingerprint)
-        with Run(folder, config) as run, suppress(AlreadyEndedError):
-            train(run, data, Ranks())
+    tokens = tokens_of(config)
+    folder = identity.run_folder(
+        config, choose(config.device, config.precision).precision, tokens.fingerprint
+    )
+    main(config)
     return folder
 
 

@@ -16,21 +16,21 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cli.sample_schema import ModelSource
+from cli.compose import quoted
+from cli.schema import ModelSource
 from data import tokenizers
+from data.errors import ConfigError
 from data.windows import fixed_windows
 from interop.pretrained import pretrained
 from model import GPT
 from model.generate import Decoder, generate
-from rundir.checkpoint_file import load
 from scripts import export
-from system.errors import ConfigError
 from tests.conftest import LETTERS, TINY, configured, daily
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused, error_lines
-from training import load_model
-from training.build import initial_model
-from training.state import describe_initialisation
+from training import load_run as load_model
+from training.build import describe_initialisation, initial_model
+from training.checkpoint import load
 
 CHARS = "".join(sorted(set(LETTERS)))
 RUN = [key for key in TINY if not key.startswith("model.")]  # the weights determine the model
@@ -287,7 +287,7 @@ def test_a_run_of_ours_is_exported_first(tmp_path):
 @pytest.mark.parametrize("name", daily(["it's (1)", "~here", "2024", "a=b"], others="slow"))
 def test_a_folder_may_have_any_name(tmp_path, name):
     gpt2_models.saved(tmp_path / name, chars=CHARS)
-    trained(tmp_path, f"init_from={name}", "train.steps=0")
+    trained(tmp_path, quoted("init_from", name), "train.steps=0")
 
 
 @pytest.mark.slow

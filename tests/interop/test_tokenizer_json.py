@@ -8,8 +8,8 @@ import random
 import pytest
 
 from data import tokenizers
+from data.errors import DataError
 from interop import tokenizer_json
-from system.errors import DataError
 from tests.conftest import LETTERS
 
 PIECES = [

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.dropout import Dropout, dropout
+from model.layers import Dropout, dropout
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import GPT
 from model.attention import Attend, CausalSelfAttention, PlainAttend
 from model.embeddings import Embedding
-from model.head import Head, PaddedHead
+from model.layers import Head, PaddedHead
 from model.mlp import MLP
 from model.norms import LayerNorm
 from model.placements import Post, Pre

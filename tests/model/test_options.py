@@ -16,7 +16,7 @@ from model.embeddings import Embedding, Rotary
 from model.init import XAVIER
 from model.mlp import MLP, swiglu
 from model.norms import RMSNorm
-from model.scales import LearnedScale
+from model.placements import LearnedScale
 from tests.conftest import configured
 from tests.helpers.model import SMALL_KEYS, drawn, small
 from training.build import build_model, resolved_auto

@@ -10,11 +10,11 @@ import pytest
 import safetensors
 import yaml
 
-from rundir import checkpoint_file
 from scripts import gpt2_writer
 from tests.conftest import LETTERS, TINY, configured, daily
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
+from training import checkpoint as checkpoint_file
 
 EXPORT = "scripts/export.py"
 
@@ -164,8 +164,8 @@ def test_a_card_without_the_runs_files_claims_nothing_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("format=hf", "out: a value is needed; give out=…"),
-        ("out=out", "format: a value is needed; give format=…"),
+        ("format=hf", "out: the key is missing; add it"),
+        ("out=out", "format: the key is missing; add it"),
         ("format=onnx out=out", "format: invalid value 'onnx'; it should be 'hf' or 'safetensors'"),
         ("format=hf out=taken", "out: taken already exists; choose another folder"),
         ("format=hf out=out run=a checkpoint=b", "run: checkpoint= also names a model to load"),

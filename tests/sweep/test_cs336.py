@@ -5,11 +5,10 @@ import re
 import pytest
 import yaml
 
-from cli.app import choices
-from cli.schema import RunConfig
-from rundir.folder import read_status
+from cli.compose import choices
 from tests.conftest import CONF, ROOT, TINY, configured
 from training.build import build_model
+from training.run_folder import read_status
 from training.schedule import Schedule
 
 ABLATIONS = {  # what an ablation takes away, from what
@@ -69,7 +68,7 @@ def test_an_ablation_compares_the_baseline_with_it_but_for_one_part(name):
     sweep = sweep_of(f"cs336_{name}")
     assert sweep[key] == f"{whole},{without}"
     assert sweep.keys() - {key, "seed"} == ({"optim.learning_rate"} if name == "layer_norm" else set())
-    arms = choices("config", RunConfig, [f"experiment=cs336_{name}", f"{key}={whole},{without}"])
+    arms = choices([f"experiment=cs336_{name}", f"{key}={whole},{without}"])
     for value in (whole, without):
         expected = configured("experiment=cs336", f"{key}={value}", "train.threads=1")
         assert arms[f"{key}={value}"] == expected

@@ -6,9 +6,9 @@ import math
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from cli import job_record
+from data.errors import ConfigError
+from sweep import job_record
 from sweep.job import Job, check_for_cluster, keep_errors
-from system.errors import ConfigError
 
 
 @pytest.fixture

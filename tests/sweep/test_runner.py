@@ -14,20 +14,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from cli import job_record
-from cli.app import alternatives, choices
-from cli.schema import RunConfig
+from cli.compose import alternatives, choices
+from data.errors import ConfigError
 from hydra_plugins import normgpt
-from rundir.folder import read_status
+from sweep import job_record
+from sweep import launch as os_compat
 from sweep.job import Job, keep_errors
 from sweep.part import Part
-from system import os_compat
-from system.errors import ConfigError
 from tests.conftest import CONF, NORMS, PLACEMENTS, TINY, daily
 from tests.helpers.contract import check_one_line, check_refused, error_lines
 from tests.helpers.own_norm import write_norm
 from tests.helpers.programs import PATIENCE, Program, from_scratch, saved
 from tests.helpers.waiting import until
+from training.run_folder import read_status
 
 PARALLEL = "hydra/launcher=joblib"
 
@@ -64,7 +63,7 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, swee
 def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succeed, sweep, tmp_path):
     done = succeed("train.py", *sweep[1:], "norm=none,dyt", "train.steps=2", "runs_dir=runs", "--dry-run")
     assert re.match(
-        r"checking 2 jobs\n2 runs: 2 to do, 1 at once\n(several small .*\n)?expected to take about \d+ s\n"
+        r"checking 2 jobs\n(preparing .*\n)?2 runs: 2 to do, 1 at once\n(several small .*\n)?"
         r"  none-pre-s0-\w+  norm=none\n  dyt-pre",
         done.stdout,
     )
@@ -86,7 +85,8 @@ def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succ
 def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succeed, sweep, tmp_path):
     arms = 'hydra.sweeper.arms=[["norm=none","train.steps=2"],["norm=dyt"]]'
     done = succeed("train.py", *sweep, arms, "seed=0,1", "train.log_every=1,2")
-    assert done.stdout.startswith("checking 8 jobs\n8 jobs describe 4 different runs\n4 runs: 4 to do")
+    checked = "checking 8 jobs\npreparing text with the tokenizer char\n"
+    assert done.stdout.startswith(f"{checked}8 jobs describe 4 different runs\n4 runs: 4 to do")
     steps = {
         file.parent.name.rpartition("-")[0]: re.search(r"steps: (\d+)", file.read_text())[1]
         for file in tmp_path.glob("runs/*/config.yaml")
@@ -97,7 +97,7 @@ def test_every_arm_takes_all_of_the_values_and_jobs_of_the_same_run_are_one(succ
 def test_the_plan_is_printed_and_only_what_is_missing_runs(command, sweep, tmp_path):
     first = command("train.py", *sweep, "seed=0,1")
     assert re.match(
-        r"checking 2 jobs\n2 runs: 2 to do, 1 at once\n(several small .*\n)?expected to take about \d+ s\n",
+        r"checking 2 jobs\n(preparing .*\n)?2 runs: 2 to do, 1 at once\n(several small .*\n)?",
         first.stdout,
     )
     before = {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in tmp_path.glob("runs/layer*")}
@@ -123,7 +123,7 @@ def test_an_impossible_sweep_is_refused_as_a_whole(command, sweep, tmp_path, val
     assert not [*tmp_path.glob("runs/*")]
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, text_file, record_property):
     """Four of the 12 jobs are bad: an invalid value, divergence, too little memory, damaged data."""
     experiments = tmp_path / "mine" / "experiment"
@@ -149,7 +149,9 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
 
     done = command("train.py", "-m", *shared, "experiment=glob(job_*)", PARALLEL, "hydra.launcher.n_jobs=2")
     assert done.returncode == 1
-    assert done.stdout.startswith("checking 12 jobs\n12 runs: 2 cannot run, 10 to do, 2 at once")
+    assert done.stdout.startswith(
+        "checking 12 jobs\npreparing text with the tokenizer char\n12 runs: 2 cannot run, 10 to do, 2 at once"
+    )
     table = done.stdout[done.stdout.index("val/full_loss") :]
     assert table.count("finished") == 8
     assert table.count("diverged") == 1
@@ -162,7 +164,7 @@ def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, te
         for line in errors
     )
     assert any("train.bin: fails its checksum" in line for line in errors)
-    assert any("GB at least, but this machine has" in line for line in errors)
+    assert any("GB at least, but cpu has" in line for line in errors)
     record_property("R9 of 12 jobs with 4 bad ones, finished", table.count("finished"))
     began = time.monotonic()
     again = command("train.py", "-m", *shared, "experiment=glob(job_*)")
@@ -188,7 +190,7 @@ def workers(folder: Path) -> set[tuple[int, float]]:
     return {tuple(record["process"]) for record in records if record.get("state") == "running"}
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_killed_sweep_resumes_to_the_same_losses(command, succeed, sweep, tmp_path):
     jobs = (*sweep, *SLOW, "seed=0,1,2")
     process = started(tmp_path, *jobs)
@@ -204,7 +206,7 @@ def test_a_killed_sweep_resumes_to_the_same_losses(command, succeed, sweep, tmp_
     assert interrupted == losses(tmp_path)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_path, number):
     sizes = "model.n_embd=16,512"  # the larger one takes longer to save
@@ -221,7 +223,7 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
     until(lambda: not any(os_compat.is_running(*process) for process in processes))
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_worker_that_is_ended_does_not_end_the_others(command, sweep, tmp_path, number):
     jobs = (*sweep, *SLOW, "seed=0,1,2")
@@ -235,7 +237,7 @@ def test_a_worker_that_is_ended_does_not_end_the_others(command, sweep, tmp_path
     assert command("train.py", *jobs, PARALLEL).stdout.count(" finished ") == 3
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_job_that_kills_every_process_has_failed(command, sweep, tmp_path):
     write_norm(tmp_path, "kills", "import os; os.kill(os.getpid(), 9)")
     jobs = ("--config-dir", str(tmp_path), *sweep, "norm=layernorm,none,kills", "hydra.launcher.n_jobs=2")
@@ -246,7 +248,7 @@ def test_a_job_that_kills_every_process_has_failed(command, sweep, tmp_path):
     assert len(error_lines(done.stderr)) == 1
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_the_same_sweep_is_refused_while_another_process_does_it(command, sweep, tmp_path):
     jobs = (*sweep, *SLOW, "train.steps=100000", "seed=0,1")
     process = started(tmp_path, *jobs)
@@ -317,7 +319,7 @@ def test_every_run_of_a_preset_composes(preset):
     configs = [
         config
         for arm in hydra.sweeper.arms or [[]]
-        for config in choices("config", RunConfig, [f"experiment={preset}", *params, *arm, "seed=0"]).values()
+        for config in choices([f"experiment={preset}", *params, *arm, "seed=0"]).values()
     ]
     assert len(configs) * seeds == len({str(config) for config in configs}) * seeds == PRESETS[preset]
     assert {config.train.threads for config in configs} == {1}
@@ -334,9 +336,6 @@ def test_a_jobs_output_is_in_its_log_and_its_end_in_its_record(tmp_path, capsys)
     assert (tmp_path / "log.txt").read_text() == "seen in the log\n"
     assert json.loads((tmp_path / "job.json").read_text())["value"] == "Infinity"
     assert job_record.read(tmp_path)["state"] == "ended"
-    with job_record.record_job(None):
-        print("seen")
-    assert capsys.readouterr().out == "seen\n"
 
 
 @pytest.mark.slow
@@ -409,12 +408,6 @@ def test_a_sweep_on_gpus_has_a_job_for_each_of_them(sweep, tmp_path, device, at_
     jobs = (*sweep, f"device={device}", "seed=0,1,2,3", PARALLEL, "--dry-run")
     done = from_scratch("train.py", *jobs, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert f"4 runs: 4 to do, {at_once} at once" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("folder", ["", "${seed}"])
-def test_a_sweep_whose_jobs_could_not_find_their_folder_is_refused(command, sweep, folder):
-    done = command("train.py", *sweep, "seed=0,1", f"runs_dir={folder}")
-    check_one_line(done, "runs_dir: it is empty or has ${ in it; choose another folder for a sweep")
 
 
 def test_a_setting_of_the_sweeper_may_be_null_and_another_kind_is_refused():

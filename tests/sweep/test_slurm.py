@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli import job_record
-from rundir.folder import read_status
-from system.errors import ConfigError
+from data.errors import ConfigError
+from sweep import job_record
 from tests.conftest import LETTERS, TINY
 from tests.helpers.contract import check_refused, error_lines
 from tests.helpers.own_norm import write_norm
 from tests.helpers.programs import PATIENCE, Program, from_scratch, succeed
 from tests.helpers.rank_program import free_port
 from tests.helpers.waiting import until
+from training.run_folder import read_status
 
 PROGRAMS = ("slurmctld", "slurmd", "munged")
 CLUSTER = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.array_parallelism=2")
@@ -146,7 +146,7 @@ def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm,
     assert losses(folder) == losses(tmp_path / "local")
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_failed_and_killed_jobs_are_named_and_the_others_finish(slurm, sweep, tmp_path):
     write_norm(tmp_path, "raises", "raise KeyError('boo')")
     jobs = (*sweep, "--config-dir", str(tmp_path), "norm=layernorm,raises,none", "train.steps=600")
@@ -178,7 +178,7 @@ def worker(job: str) -> psutil.Process:
     raise AssertionError(f"no process runs {job}")
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep, tmp_path):
     jobs = (*sweep, *CLUSTER, "seed=0,1,2", "train.steps=1000000")
     killed = Program("train.py", *jobs, cwd=tmp_path)

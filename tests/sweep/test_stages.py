@@ -10,17 +10,15 @@ import pytest
 import yaml
 
 from comparison.load import Run, load
-from comparison.published import publish
 from comparison.report import build_report
 from comparison.roles import by_role
-from comparison.table import cells
-from rundir.folder import read_status
+from data.errors import ConfigError
 from sweep.stages import check_typed, combined, owners, total_runs
 from sweep.trials import tuning
-from system.errors import ConfigError
 from tests.conftest import LETTERS, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
+from training.run_folder import read_status
 
 FAIR = """# @package _global_
 hydra:
@@ -111,61 +109,6 @@ def test_each_arm_has_equal_trials_then_its_own_settings_then_the_baselines(trai
     assert first.borrowed is None
     assert all(choice.borrowed or choice.note == "the same" for choice in others)
     assert {row.planned for row in report.rows if row.difference} == {3}
-
-
-@pytest.mark.slow
-def test_its_published_tables_give_the_same_comparison_without_training(trained, succeed, tmp_path):
-    by_role, report = roles(tmp_path), build_report(runs_of(tmp_path))
-    again = succeed("train.py", *trained)
-    assert "to do" in again.stdout
-    assert all(" 0 to do" in line for line in again.stdout.splitlines() if "to do" in line)
-    assert roles(tmp_path) == by_role  # no role twice
-
-    publish(runs_of(tmp_path), tmp_path / "tables")
-    shutil.rmtree(tmp_path / "runs")
-    planned = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]", "--dry-run")
-    assert [
-        re.sub(r" \(\d+ of them published\)", "", line)
-        for line in planned.stdout.splitlines()
-        if "to do" in line
-    ] == [line for line in again.stdout.splitlines() if "to do" in line]
-    assert "8 of them published" in planned.stdout
-    assert not (tmp_path / "runs").exists()
-    tables = f"hydra.sweeper.published=[{tmp_path / 'tables'}]"
-    restored = succeed("train.py", *trained, tables, "train.eval_windows=7")
-    assert 7 not in {config["train"]["eval_windows"] for config in configs(tmp_path)}  # they had others
-    assert all(" 0 to do" in line for line in restored.stdout.splitlines() if "to do" in line)
-    assert roles(tmp_path) == by_role
-    assert cells(build_report(runs_of(tmp_path))) == cells(report)
-
-
-@pytest.mark.slow
-def test_only_what_the_published_tables_lack_is_trained_and_a_wrong_folder_is_named(
-    trained, command, succeed, tmp_path
-):
-    kept = [run for run in runs_of(tmp_path) if not run.name.startswith("layernorm-pre-s12")]
-    publish(kept, tmp_path / "tables")
-    losses = {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)}
-    shutil.rmtree(tmp_path / "runs")
-    done = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
-    assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
-    assert {run.name: run.last("val/full_loss") for run in runs_of(tmp_path)} == losses
-    wrong = command("train.py", *trained, "hydra.sweeper.published=[nowhere]")
-    check_refused(wrong, "hydra.sweeper.published: ", "nowhere has no published runs")
-
-
-@pytest.mark.slow
-def test_a_run_that_has_begun_here_is_resumed_and_not_overwritten_by_its_published_numbers(
-    trained, succeed, tmp_path
-):
-    publish(runs_of(tmp_path), tmp_path / "tables")
-    begun = next(tmp_path.glob("runs/layernorm-*-s12-*"))
-    status = json.loads((begun / "status.json").read_text())
-    (begun / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
-    done = succeed("train.py", *trained, f"hydra.sweeper.published=[{tmp_path / 'tables'}]")
-    assert sum(" 1 to do" in line for line in done.stdout.splitlines()) == 1
-    assert read_status(begun)["state"] == "finished"
-    assert "restored_from" not in json.loads((begun / "environment.json").read_text())
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.errors import ConfigError
 from sweep.trials import draw, space, trial_settings, tuning
-from system.errors import ConfigError
 
 KEYS = {
     "a.rate": "tag(log, interval(1e-4, 1e-1))",

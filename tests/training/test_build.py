@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from data.errors import ConfigError
 from model.norms import LayerNorm
-from system.errors import ConfigError
 from tests.conftest import configured
 from tests.helpers.configs import component
 from training import device
-from training.build import OWN_PACKAGES, bind, build_model, resolved_auto
-from training.rehearsal import build_and_try
+from training.build import OWN_PACKAGES, bind, build_and_try, build_model, resolved_auto
 
 
 def test_a_component_is_bound_to_its_options():

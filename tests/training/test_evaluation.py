@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import windows
-from data.token_cache import prepare
+from data.prepared import prepare
 from model import GPT
 from model.placements import Pre
-from rundir.folder import read_status
 from tests.conftest import NORMS, configured, daily
 from tests.helpers.runs import metric_rows, same_tensors, train_anew
 from training import evaluation
 from training.batches import Batches
 from training.build import build_model
-from training.parallel.ranks import Ranks
-from training.state import model_tensors
+from training.checkpoint import model_tensors
+from training.ddp import Ranks
+from training.run_folder import read_status
 
 ON_THE_BATCH = (
     "batchnorm",
@@ -158,7 +158,7 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
     batches.tokens = SimpleNamespace(val=validation, val_bytes=lambda: targets)
     batches.block_size, batches.evaluation_rows, batches.val_targets = size, rows, targets
     evaluator = evaluation.Evaluator(
-        strategy=SimpleNamespace(model=torch.nn.Identity()),
+        model=torch.nn.Identity(),
         batches=batches,
         loss=SimpleNamespace(of_batch=lambda net, batch: torch.tensor(batch[1].mean())),
         ranks=Ranks(),

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training import muon
-from training.muon import Muon
+from training import optimizer as muon
+from training.optimizer import Muon
 
 SHAPES = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]  # square, tall and wide; some shapes occur twice
 

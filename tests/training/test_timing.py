@@ -3,8 +3,9 @@
 import pytest
 
 from tests.conftest import CONF, configured
-from training import timing
-from training.timing import Clock, due_at, is_due
+from training import log as timing
+from training.log import Clock
+from training.schedule import due_at, is_due
 
 
 def test_steps_that_are_due():

@@ -1,0 +1,185 @@
+"""Errors in one line: ``error: <key or file>: <what is wrong>; <what to do>``, with exit status 1.
+
+That is the form of every error that the user can correct. A bug keeps its traceback, and --debug prints the
+traceback of any error.
+"""
+
+import difflib
+import os
+import re
+import reprlib
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from cli.schema import Checked, RunConfig
+from data.errors import ConfigError, UserError
+
+CONF = Path(__file__).parents[1] / "conf"
+Config = TypeVar("Config", bound=Checked)
+SHORT = {"lr": "optim.learning_rate", "optim.lr": "optim.learning_rate"}  # what other programs call it
+PATTERNS = {  # key -> what a string that is not of the pattern should be
+    "device": "it should be auto, cpu, mps, cuda or cuda:N",
+    "wandb.project": "it should be 1 to 128 characters without / \\ # ? % :",
+}
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Context manager around a program: print an error as one line, and exit with status 1."""
+    if "--debug" in sys.argv:
+        os.environ["NORMGPT_DEBUG"] = "1"
+        sys.argv = [word for word in sys.argv if word != "--debug"]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors; by itself it prints six lines
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of stdout has gone, as in | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        line = error_line(error)
+        if line is None or os.environ.get("NORMGPT_DEBUG"):
+            traceback.print_exception(error)
+        if line is not None:
+            print(f"error: {line}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def error_line(error: Exception) -> str | None:
+    """Return what the user is told about an error; None if it is a bug."""
+    if isinstance(error, UserError):
+        return str(error)
+    if (
+        isinstance(error, ImportError)
+        and error.name
+        and not (CONF.parent / error.name.split(".")[0]).is_dir()
+    ):
+        return f"{error.name}: cannot be imported ({error}); run pip install -r requirements.txt"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
+    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
+        return hydras_line(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}; check the path, its permissions and free space"
+    if isinstance(error, MemoryError):
+        return "memory: none is left; make the run smaller"
+    return None
+
+
+def hydras_line(error: Exception) -> str:
+    """Return the line of an error of Hydra's or OmegaConf's."""
+    text, kind = " ".join(str(error).split()), type(error).__name__
+    missing: Any = error
+    if kind == "MissingConfigException":
+        if (
+            missing.missing_cfg_file == "hydra/launcher/submitit_slurm"
+        ):  # a package's, which slurm.yaml extends
+            return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
+        if missing.options:
+            group, _, choice = (missing.missing_cfg_file or "").rpartition("/")
+            return no_such_choice(group, choice, missing.options)
+    if kind == "OverrideParseException":
+        why = " ".join(str(missing.message).split()).split(" See https")[0].split(" expecting ")[0]
+        return f"{missing.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"
+    if kind == "MissingMandatoryValue":
+        hint = ", a text file or a folder" if missing.full_key == "data.path" else ""
+        return f"{missing.full_key}: a value is needed; give {missing.full_key}=…{hint}"
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return unknown_key(match[1], known_keys())
+    if "Ambiguous value" in text and (match := re.search(r"for argument '([^'=]+)", text)):
+        return f"{match[1]}: several values; add -m to run each value, or quote them to make them one"
+    if (match := re.search(r"(.*?) full_key: (\S+)", text)) and kind != "ConfigCompositionException":
+        return f"{match[2]}: {match[1]}; give another value"
+    if match := re.match(r"Additional config directory '(.*?)' not found", text):
+        return f"--config-dir: {match[1]}: no such folder; check the path"
+    cause = str(error.__cause__ or "").partition("\n")[0]
+    text = text.removeprefix("Error merging override ").split(" full_key:")[0]
+    why = f" ({cause})" if cause and cause not in text else ""
+    return f"command line: {text}{why}; --help lists every choice"
+
+
+def no_such_choice(group: str, choice: str, choices: list[str]) -> str:
+    similar = difflib.get_close_matches(choice, choices, n=1)
+    meant = f"did you mean {similar[0]}? All: " if similar else "choose one of "
+    return f"{group}: there is no {choice!r}; {meant}{', '.join(choices)}; one of your own needs --config-dir"
+
+
+def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
+    """Return ``plain`` as a frozen config. Raises ConfigError, whose message names the first invalid key."""
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(validation_line(kind, error)) from None
+
+
+def validation_line(kind: type[BaseModel], error: ValidationError) -> str:
+    """Return pydantic's first error as one line."""
+    first = error.errors()[0]
+    location = list(first["loc"])
+    if location and location[0] in kind.model_fields and kind.model_fields[str(location[0])].discriminator:
+        del location[1:2]  # pydantic names the chosen model, such as "adamw", which is not a key
+    key = ".".join(map(str, location))
+    if first["type"] == "union_tag_invalid":
+        return f"{key}.kind: expected one of {first['ctx']['expected_tags']}; choose it with {key}=…"
+    if first["type"] == "extra_forbidden":
+        return unknown_key(key, keys(kind))
+    if first["type"] in ("missing", "union_tag_not_found"):
+        return f"{key}: the key is missing; add it"
+    if first["type"] == "value_error" and isinstance(first["input"], dict):  # a check of several keys
+        message = first["msg"].removeprefix("Value error, ")
+        return f"{key}.{message}" if key else message
+    if first["type"] == "string_pattern_mismatch":
+        name = "a name with a module, such as model.norms.LayerNorm"
+        expected = "letters, digits, _ . + and - only" if key.endswith("_name_") else name
+        return invalid_value(key, first["input"], PATTERNS.get(key, f"it should be {expected}"))
+    return invalid_value(key or "config", first["input"], expectation(error))
+
+
+def invalid_value(key: str, value: Any, expected: str) -> str:
+    return f"{key}: invalid value {reprlib.repr(value)}; {expected}"
+
+
+def expectation(error: ValidationError) -> str:
+    """Return what pydantic's first error expects, such as ``it should be a valid integer``."""
+    message = error.errors()[0]["msg"].removeprefix("Value error, ").split(", unable")[0]
+    return re.sub(r"^\w+(?= should)", "it", message)
+
+
+def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return every key of a config, dotted; models that allow further keys, such as norms, count as one."""
+    dotted = []
+    for name, field in kind.model_fields.items():
+        types = (field.annotation, *get_args(field.annotation))
+        models = [t for t in types if isinstance(t, type) and issubclass(t, BaseModel)]
+        models = [model for model in models if model.model_config.get("extra") == "forbid"]
+        dotted += [key for model in models for key in keys(model, f"{prefix}{name}.")] or [prefix + name]
+    return list(dict.fromkeys(dotted))
+
+
+def known_keys() -> list[str]:
+    """Return every key of train.py, including the options of the norms and placements in conf/."""
+    files = [file for group in ("norm", "placement") for file in (CONF / group).glob("*.yaml")]
+    options = [
+        f"{file.parent.name}.{key}" for file in files for key in yaml.safe_load(file.read_text("utf-8"))
+    ]
+    return keys(RunConfig) + options
+
+
+def unknown_key(key: str, known: list[str]) -> str:
+    """Return the line for an unknown key, with the most similar one; or for an option that the chosen norm,
+    placement or optimizer lacks."""
+    if key in known:
+        return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
+    similar = [SHORT[key]] if SHORT.get(key) in known else difflib.get_close_matches(key, known, n=1)
+    similar = similar or [each for each in known if each.split(".")[-1] == key.split(".")[-1]]
+    return f"{key}: unknown key; {f'did you mean {similar[0]}?' if similar else '--cfg job prints all keys'}"

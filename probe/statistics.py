@@ -1,0 +1,177 @@
+"""Compute each statistic from tensors; docs/statistics.md explains the statistics.
+
+Tensors are fp32. Moments are taken over all numbers of a tensor (B, T, C); ratios and cosines are computed
+for each token and then averaged. Every result is a 0-d tensor on the same device. If several ranks train
+together, each has an equal share of the batch, and every rank gets the result for the global batch."""
+
+import math
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
+
+BINS = 64  # number of bins of a histogram
+QUERIES, SEQUENCES = 16, 8  # how many of each are sampled for the statistics of attention
+SATURATION = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def all_reduce(x: Tensor, op: "ReduceOp.RedOpType" = ReduceOp.SUM) -> Tensor:
+    """Reduce x over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(x, op)
+    return x
+
+
+def mean(x: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
+    """Return E x, the mean over the dimensions ``dim``, by default over all."""
+    return all_reduce(x.mean(dim)) / world_size()
+
+
+def std(x: Tensor) -> Tensor:
+    """√E[(x − E x)²]"""
+    return mean((x - mean(x)).square()).sqrt()
+
+
+def rms(x: Tensor) -> Tensor:
+    """√E[x²]"""
+    return mean(x.square()).sqrt()
+
+
+def max_abs(x: Tensor) -> Tensor:
+    """max |x|"""
+    return all_reduce(x.abs().max(), ReduceOp.MAX)
+
+
+def kurtosis(x: Tensor) -> Tensor:
+    """E[((x − E x) / std x)⁴]: 3 for a normal distribution, more with outliers, NaN for a constant."""
+    centred = x - mean(x)
+    return mean((centred / rms(centred)).square().square())
+
+
+# metric_names.MOMENTS lists the same names, as tests/probe/test_metric_names.py verifies
+MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    moment.__name__: moment for moment in (mean, std, rms, max_abs, kurtosis)
+}
+
+
+def ratio(branch: Tensor, stream: Tensor) -> Tensor:
+    """Mean over tokens of ‖branch‖ / ‖stream‖, (B, T, C) both."""
+    return mean(branch.norm(dim=-1) / stream.norm(dim=-1))
+
+
+def cosine(x: Tensor, y: Tensor) -> Tensor:
+    """Mean over tokens of x·y / (‖x‖ ‖y‖), (B, T, C) both."""
+    return mean((x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1)))
+
+
+def dead(hidden: Tensor) -> Tensor:
+    """Share of an MLP's units, (B, T, units) after the activation, that are positive for no token."""
+    return (all_reduce(hidden.amax(dim=(0, 1)), ReduceOp.MAX) <= 0).float().mean()
+
+
+def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return q·k/√d of sampled queries, (B, heads, queries, T), and a mask of each query's future keys,
+    (queries, T).
+
+    Fused attention does not expose these logits, so they are recomputed from q and k (B, heads, T, d), for
+    the first 8 sequences of the global batch and at most 16 evenly spaced queries that include the last
+    position. A rank that has none of them returns empty tensors."""
+    earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
+    q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
+    T, d = q.shape[-2:]
+    queries = torch.arange(T - 1, -1, -math.ceil(T / QUERIES), device=q.device)  # positions
+    logits = q[:, :, queries] @ k.transpose(-2, -1) / math.sqrt(d)
+    return logits, torch.arange(T, device=q.device) > queries[:, None]
+
+
+def entropy(q: Tensor, k: Tensor) -> Tensor:
+    """Mean over queries and heads of −Σ p ln p, in nats, p being the attention weights."""
+    logits, future = attention_logits(q, k)
+    log_p = logits.masked_fill(future, -math.inf).log_softmax(-1)
+    entropies = -(log_p.exp() * log_p.masked_fill(future, 0.0)).sum(-1)
+    total, n = all_reduce(torch.stack([entropies.sum(), entropies.new_full((), entropies.numel())]))
+    return total / n
+
+
+def max_logit(q: Tensor, k: Tensor) -> Tensor:
+    """Largest q·k/√d between a query and a key that it may attend to."""
+    logits, future = attention_logits(q, k)
+    visible = logits.masked_fill(future, -math.inf)
+    no_logit = visible.new_full((), -math.inf)  # on a rank without sampled sequences
+    return all_reduce(visible.max() if visible.numel() else no_logit, ReduceOp.MAX)
+
+
+def mean_size(x: Tensor, parameter: Tensor) -> Tensor:
+    """Mean |parameter| of a norm, its weight or the α of DyT's tanh(αx); the input x is not used."""
+    return parameter.abs().mean()
+
+
+def mean_gap(x: Tensor, running_mean: Tensor, running_var: Tensor) -> Tensor:
+    """Root mean square over channels of (batch mean − running mean) / running standard deviation."""
+    return rms((mean(x, (0, 1)) - running_mean) / running_var.sqrt())
+
+
+def std_gap(x: Tensor, running_var: Tensor) -> Tensor:
+    """Root mean square over channels of ln(batch standard deviation / running standard deviation)."""
+    batch_var = mean((x - mean(x, (0, 1))).square(), (0, 1))
+    return rms(0.5 * (batch_var / running_var).log())
+
+
+def saturation(x: Tensor, alpha: Tensor) -> Tensor:
+    """Share of inputs with |αx| > 2, for norms with an α, such as DyT's tanh(αx)."""
+    return mean(((alpha * x).abs() > SATURATION).float())
+
+
+# name -> a function of a norm's input and of some of its tensors, and the names of these tensors
+NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "gain": (mean_size, ("weight",)),
+    "alpha": (mean_size, ("alpha",)),
+    "mean_gap": (mean_gap, ("running_mean", "running_var")),
+    "std_gap": (std_gap, ("running_var",)),
+    "saturation": (saturation, ("alpha",)),
+}
+
+
+def tensors_of(norm: nn.Module, names: tuple[str, ...], x: Tensor) -> list[Tensor] | None:
+    """Return the norm's tensors with these names; None if one is missing, or is neither a scalar
+    nor has one number per channel of x (B, T, C)."""
+    tensors: list[Any] = [getattr(norm, name, None) for name in names]
+    shapes = ((), (1,), x.shape[-1:])
+    return tensors if all(isinstance(t, Tensor) and t.shape in shapes for t in tensors) else None
+
+
+def histogram(x: Tensor) -> Tensor:
+    """Return the lowest and highest finite number, the count of non-finite numbers, and the counts of finite
+    numbers in 64 equal bins between the lowest and the highest: (3 + 64,). Counting integers is
+    deterministic, even on a GPU."""
+    finite = x.isfinite()
+    low = all_reduce(torch.where(finite, x, math.inf).min(), ReduceOp.MIN)
+    high = all_reduce(torch.where(finite, x, -math.inf).max(), ReduceOp.MAX)
+    # halved first, as the difference of two finite numbers may overflow
+    position = (torch.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2).clamp(min=1e-30)
+    bins = torch.where(finite, (BINS * position).clamp(0, BINS - 1), BINS).long()
+    counts = all_reduce(torch.bincount(bins.flatten(), minlength=BINS + 1)).float()
+    return torch.cat([torch.stack([low, high]), counts[BINS:], counts[:BINS]])
+
+
+def on_host(values: dict[str, Tensor]) -> dict[str, Any]:
+    """Return plain numbers, copied from the device in one transfer. A histogram, the only value that is not
+    0-d, becomes a dict of low, high, nonfinite and counts."""
+    flat = torch.cat([value.flatten().float() for value in values.values()]).tolist() if values else []
+    numbers, plain = iter(flat), dict[str, Any]()
+    for name, value in values.items():
+        if value.ndim == 0:
+            plain[name] = next(numbers)
+            continue
+        low, high, *counts = islice(numbers, value.numel())
+        nonfinite, *counts = map(int, counts)
+        plain[name] = {"low": low, "high": high, "nonfinite": nonfinite, "counts": counts}
+    return plain

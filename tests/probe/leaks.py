@@ -1,0 +1,480 @@
+"""Norms and other parts by which logits depend on tokens that they must not see, and odd ones by which they
+do not, each as small as its trick allows. Most were invented without knowledge of the certificate.
+
+A value in a table is a norm's function f(module, x), or the keyword arguments for ``model.GPT``:
+``arguments(value)`` returns these in both cases. Shapes: B rows, T time steps, C channels.
+"""
+
+import random
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from model.attention import Attend, CausalSelfAttention
+from model.batchnorms import BatchNorm
+from model.mlp import MLP
+from model.norms import LayerNorm
+from model.placements import Pre, Residual
+
+Entry = Any  # a norm's function, or keyword arguments for GPT
+
+
+def square(x: Tensor) -> Tensor:
+    return x.square().mean(-1, keepdim=True)
+
+
+def unit(x: Tensor, s: Tensor | None = None) -> Tensor:
+    """Return x / √s; by default s is the mean square of each token."""
+    return x * ((square(x) if s is None else s) + 1e-5).rsqrt()
+
+
+def over_time(x: Tensor) -> Tensor:
+    return x.mean(1, keepdim=True)
+
+
+def steps(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[1], device=x.device)[:, None]  # (T, 1)
+
+
+class Norm(nn.Module):
+    """f(self, x) · weight. f may use two parameters that start at 0, two buffers and the attributes; by
+    default the norm is an RMSNorm."""
+
+    memory: Tensor | None = None
+    count = 0
+
+    def __init__(self, n: int, f: Any = lambda m, x: unit(x)) -> None:
+        super().__init__()
+        self.f, self.generator = f, torch.Generator()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.a, self.b = nn.Parameter(torch.zeros(n)), nn.Parameter(torch.zeros(n))
+        self.register_buffer("calls", torch.zeros(()))  # in training
+        self.register_buffer("running", torch.ones(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        return self.f(self, x) * self.weight
+
+
+def arguments(entry: Entry) -> dict[str, Any]:
+    return {"norm": Norm, "placement": Pre} | ({"norm": partial(Norm, f=entry)} if callable(entry) else entry)
+
+
+# Longer functions, in the order of the tables.
+
+
+def dynamic_int8(m, x):  # one scale for the whole tensor
+    scale = unit(x).abs().amax() / 127
+    return unit(x) if m.training else (unit(x) / scale).round() * scale
+
+
+def prefix_sharing(m, x):  # rows with the same first token take the scales of the first of them
+    same = torch.isclose(x[:, None, 0], x[None, :, 0]).all(-1)  # (B, B)
+    return unit(x, None if m.training else square(x)[same.int().argmax(-1)])
+
+
+def update_then_use(m, x, training=True, momentum=0.01):
+    if m.training == training:
+        m.running = m.running.lerp(unit(x).detach().square().mean((0, 1)), momentum)
+    return unit(unit(x), m.running)
+
+
+def eval_memory(m, x):  # the batch before scales this one
+    y = unit(unit(x), m.running)
+    if not m.training:
+        m.running = unit(x).detach().square().mean((0, 1))
+    return y
+
+
+def previous_call_tail(m, x):  # a token shift that is never reset
+    fits = m.memory is not None and len(m.memory) == len(x)
+    first = m.memory if fits else torch.zeros_like(x[:, :1])
+    m.memory = unit(x)[:, -1:].detach()
+    return unit(x) + 0.3 * torch.cat((first, unit(x)[:, :-1]), 1)
+
+
+def hooked(n):  # an honest forward
+    norm = Norm(n)
+    norm.register_forward_hook(lambda _module, _args, y: y + 0.2 * y.mean(0, keepdim=True))
+    return norm
+
+
+def input_editor(m, x):  # an honest output
+    y = unit(x)
+    x.data.add_(over_time(x.data))
+    return y
+
+
+def patches(m, x, size, values=square):  # step 0 is alone, then come patches of ``size`` steps
+    parts = [values(x)[:, :1], *values(x)[:, 1:].split(size, 1)]
+    return torch.cat([over_time(part).expand_as(part) for part in parts], 1)
+
+
+def prepbn(m, x, done=0, total=60):
+    share = (1 - (done + m.calls - 1) / total).clamp(min=0) if m.training else 0
+    return share * m.layernorm(x) + (1 - share) * (m.batchnorm(x) + x)
+
+
+def prepbn_norm(n, done=0):
+    """SLAB (Guo et al. 2024, arXiv 2405.11582): from LayerNorm to BatchNorm in a number of training calls."""
+    norm = Norm(n, partial(prepbn, done=done))
+    norm.layernorm, norm.batchnorm = LayerNorm(n), BatchNorm(n)
+    return norm
+
+
+def block_carry(m, x):  # a running power by blocks of 8 steps, whose carry has the current block in it
+    total = F.pad(square(x), (0, 0, 0, -x.shape[1] % 8)).unflatten(1, (-1, 8)).sum(2).cumsum(1)
+    mean = total / (8 * (steps(total) + 1))
+    return unit(x, mean.repeat_interleave(8, 1)[:, : x.shape[1]])
+
+
+def running_power(x):
+    return square(x).cumsum(1) / (steps(x) + 1)
+
+
+def dilated_conv(m, x):  # padded on both sides: step t sees t + 5
+    taps = torch.full((x.shape[-1], 1, 3), 0.3).to(x)
+    gate = F.conv1d(unit(x).mT, taps, padding=5, dilation=5, groups=x.shape[-1])
+    return unit(x) * (1 + 0.5 * torch.tanh(gate.mT))
+
+
+def fft_filter(m, x, padding):
+    """8 causal taps over time. Without padding they wrap around: the first 7 steps see the last 7."""
+    size, taps = x.shape[1] + padding, (0.6 ** torch.arange(8.0))[:, None].to(x)
+    spectrum = torch.fft.rfft(unit(x), size, dim=1) * torch.fft.rfft(taps, size, dim=0)
+    return torch.fft.irfft(spectrum, size, dim=1)[:, : x.shape[1]]
+
+
+def whiten(m, x):  # decorrelated by the covariance of the whole batch
+    if not m.training:
+        return unit(x)
+    flat = x.flatten(0, 1)
+    factor = torch.linalg.cholesky(flat.T @ flat / len(flat) + 1e-2 * torch.eye(x.shape[-1]).to(x))
+    return torch.linalg.solve_triangular(factor, flat.T, upper=False).T.view_as(x)
+
+
+def expert_choice(m, x):  # a gain for the quarter of a row's tokens with the highest scores
+    score = unit(x)[..., :1]
+    top = score.topk(max(1, x.shape[1] // 4), dim=1).indices
+    return unit(x) * (1 + torch.zeros_like(score).scatter(1, top, 1.0))
+
+
+def first_batch_init(m, x):  # weight-normalization's: one call in training sets the scale
+    if m.training and m.calls == 1:
+        m.running = 1 / (x.detach().std((0, 1), correction=0) + 1e-4)
+    return x * m.running
+
+
+def seed_from_data(m, x):  # "reproducible" noise
+    seed = int(x.detach().double().sum().abs() * 1000) % 2**31
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    return unit(x) * (1 + 0.05 * m.training * noise)
+
+
+def second_half_rows(m, x):  # divided by the power of their twins in the first half
+    half, s = len(x) // 2, square(x)
+    return unit(x, torch.cat((s[:half], s[:half], s[2 * half :])))
+
+
+def loudest_token(m, x):  # the gain goes by the distance to the loudest token; no gradient passes
+    distance = steps(x) - square(x).argmax(1, keepdim=True)  # (B, T, 1)
+    return unit(x) * (1 + 0.2 * torch.tanh(distance / 8))
+
+
+def long_pooled(m, x):
+    s = square(x).mT
+    if x.shape[1] > 64:
+        s = F.interpolate(F.avg_pool1d(s, 4, ceil_mode=True), size=x.shape[1], mode="linear")
+    return unit(x, s.mT)
+
+
+def half_amax(m, x):
+    y = x / x.abs().amax() if x.dtype == torch.bfloat16 else x
+    return unit(y, square(y) + 1e-2)
+
+
+def own_token_editor(m, x):
+    y = unit(x)
+    x.data.mul_(1.1)
+    return y
+
+
+def rejection_noise(m, x):  # draws as many numbers as the batch has positive features
+    torch.rand(int((x > 0).sum()))
+    return unit(x) + 0.1 * torch.randn_like(x)
+
+
+def lazy_table(m, x):
+    if m.memory is None or len(m.memory) < x.shape[1]:
+        m.memory = 1 + 0.1 * steps(x).cos()
+    return unit(x) * m.memory[: x.shape[1]]
+
+
+def attribute_counter(m, x):  # every third call is another
+    m.count += 1
+    return unit(x) * (1.5 if m.count % 3 == 0 else 1)
+
+
+def padded_fft(m, x):  # a causal average of the power, up to the last digits
+    T = x.shape[1]
+    kernel = torch.fft.rfft(0.5 ** torch.arange(1, T + 1).to(x), n=2 * T)
+    s = torch.fft.irfft(torch.fft.rfft(square(x).mT, n=2 * T) * kernel, n=2 * T)[..., :T].mT
+    return unit(x, s.clamp(min=0))
+
+
+def cumulative_moments(m, x):
+    mean = x.mean(-1, keepdim=True).cumsum(1) / (steps(x) + 1)
+    return (x - mean) * ((running_power(x) - mean**2).clamp(min=0) + 1e-3).rsqrt()
+
+
+def coarse_quantiser(m, x):  # straight through in the backward pass
+    y = x / x.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    return y + ((7 * y).round() / 7 - y).detach()
+
+
+def logged_statistics(m, x):  # that the output never reads
+    m.running.lerp_(x.detach().square().mean((0, 1)), 0.1)
+    return unit(x)
+
+
+def training_noise(m, x):
+    if not m.training:
+        return unit(x)
+    return unit(x) * (1 + 0.2 * torch.randn_like(x)) * (torch.rand_like(x[..., :1]) > 0.1)
+
+
+def top_features(m, x):  # sorted, the smaller half 0
+    y = unit(x).sort(-1, descending=True).values
+    return torch.where(y > y.median(-1, keepdim=True).values, y, 0.0)
+
+
+def ema_loop(m, x):
+    power, out = torch.ones_like(x[:, 0]), []
+    for token in x.unbind(1):
+        power = power.lerp(token.square(), (m.a + 0.1).sigmoid())
+        out.append(token * (power + 1e-6).rsqrt())
+    return torch.stack(out, 1)
+
+
+class WithBackward(torch.autograd.Function):
+    """An RMS norm whose backward pass is given: (x, gradient) -> gradient."""
+
+    @staticmethod
+    def forward(ctx, x, backward):
+        ctx.save_for_backward(x)
+        ctx.given = backward
+        return unit(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.given(*ctx.saved_tensors, grad), None
+
+
+def right_backward(x, grad):
+    y = unit(x)
+    return unit(grad - y * (grad * y).mean(-1, keepdim=True), square(x))
+
+
+def centred_backward(x, grad, share=1.0):  # mixes the gradients of all time steps
+    grad = right_backward(x, grad)
+    return grad - share * over_time(grad)
+
+
+# Other parts than norms.
+
+
+class PrefixAttend(Attend):
+    """A prefix-LM's mask, by which the first 8 tokens see each other."""
+
+    def forward(self, q, k, v):
+        later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+        later[:8, :8] = False
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=~later)
+
+
+class CapacityMLP(MLP):
+    """An expert takes tokens of the flat batch until it is full: earlier rows decide about later ones."""
+
+    def forward(self, x):
+        routed = x[..., 0] > 0
+        place = routed.flatten().cumsum(0).view_as(routed)
+        return super().forward(x) * (routed & (place <= routed.numel() // 8))[..., None]
+
+
+class Wiring(Pre):
+    """A placement whose residuals are of the class ``kind``, and know their place and a shared list."""
+
+    def __init__(self, n_layer, kind):
+        super().__init__(n_layer)
+        self.kind, self.shared = kind, []
+
+    def __call__(self, branch, norm, layer, site):
+        residual = self.kind(branch, norm, self.slots(layer, site))
+        residual.layer, residual.site, residual.shared = layer, site, self.shared
+        return residual
+
+
+class Hourglass(Residual):
+    """From block 3 on, the MLP at half the time resolution without a shift: step 2i sees 2i + 1."""
+
+    def forward(self, x):
+        if self.layer < 3 or self.site == "attn":
+            return super().forward(x)
+        y = self.branch(F.avg_pool1d(self.pre(x).mT, 2, ceil_mode=True).mT)
+        return x + y.repeat_interleave(2, 1)[:, : x.shape[1]]
+
+
+class Talking(Residual):
+    """Attention's residual leaves its row's mean in the list, the MLP's adds it."""
+
+    def forward(self, x):
+        if self.site == "attn":
+            self.shared[:] = [0.2 * over_time(x).detach()]
+            return super().forward(x)
+        return super().forward(x) + self.shared.pop()
+
+
+class Dropping(Residual):
+    """Stochastic depth: the branch is left out by chance, for all rows."""
+
+    def forward(self, x):
+        return x if self.training and torch.rand(()) < 1 / 3 else super().forward(x)
+
+
+# The tables. Names in CamelCase are of a second collection, invented after the certificate was finished.
+
+START: dict[str, Entry] = {  # found at a run's start
+    "time_instance": lambda m, x: (x - over_time(x)) / (x.std(1, keepdim=True) + 1e-3),
+    "roll_shift": {"final_norm": partial(Norm, f=lambda m, x: unit(0.8 * x + 0.2 * x.roll(1, 1)))},
+    "detached": lambda m, x: unit(x) + over_time(unit(x)).detach(),
+    "tiny": lambda m, x: unit(x + 1e-8 * over_time(x)),
+    "float32_only": lambda m, x: unit(x, over_time(square(x)) if x.dtype == torch.float32 else None),
+    "grad_only": lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.is_grad_enabled() else unit(x),
+    "slow_gate": lambda m, x: unit(x) * (1 + m.a) + m.a * m.b * over_time(unit(x)),
+    "stochastic": lambda m, x: unit(x) - 0.5 * (m.training and torch.rand(()) < 0.05) * over_time(unit(x)),
+    "input_editor": input_editor,
+    "ghost_batch": lambda m, x: torch.cat([unit(r, r.square().mean(0)) for r in unit(x).split(4)]),
+    "dynamic_int8": dynamic_int8,
+    "prefix_sharing": prefix_sharing,
+    "update_then_use": update_then_use,
+    "test_time": partial(update_then_use, training=False, momentum=0.1),
+    "hooked": {"norm": hooked},
+    "eval_memory": eval_memory,
+    "prefix_attend": {"attention": partial(CausalSelfAttention, attend=PrefixAttend)},
+    "capacity": {"mlp": CapacityMLP},
+    "deep_hourglass": {"placement": partial(Wiring, kind=Hourglass), "n_layer": 4},
+    "side_channel": {"placement": partial(Wiring, kind=Talking)},
+    **{f"patches_of_{size}": lambda m, x, size=size: unit(x, patches(m, x, size)) for size in (2, 3, 7, 42)},
+    "patches_share_mean": lambda m, x: unit(x) + 0.5 * patches(m, x, 3, unit),
+    "row_pairs": lambda m, x: torch.cat([unit(r, square(r).mean(0, keepdim=True)) for r in x.split(2)]),
+    "prepbn_begun": {"norm": partial(prepbn_norm, done=6)},
+    "ShuffledPartnerNorm": lambda m, x: (
+        unit(x, (square(x) + square(x)[torch.randperm(len(x))]) / 2) if m.training else unit(x)
+    ),
+    "RunningAfterUpdate": partial(update_then_use, momentum=0.1),
+    "BlockCarryOffByOne": block_carry,
+    "EvalReversedScan": lambda m, x: unit(
+        x, running_power(x) if m.training else running_power(x.flip(1)).flip(1)
+    ),
+    "DilatedCentredConv": dilated_conv,
+    "FftWrapConv": partial(fft_filter, padding=0),
+    "BatchWhiten": whiten,
+    "TinyMaxOverTime": lambda m, x: unit(x) + 1e-3 * unit(x).amax(1, keepdim=True),
+    "FlattenedShift": lambda m, x: unit(x) + 0.2 * F.pad(unit(x).flatten(0, 1)[:-1], (0, 0, 1, 0)).view_as(x),
+    "ReshapedChannels": lambda m, x: unit(x.reshape(len(x), x.shape[2], -1).mT).mT.reshape(x.shape),
+    "ExpertChoiceGain": expert_choice,
+    "CentredGradientNorm": lambda m, x: WithBackward.apply(x, centred_backward),
+    "PreviousCallTail": previous_call_tail,
+    "FirstBatchInit": first_batch_init,
+    "SeedFromData": seed_from_data,
+    "NoGradFastPath": lambda m, x: unit(x, None if torch.is_grad_enabled() else over_time(square(x))),
+    "SecondHalfRows": second_half_rows,
+    "LoudestTokenGain": loudest_token,
+}
+END: dict[str, Entry] = {  # found at a run's end alone: the leak comes with the calls in training
+    "late_schedule": lambda m, x: unit(x) - 0.5 * (m.calls > 30) * over_time(unit(x)),
+    "prepbn": {"norm": prepbn_norm},
+    "RampedBatchMix": lambda m, x: unit(
+        x, square(x).lerp(square(x).mean(), ((m.calls - 49) / 100).clamp(0, 0.5))
+    ),
+}
+NEVER: dict[str, tuple[str, Entry]] = {  # not found in such a run, and why
+    "autocast_only": (
+        "only in mixed precision",
+        lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.is_autocast_enabled("cpu") else unit(x),
+    ),
+    "compiled_only": (
+        "only inside torch.compile",
+        lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.compiler.is_compiling() else unit(x),
+    ),
+    "HalfAmaxScale": (
+        "only of bf16 values, which a norm of a branch's output has",
+        half_amax,
+    ),
+    "LongSequencePooled": ("only in rows of more than 64 tokens", long_pooled),
+    "RepeatedTokenDamp": (
+        "only of equal vectors, which positions make different",
+        lambda m, x: unit(x) / (unit(x) @ unit(x).mT / x.shape[-1] > 0.98).sum(-1, keepdim=True).clamp(min=1),
+    ),
+    "SpikeGuard": (
+        "only if a value is above 10, as none of the batch is",
+        lambda m, x: torch.tanh(0.5 * x * 10 / x.detach().abs().amax().clamp(min=10)),
+    ),
+    "LengthScaledGain": (
+        "only of the number of tokens, which is the same in every batch",
+        lambda m, x: unit(x) * (1 + 0.5 * steps(x) / x.shape[1]),
+    ),
+}
+
+HONEST: dict[str, Entry] = {
+    "plain": lambda m, x: unit(x),
+    "noisy": lambda m, x: unit(x) + 0.1 * torch.randn_like(x),
+    "numpy_noise": lambda m, x: unit(x) * float(np.random.uniform(0.9, 1.1)),
+    "python_noise": lambda m, x: unit(x) * random.uniform(0.9, 1.1),
+    "own_generator": lambda m, x: (
+        unit(x) + 0.1 * torch.randn(x.shape[1:], generator=m.generator, dtype=x.dtype)
+    ),
+    "buffer_counter": lambda m, x: unit(x) * (1 + 0.01 * m.running.add_(1)),
+    "attribute_counter": attribute_counter,
+    "lazy_table": lazy_table,
+    "row_index_scale": lambda m, x: unit(x) * (1 + 0.1 * torch.arange(len(x))[:, None, None]),
+    "huge": lambda m, x: unit(x) * 1e8,
+    "tiny_output": lambda m, x: unit(x) * 1e-20,
+    "chaotic": lambda m, x: (1e5 * unit(x)).sin(),
+    "own_token_editor": own_token_editor,
+    "padded_fft": padded_fft,  # rounding alone depends on later tokens
+    "heads": {
+        "attention": partial(CausalSelfAttention, qk_norm=partial(Norm, f=lambda m, x: F.normalize(x)))
+    },
+    "zero_gated": lambda m, x: unit(x) + 0 * x.mean((0, 1)),
+    "dead": lambda m, x: torch.zeros_like(x),
+    "stochastic_depth": {"placement": partial(Wiring, kind=Dropping)},
+    "CumulativeMoments": cumulative_moments,
+    "PaddedFftFilter": lambda m, x: fft_filter(m, x.double(), padding=8).to(x),
+    "SteepPositionGain": lambda m, x: unit(x) * 10.0 ** (steps(x) % 7 - 3),
+    "CoarseQuantiser": coarse_quantiser,
+    "LoggedStatistics": logged_statistics,
+    "TrainingNoise": training_noise,
+    "CheckpointedTwice": lambda m, x: checkpoint(lambda v: unit(unit(v) + 0.1), x, use_reentrant=False),
+    "HandWrittenBackward": lambda m, x: WithBackward.apply(x, right_backward),
+    "SortedTopFeatures": top_features,
+    "ZeroAtStart": lambda m, x: unit(x) * m.a,
+    "CausalEmaLoop": ema_loop,
+    "WarmupBlend": lambda m, x: torch.tanh(x).lerp(unit(x), (m.calls / 20).clamp(max=1)),
+}
+ACCUSED: dict[str, Entry] = {  # debatable: under one seed its logits do depend on all tokens
+    "rejection_noise": rejection_noise,
+}
+CANNOT_TELL: dict[str, tuple[str, Entry]] = {
+    "clock": (
+        "it gives another output each time for the same tokens",
+        lambda m, x: unit(x) * (1 + time.perf_counter_ns() % 1000 / 10_000),
+    ),
+    "nan": ("its logits are not finite", lambda m, x: unit(x) * torch.nan),
+}

@@ -1,0 +1,316 @@
+"""Checkpoints: everything that a run needs to go on, as tensors by name and one JSON text.
+
+A checkpoint is one safetensors file: parameters and buffers, the optimizers' state as
+``optimizer/<parameter>/<key>``, and the metadata (step, config, tokenizer, a digest of the tensors). Nothing
+else is state: random numbers and the learning rate are functions of the step. The file is written under a
+temporary name, synced and renamed, so a file with the final name is complete. No pickle is involved.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from cli.errors import checked
+from cli.schema import Checked, RunConfig
+from data.errors import CheckpointError, ConfigError
+from training.signals import Interrupted, Stop
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from data.prepared import Prepared
+    from training.ddp import Ranks
+    from training.log import RunLog
+    from training.optimizer import BaseOptimizer, Optimizer
+    from training.run_folder import Run
+
+# Torch is imported in functions, so that sample.py reports a wrong key at once.
+
+FORMAT: Literal[8] = 8
+KEEP = 2  # newest checkpoints that are kept, besides the best
+OPTIMIZER = "optimizer/"  # prefix of the names of the optimizers' tensors
+
+
+class Meta(Checked):
+    """The metadata of a checkpoint."""
+
+    format: Literal[8] = FORMAT
+    step: Annotated[int, Field(ge=0)]
+    config: RunConfig
+    tokenizer: dict[str, Any]  # its spec: data/tokenizers.py
+    fingerprint: str  # of the training tokens
+    run: str  # the run's name
+    best: dict[str, Any] | None  # step and val/loss of the best evaluation up to this step
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint file: metadata, and tensors by name, on the CPU."""
+
+    path: Path
+    meta: Meta
+    tensors: "dict[str, Tensor]"
+
+
+# ---------------------------------------------------------------------------------------------------
+# Files
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps that have a checkpoint in the folder, ascending."""
+    matches = (re.fullmatch(r"step-(\d{8,})\.safetensors", file.name) for file in folder.glob("step-*"))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def digest(tensors: "dict[str, Tensor]") -> str:
+    """Return the SHA-256 of all names and numbers."""
+    import torch
+
+    sha256 = hashlib.sha256()
+    for name in sorted(tensors):
+        sha256.update(name.encode())
+        sha256.update(tensors[name].detach().reshape(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
+
+
+def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
+    """Write a checkpoint atomically. Raises CheckpointError if it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    temporary = path.with_name(f".{path.name}.tmp")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({**meta.model_dump(by_alias=True), "digest": digest(tensors)}, sort_keys=True)
+    try:
+        save_file(tensors, temporary, metadata={"normgpt": text})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read it
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        needed, where = sum(tensor.nbytes for tensor in tensors.values()), path.parent
+        free = shutil.disk_usage(where).free if where.is_dir() else 0
+        raise CheckpointError(
+            f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
+            "make room or choose another runs_dir"
+        ) from None
+
+
+def prune(folder: Path, best: int | None) -> None:
+    """Remove all checkpoints but the newest KEEP and that of step ``best``."""
+    for step in saved_steps(folder)[:-KEEP]:
+        if step != best:
+            path_of(folder, step).unlink(missing_ok=True)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read and verify a checkpoint. Raises CheckpointError if it is missing, damaged or of another format."""
+    from safetensors import SafetensorError, safe_open
+
+    from interop.pickle_hint import SUFFIXES, conversion_advice
+
+    if path.suffix in SUFFIXES:
+        raise CheckpointError(conversion_advice(path))
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint; give run=FOLDER or checkpoint=FILE")
+    try:
+        with safe_open(path, framework="pt") as content:  # checks the header against the file's size
+            meta = dict(json.loads((content.metadata() or {})["normgpt"]))
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
+        if meta.get("format") == FORMAT and meta.pop("digest") != digest(tensors):
+            raise ValueError("the digest differs")
+    except OSError as error:  # of this machine, not of the file
+        raise ConfigError(f"{path}: {error.strerror or error}; check the file and its permissions") from None
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another file") from None
+    if meta.get("format") != FORMAT:
+        versions = f"is of format {meta.get('format')!r}, but this version reads {FORMAT}"
+        raise CheckpointError(f"{path}: {versions}; use the version that wrote it")
+    try:
+        return Checkpoint(path, checked(Meta, meta), tensors)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}; use a checkpoint of this version") from None
+
+
+def newest(folder: Path, run: str) -> Checkpoint | None:
+    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Newer ones that
+    are damaged are renamed, with one line. Raises CheckpointError if all are unusable."""
+    unusable: list[tuple[Path, str]] = []
+    for step in reversed(saved_steps(folder)):
+        path = path_of(folder, step)
+        try:
+            checkpoint = load(path)
+            if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
+                break
+            unusable.append((path, "of another run or step"))
+        except CheckpointError as error:
+            unusable.append((path, str(error).removeprefix(f"{path}: ").split(";")[0]))
+    else:
+        if not unusable:
+            return None
+        path, why = unusable[0]
+        raise CheckpointError(f"{path}: {why}, and no older file is usable; fresh=true starts the run over")
+    for path, why in unusable:
+        path.rename(f"{path}.unusable")
+        print(f"warning: {path}: {why}; renamed, resuming from {checkpoint.path.name}", file=sys.stderr)
+    return checkpoint
+
+
+# ---------------------------------------------------------------------------------------------------
+# State
+
+
+def model_tensors(model: "nn.Module") -> "dict[str, Tensor]":
+    """Return parameters and buffers by name; a tied head appears once, as the embedding."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def optimizer_tensors(model: "nn.Module", optimizers: "Sequence[BaseOptimizer]") -> "dict[str, Tensor]":
+    """Return the optimizers' state as ``optimizer/<parameter>/<key>``. Their options (betas, decay) are no
+    state: they come from the config."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{OPTIMIZER}{names[parameter]}/{key}": tensor
+        for optimizer in optimizers
+        for parameter, state in optimizer.state.items()
+        for key, tensor in state.items()
+    }
+
+
+def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
+    """Copy parameters and buffers into ``model``. Raises CheckpointError, which names a wrong tensor."""
+    import torch
+
+    stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
+    targets = model_tensors(model)
+    has, needs = (
+        {name: f"{t.dtype} of shape {tuple(t.shape)}" for name, t in tensors.items()}
+        for tensors in (stored, targets)
+    )
+    for name in sorted(has | needs):
+        if has.get(name) != needs.get(name):
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {name} is {has.get(name, 'missing')}, but the model has "
+                f"{needs.get(name, 'no such tensor')}; the checkpoint is of another model"
+            )
+    with torch.no_grad():
+        for name, tensor in targets.items():
+            tensor.copy_(stored[name])
+    if wrong := first_not_finite(targets):
+        raise CheckpointError(f"{checkpoint.path}: {wrong} is not finite; use another checkpoint")
+
+
+def restore_optimizers(
+    model: "nn.Module", optimizers: "Sequence[BaseOptimizer]", checkpoint: Checkpoint
+) -> None:
+    """Restore the optimizers' state. Tensors are copied: one that was read from a file starts at an arbitrary
+    address, on which the order of a sum over it may depend. Raises CheckpointError if the state does not fit
+    the model: torch's fused optimizers write into it unchecked."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        state: dict[int, dict[str, Tensor]] = {}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for i, parameter in enumerate(parameters):
+            state[i] = {}
+            for key in optimizer.state_keys:
+                name = f"{OPTIMIZER}{names[parameter]}/{key}"
+                tensor = checkpoint.tensors.get(name)
+                if tensor is None or tensor.shape != (() if key == "step" else parameter.shape):
+                    raise CheckpointError(f"{checkpoint.path}: {name} is missing or does not fit the model")
+                state[i][key] = tensor.clone()
+        # torch moves each tensor to the device where it belongs
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def resume(folder: Path, run: str, step: int | None, model: "nn.Module", optimizers: Any) -> Meta | None:
+    """Restore model and optimizers from the newest usable checkpoint of ``run``, or from that of ``step``.
+    Return its metadata; None if there is no checkpoint later than step 0.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none is usable.
+    """
+    checkpoint = newest(folder, run) if step is None else load(path_of(folder, step))
+    if checkpoint is None or checkpoint.meta.step == 0:  # the initial weights, which the model has
+        return None
+    try:
+        restore_model(model, checkpoint)
+        restore_optimizers(model, optimizers, checkpoint)
+    except CheckpointError as error:  # for example, the model's code has changed
+        raise CheckpointError(f"{error}; fresh=true starts the run over") from None
+    return checkpoint.meta
+
+
+def first_not_finite(tensors: "dict[str, Tensor]") -> str | None:
+    """Return the name of the first tensor with a number that is not finite; None if there is none."""
+    import torch
+
+    finite = [tensor.isfinite().all() for tensor in tensors.values()]
+    flags = torch.stack([flag.to(finite[0].device) for flag in finite]).tolist() if finite else []
+    return next((name for name, flag in zip(tensors, flags, strict=True) if not flag), None)
+
+
+# ---------------------------------------------------------------------------------------------------
+# During a run
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Writes the checkpoints of a run."""
+
+    run: "Run"
+    model: "nn.Module"
+    optimizer: "Optimizer"
+    tokens: "Prepared"
+    ranks: "Ranks"
+    log: "RunLog"
+    stop: Stop  # a signal, if one came; ``ending_on_signal`` saves and ends the run
+
+    def save(self, step: int) -> None:
+        """Save this step, unless it is saved already, or an update was skipped as non-finite: then the run is
+        about to end as diverged. If a tensor is not finite, warn: such a checkpoint could not be used."""
+        if step == self.run.status["saved"] or self.optimizer.skipped:
+            return
+        with self.log.clock.aside("checkpoints"):
+            tensors = model_tensors(self.model) | optimizer_tensors(self.model, self.optimizer.optimizers)
+            if name := self.ranks.broadcast(first_not_finite(tensors)):
+                print(f"warning: no checkpoint of step {step}: {name} is not finite", file=sys.stderr)
+                return
+            if self.run.writes:
+                meta = Meta(
+                    step=step,
+                    config=self.run.config,
+                    tokenizer=self.tokens.tokenizer.spec,
+                    fingerprint=self.tokens.fingerprint,
+                    run=self.run.folder.name,
+                    best=self.log.best,
+                )
+                self.log.sync()
+                write(path_of(self.run.checkpoints, step), meta, tensors)
+                prune(self.run.checkpoints, self.log.best["step"] if self.log.best else None)
+            self.run.write_status(step=step, saved=step, best=self.log.best)
+
+    @contextmanager
+    def ending_on_signal(self, step: int) -> Iterator[None]:
+        """Context manager: at a signal, save the step, as weights and step agree here; raise Interrupted."""
+        try:
+            self.stop.check()
+            yield
+        except Interrupted:
+            self.save(step)
+            self.ranks.broadcast()  # no rank ends before the checkpoint is written
+            raise

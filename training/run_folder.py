@@ -1,0 +1,246 @@
+"""A run's folder. Plain files, written here and read by sample.py, compare.py and anyone else.
+
+    runs/<norm>-<placement>-s<seed>-<hash>/
+        config.yaml         the resolved config
+        metrics.jsonl       one line for each log step: the truth, of which wandb gets a copy
+        status.json         running, finished, diverged, interrupted or failed; step, best, final loss
+        certificate.json    whether the model is causal, at the start and at the end: probe/causality.py
+        environment.json    machine, versions, commit, what auto became
+        checkpoints/        step-*.safetensors
+        .lock               held by the process that trains the run
+
+Torch is not imported here: a finished run is skipped at once.
+"""
+
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from filelock import FileLock, Timeout
+
+from cli.schema import RunConfig
+from data.errors import ConfigError
+from data.files import jsonable, write_atomically
+from training.environment import asked_for, differences, machine
+from training.identity import run_folder
+from training.signals import Interrupted
+
+STATUS_EVERY = 0.5  # seconds: writing a file takes longer than a short step
+SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
+
+
+class Diverged(Exception):  # noqa: N818 it is a result
+    """A run has diverged after ``step``: a result that ends the run, not an error."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(reason)
+        self.step, self.reason = step, reason
+
+
+# ---------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the content of a small JSON file; {} if it is missing or damaged."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "status.json")
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether the run has finished or diverged, so that the same command has nothing left to do."""
+    return read_status(folder).get("state") in ("finished", "diverged")
+
+
+def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl whose step is below ``before``. What is no row, such as the last line
+    of a killed process, is left out, with one line if it was not the last."""
+    rows, damaged = [], []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.exists() else ()):
+        try:
+            row = json.loads(line)
+            if row["step"] < before:
+                rows.append(row)
+        except (ValueError, TypeError, LookupError):
+            damaged.append(number)
+    if [each for each in damaged if each < number]:
+        print(f"{file}: {len(damaged)} damaged rows are left out", flush=True)
+    return rows
+
+
+def last_row(file: Path) -> dict[str, Any]:
+    """Return the last row of metrics.jsonl; {} if there is none."""
+    return next(iter(read_rows(file)[-1:]), {})
+
+
+def leaking(certificate: Mapping[str, Any]) -> bool:
+    """Return whether a certificate says that logits depend on later tokens or on other rows."""
+    answers = [answer for answer in certificate.values() if answer]
+    return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers)
+
+
+def leaks(folder: Path) -> bool:
+    return leaking(read_json(folder / "certificate.json"))
+
+
+def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
+    """Return the folder of this run if it has ended and torch is not needed to find it, else None: resolving
+    ``precision=auto`` would import torch, but a run that ended on this machine shows its value."""
+    for precision in ("bf16", "fp32") if config.precision == "auto" else (config.precision,):
+        folder = run_folder(config, precision, fingerprint)
+        recorded = read_json(folder / "environment.json")
+        resolves_alike = (recorded.get("machine"), recorded.get("asked")) == (machine(), asked_for(config))
+        if has_ended(folder) and (resolves_alike or config.precision != "auto"):
+            return folder
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------
+# Writing
+
+
+class Run:
+    """The folder of a run that this process trains. ``with`` locks an existing folder at once, so that a
+    second process is refused before it builds a model; ``claim`` creates and locks a new one.
+
+    Args:
+        writes: False on all ranks but the first, which only read the folder.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, writes: bool = True) -> None:
+        self.folder, self.config, self.writes = folder, config, writes
+        self.checkpoints = folder / "checkpoints"
+        self.metrics = folder / "metrics.jsonl" if writes else Path(os.devnull)
+        self.certificate = folder / "certificate.json"
+        self.lock = FileLock(folder / ".lock", timeout=0)
+        self.written = 0.0  # when status.json was written, in seconds of time.monotonic
+        self.status: dict[str, Any] = {"state": "interrupted", "step": 0, "saved": None, "best": None}
+
+    def __enter__(self) -> Self:
+        if self.folder.is_dir():
+            self.claim()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def claim(self) -> None:
+        """Create the folder and lock it. Raises ConfigError if another process trains the run, or if the
+        folder cannot be written."""
+        if not self.writes or self.lock.is_locked:
+            return
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+        except Timeout:
+            status = read_status(self.folder)
+            holder = (
+                f"process {status.get('process')} on {status.get('host')}" if status else "another process"
+            )
+            raise ConfigError(f"{self.folder}: {holder} trains this run; wait for it or end it") from None
+        except OSError as error:
+            why = f"{self.folder}: {error.strerror or error}"
+            raise ConfigError(f"runs_dir: {why}; choose a folder that can be written") from None
+
+    def begin(
+        self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
+    ) -> None:
+        """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
+        its best evaluation so far."""
+        previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
+        self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks, as all save
+        self.status |= {"process": os.getpid(), "host": platform.node()}
+        if not self.writes:
+            return
+        if step and (changes := differences(previous, environment)):
+            print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
+            environment["earlier"] = [*previous.pop("earlier", []), previous]
+        elif not step and status:
+            print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
+        if step:  # a sweep's plan is the first one, written before there was a result
+            environment |= {key: previous[key] for key in ("plan", "roles") if previous.get(key)}
+        else:
+            shutil.rmtree(self.checkpoints)
+            self.checkpoints.mkdir()
+        for leftover in (
+            *self.folder.glob(".*.tmp"),
+            *self.checkpoints.glob(".*.tmp"),
+        ):  # of a killed process
+            leftover.unlink(missing_ok=True)
+        self.write_status()
+        settings = self.config.model_dump(by_alias=True)
+        text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        write_atomically(self.folder / "config.yaml", text)
+        self.write(self.folder / "environment.json", environment)
+        self.write(self.certificate, certificate)
+
+    def write(self, file: Path, content: Mapping[str, Any]) -> None:
+        """Write a small JSON file of the folder atomically."""
+        if self.writes:
+            write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
+
+    def write_status(self, *, at_once: bool = True, **changes: Any) -> None:
+        """Change keys of status.json: at once, or only if it was written STATUS_EVERY seconds ago."""
+        self.status |= changes
+        if at_once or time.monotonic() - self.written >= STATUS_EVERY:
+            self.write(self.folder / "status.json", self.status)
+            self.written = time.monotonic()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Context manager: record that the run is running, and at the end that it is finished, diverged,
+        interrupted or failed."""
+        self.write_status(state="running", reason=None)
+        try:
+            yield
+        except Diverged as divergence:  # a result, not an error
+            self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
+        except Interrupted as interruption:
+            self.write_status(state="interrupted", reason=interruption.signal_name)
+            command = "the same command" + " without fresh=true" * self.config.fresh
+            resumes = f"{command} resumes from step {self.status['saved'] or 0:,}"
+            print(f"{self.folder}: interrupted by {interruption.signal_name}; {resumes}", file=sys.stderr)
+            raise
+        except BaseException as error:
+            with suppress(OSError):  # a full disk must not hide the first error
+                self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
+            if isinstance(error, SystemExit):  # with status 0 it would look like success
+                raise ConfigError(
+                    f"{self.folder}: a module called sys.exit; let it raise an error"
+                ) from error
+            raise
+        else:
+            self.write_status(state="finished")
+
+
+def report(folder: Path, had_ended: bool, packages: list[str]) -> float:
+    """Print how a run ended. Return its val/full_loss, or infinity if it diverged, as Hydra's sweepers
+    expect. ``packages``: those of the user that its model needs."""
+    status = read_status(folder)
+    note = "; nothing left to do (fresh=true starts over)" if had_ended else ""
+    if status["state"] == "diverged":
+        print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
+        return math.inf
+    collapsed = "; it collapsed: no better than the unigram entropy" if status.get("collapsed") else ""
+    leak = "; it LEAKS: some of its losses are not those of a causal model" if leaks(folder) else ""
+    print(f"{folder}: finished, val/full_loss {status['final']:.4f}{collapsed}{leak}{note}")
+    if not had_ended and status["saved"] is not None:
+        trust = f" trust={','.join(packages)}" if packages else ""
+        print(f"sample from it: python sample.py run={shlex.quote(str(folder))}{trust}")
+    return float(status["final"])
