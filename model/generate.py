@@ -87,9 +87,8 @@ def sample(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ``idx`` (B, n) int64 with ``max_new_tokens`` more tokens that the model has drawn, (B, n +
-    new). The
-    model is asked in evaluation mode, and its mode is kept. ``draw`` explains the other arguments."""
+    """Return ``idx`` (B, n) int64 with ``max_new_tokens`` more tokens that the model has drawn, (B, n + new).
+    The model runs in evaluation mode; its own mode is kept. ``draw`` explains the other arguments."""
     was_training = model.training
     model.eval()
     idx = idx.to(model.head.weight.device)

@@ -1,25 +1,22 @@
 """Measure the causality certificate: how much a model's logits depend on tokens that they must not see.
 
 The logits at position t may depend only on tokens 0 … t of the same row. A question exchanges some tokens
-of a
-batch and runs a forward: the logits of all tokens that stay must not move. The model is called as a run calls
-it: in the run's precision, in training with gradients enabled, in evaluation under inference_mode and with
-evaluation's own rows. The leaks by kind:
+of a batch and runs a forward: the logits of all tokens that stay must not move. The model is called as a run
+calls it: in the run's precision, in training with gradients enabled, in evaluation under inference_mode and
+with evaluation's own rows. The leaks by kind:
 
 - ``future``: each row has a cut t; the tokens after it are exchanged.
 - ``rows``: all tokens of some rows are exchanged.
 - ``memory``: in evaluation, another batch comes first.
 - ``future_gradient``, ``rows_gradient``: in training, at one cut t of half of the rows, the gradient of
   direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It shows
-  leaks
-  that are too small for a forward, and leaks of the backward alone. The direction is random: a norm may keep
-  the sum of its outputs constant, and the gradient of that sum is 0.
+  leaks that are too small for a forward, and leaks of the backward alone. The direction is random: a norm may
+  keep the sum of its outputs constant, and the gradient of that sum is 0.
 - ``future_compiled``, ``rows_compiled``: ``future`` and ``rows`` of the compiled loss, in nats.
 
 ``future``, ``rows`` and ``memory`` are in standard deviations of the logits. Each leak is exactly 0 in a
-model
-that has none; small ones are measured again in fp64, and what vanishes there was rounding. In training mode
-BatchNorm has all of them but ``memory``, because its statistics are taken over time and rows.
+model that has none; small ones are measured again in fp64, and what vanishes there was rounding. In training
+mode BatchNorm has all of them but ``memory``, because its statistics are taken over time and rows.
 
 No such test finds code that behaves differently while it is tested: docs/norms.md says what is not found.
 """
@@ -46,9 +43,8 @@ from probe.hooks import forward_hooks
 Autocast = Callable[[], AbstractContextManager[Any]]
 Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; each (B, T) int64
 Loss = Callable[[Tensor, Tensor], Tensor]  # tokens, targets -> mean loss, 0-d
-Ask = Callable[
-    [Tensor], float
-]  # exchanged tokens, (B, T) bool -> largest change of the outputs of the others
+# exchanged tokens, (B, T) bool -> largest change of the outputs of the others
+Ask = Callable[[Tensor], float]
 
 ROWS, STEPS = 4, 256  # of the random batch; STEPS at most
 ENOUGH = 8  # if so many cuts of dependent rows show a leak, the others need no test
@@ -86,7 +82,8 @@ def certificate(
 
     Args:
         tokens: the training batch, and a batch from which replacements are taken; by default ROWS random
-        rows. eval_tokens: the same for evaluation; by default ``tokens``.
+            rows.
+        eval_tokens: the same for evaluation; by default ``tokens``.
         thorough: test every cut and every pair of rows. Otherwise each row has one cut and half of the rows
             are exchanged, in at most 12 forwards; only what looks like a leak takes more.
         autocast: computes in the precision of the run.
@@ -334,6 +331,8 @@ class Subject:
             if not all(map(math.isfinite, sizes.values())):  # too large for a float: forwards alone decide
                 return {}
             if not any(sizes.values()):
+                if leaks["rows_gradient"]:  # then what seemed to be later tokens may be another row's
+                    leaks["future_gradient"] = 0.0
                 break
             leaks = sizes
         return leaks
@@ -454,8 +453,8 @@ def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Gene
 
 
 def perturbed(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, moved at random by the std of GPT-2's initialization: otherwise a leak behind a
-    gate or a kernel that is initialised to 0 would stay hidden. What is not trained stays as it is."""
+    """Return the parameters with noise of std 0.02 added to those that are trained. Without it, a gate or
+    kernel that starts at 0 would hide the leak behind it."""
     return {
         name: p.detach() + 0.02 * torch.randn_like(p) if p.requires_grad else p.detach()
         for name, p in model.named_parameters()

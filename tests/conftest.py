@@ -59,7 +59,7 @@ def daily(
     others: str | Callable[[int], str] = "slow",
 ) -> list[Any]:
     """Return cases for pytest.mark.parametrize: make test runs those whose number ``is_daily``, by default
-    the first. The others get a mark, by which another target runs them: slow, faults or long."""
+    the first. The others get a mark, by which another target runs them: slow or long."""
     params = []
     for number, case in enumerate(cases):
         mark = others(number) if callable(others) else others

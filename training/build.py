@@ -326,8 +326,7 @@ def explained(config: RunConfig) -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """Return ", at mynorms.py:12": the last line that an error came through in code of the user's; "" if it
-    came through none."""
+    """Return ", at mynorms.py:12", the last line of the user's code in a traceback; "" if it has none."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         file = Path(frame.f_code.co_filename)
         if file.is_file() and not any(file.is_relative_to(known) for known in KNOWN):

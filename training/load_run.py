@@ -97,9 +97,8 @@ def pretrained_checkpoint(name: str) -> Checkpoint:
 
 
 def load_model(loaded: Checkpoint, vocab_size: int, trust: str | None = None) -> "GPT":
-    """Return a checkpoint's model; its config may name our classes, torch's norms, and classes of the
-    packages
-    in ``trust``. Raises ConfigError as ``bind`` does, or CheckpointError if its tensors do not fit."""
+    """Return a checkpoint's model. Its config may name our classes, torch's norms, and classes of the
+    packages in ``trust``. Raises ConfigError as ``bind`` does; CheckpointError if its tensors do not fit."""
     from training.build import OWN_PACKAGES, build_model
     from training.checkpoint import restore_model
     from training.device import memory_explained

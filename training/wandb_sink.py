@@ -20,7 +20,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -38,19 +38,18 @@ from training.wandb_pictures import pictures
 CONNECT_SECONDS = 8  # limit on the wait for wandb's server at the start
 FINISH_SECONDS = 15  # limit on the wait for the last rows, besides the time for uploading a checkpoint
 UPLOAD_RATE = 10**6  # bytes per second; a slower upload of a checkpoint is aborted
-MOST_WAITING = 100_000  # rows that wait for a wandb that hangs
 MODES = ("auto", "online", "offline", "disabled")
 SETTINGS = {
-    "init_timeout": CONNECT_SECONDS,
-    "finish_timeout": FINISH_SECONDS,
     "silent": True,
     "console": "off",
     "disable_git": True,  # environment.json has the commit
     "x_save_requirements": False,
+    "finish_timeout_raises": True,
     "x_transaction_log_flush_interval": 2.0,  # seconds; a kill loses the rows since the last flush
 }
 ONCE = ("leak.*", "val/full_loss", "val/select_loss", "val/report_loss", "val/bpb")
-HIDDEN = ("step", "tokens", "seconds", "nonfinite.*", *(f"{name}/*" for name in STATISTICS), *ONCE)
+SERIES = ("step", "tokens", "seconds", "stats/*", "hist.*", "nonfinite.*", *(f"{s}/*" for s in STATISTICS))
+HIDDEN = *SERIES, *ONCE
 FACTS = ("parameters", "device", "precision", "ranks", "threads", "compile")  # of the environment
 NOT_SENT = {"_target_", "runs_dir", "fresh", "cache", "verify", "stats", "wandb"}  # settings
 
@@ -122,7 +121,6 @@ class Wandb:
         hooks = sys.excepthook, sys.exit
         try:
             run = begin(self.mode, self.options)
-            sys.excepthook, sys.exit = hooks  # wandb's are not needed
             while run and (job := self.jobs.get()):
                 job(run)
         except Exception as error:
@@ -131,13 +129,12 @@ class Wandb:
         finally:
             with suppress(Exception):  # ends wandb's process, so that nothing is left to do at exit
                 importlib.import_module("wandb").teardown()
+            sys.excepthook, sys.exit = hooks  # wandb replaces them
 
     def log(self, row: dict[str, Any]) -> None:
         """Log a row of metrics.jsonl."""
         if self.thread.is_alive():
             self.jobs.put(lambda run: run.log(wandb_row(row), step=row["step"], commit=True))
-            if self.jobs.qsize() == MOST_WAITING:
-                kill_core()
 
     def finish(
         self,
@@ -155,12 +152,9 @@ class Wandb:
         """
         if not self.thread.is_alive():
             return
-        file = (
-            checkpoint
-            if self.settings.artifact and status["state"] == "finished" and checkpoint.is_file()
-            else None
-        )
-        self.jobs.put(partial(end, status=status, rows=rows(), certificate=certificate, file=file))
+        uploads = self.settings.artifact and status["state"] == "finished" and checkpoint.is_file()
+        file = checkpoint if uploads else None
+        self.jobs.put(partial(end, status=status, rows=rows, certificate=certificate, file=file))
         self.jobs.put(None)
         self.thread.join(2)
         if not self.thread.is_alive():
@@ -191,7 +185,8 @@ def begin(mode: str, options: dict[str, Any]) -> Any:
     import wandb
 
     fields = wandb.Settings.model_fields  # settings with x_ differ between versions of wandb
-    settings = wandb.Settings(**{key: value for key, value in SETTINGS.items() if key in fields})
+    wanted = SETTINGS | {"init_timeout": CONNECT_SECONDS, "finish_timeout": FINISH_SECONDS}
+    settings = wandb.Settings(**{key: value for key, value in wanted.items() if key in fields})
     configured = wandb.setup(settings).settings.mode  # set by the commands wandb offline, wandb disabled
     if mode == "auto" and configured == "disabled":
         say("disabled by its own settings")
@@ -226,12 +221,13 @@ def begin(mode: str, options: dict[str, Any]) -> Any:
 def end(
     run: Any,
     status: dict[str, Any],
-    rows: Iterable[dict[str, Any]],
+    rows: Callable[[], list[dict[str, Any]]],
     certificate: dict[str, Any],
     file: Path | None,
 ) -> None:
     """Log the pictures, the summary and the checkpoint of a run that has ended."""
-    if found := pictures(rows):
+    has_ended = status["state"] in ("finished", "diverged")
+    if has_ended and (found := pictures(rows())):  # they take a step, which a resumed run would need
         run.log(found)
     leaky, best = leaking(certificate), status.get("best")
     once = {key: status.get(key) for key in ("state", "reason", "peak_memory")}
@@ -243,7 +239,7 @@ def end(
     if file:
         losses = {"val/full_loss": status.get("final"), "best": best}
         upload(run, file, {"step": status.get("step"), "leaks": leaky} | losses)
-    run.finish(exit_code=0 if status["state"] in ("finished", "diverged") else 1)
+    run.finish(exit_code=0 if has_ended else 1)
 
 
 def upload_seconds(file: Path | None) -> int:

@@ -1,5 +1,6 @@
-"""Norms and other parts by which logits depend on tokens that they must not see, and odd ones by which they
-do not, each as small as its trick allows. Most were invented without knowledge of the certificate.
+"""Modules by which logits depend on tokens that they must not see, and odd ones by which they do not.
+
+Each is as small as its trick allows. Most were invented without knowledge of the certificate.
 
 A value in a table is a norm's function f(module, x), or the keyword arguments for ``model.GPT``:
 ``arguments(value)`` returns these in both cases. Shapes: B rows, T time steps, C channels.
@@ -43,8 +44,8 @@ def steps(x: Tensor) -> Tensor:
 
 
 class Norm(nn.Module):
-    """f(self, x) · weight. f may use two parameters that start at 0, two buffers and the attributes; by
-    default the norm is an RMSNorm."""
+    """f(self, x) · weight; by default an RMSNorm. f may use two parameters that start at 0, two buffers and
+    the attributes."""
 
     memory: Tensor | None = None
     count = 0
@@ -116,6 +117,10 @@ def patches(m, x, size, values=square):  # step 0 is alone, then come patches of
     return torch.cat([over_time(part).expand_as(part) for part in parts], 1)
 
 
+def row_pairs(m, x):  # one scale for rows 2 and 3, for 4 and 5, …; rows 0 and 1 have their own
+    return torch.cat([unit(x[:2]), *(unit(r, square(r).mean(0, keepdim=True)) for r in x[2:].split(2))])
+
+
 def prepbn(m, x, done=0, total=60):
     share = (1 - (done + m.calls - 1) / total).clamp(min=0) if m.training else 0
     return share * m.layernorm(x) + (1 - share) * (m.batchnorm(x) + x)
@@ -165,10 +170,10 @@ def expert_choice(m, x):  # a gain for the quarter of a row's tokens with the hi
     return unit(x) * (1 + torch.zeros_like(score).scatter(1, top, 1.0))
 
 
-def first_batch_init(m, x):  # weight-normalization's: one call in training sets the scale
+def first_batch_init(m, x):  # the first call in training sets the weight
     if m.training and m.calls == 1:
-        m.running = 1 / (x.detach().std((0, 1), correction=0) + 1e-4)
-    return x * m.running
+        m.weight.data.copy_(1 / (x.detach().std((0, 1), correction=0) + 1e-4))
+    return x
 
 
 def seed_from_data(m, x):  # "reproducible" noise
@@ -192,6 +197,11 @@ def long_pooled(m, x):
     if x.shape[1] > 64:
         s = F.interpolate(F.avg_pool1d(s, 4, ceil_mode=True), size=x.shape[1], mode="linear")
     return unit(x, s.mT)
+
+
+def repeated_token(m, x):  # a token is damped by how often it occurs in its row
+    likeness = unit(x) @ unit(x).mT / x.shape[-1]
+    return unit(x) / (likeness > 0.98).sum(-1, keepdim=True).clamp(min=1)
 
 
 def half_amax(m, x):
@@ -372,7 +382,7 @@ START: dict[str, Entry] = {  # found at a run's start
     "side_channel": {"placement": partial(Wiring, kind=Talking)},
     **{f"patches_of_{size}": lambda m, x, size=size: unit(x, patches(m, x, size)) for size in (2, 3, 7, 42)},
     "patches_share_mean": lambda m, x: unit(x) + 0.5 * patches(m, x, 3, unit),
-    "row_pairs": lambda m, x: torch.cat([unit(r, square(r).mean(0, keepdim=True)) for r in x.split(2)]),
+    "row_pairs": row_pairs,
     "prepbn_begun": {"norm": partial(prepbn_norm, done=6)},
     "ShuffledPartnerNorm": lambda m, x: (
         unit(x, (square(x) + square(x)[torch.randperm(len(x))]) / 2) if m.training else unit(x)
@@ -401,35 +411,26 @@ END: dict[str, Entry] = {  # found at a run's end alone: the leak comes with the
     "late_schedule": lambda m, x: unit(x) - 0.5 * (m.calls > 30) * over_time(unit(x)),
     "prepbn": {"norm": prepbn_norm},
     "RampedBatchMix": lambda m, x: unit(
-        x, square(x).lerp(square(x).mean(), ((m.calls - 49) / 100).clamp(0, 0.5))
+        x, square(x).lerp(square(x).mean(), ((m.calls - 50) / 100).clamp(0, 0.5))
     ),
 }
-NEVER: dict[str, tuple[str, Entry]] = {  # not found in such a run, and why
-    "autocast_only": (
-        "only in mixed precision",
-        lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.is_autocast_enabled("cpu") else unit(x),
+NEVER: dict[str, Entry] = {  # not found in such a run, because it leaks only …
+    # … in mixed precision
+    "autocast_only": lambda m, x: (
+        F.layer_norm(x, x.shape[1:]) if torch.is_autocast_enabled("cpu") else unit(x)
     ),
-    "compiled_only": (
-        "only inside torch.compile",
-        lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.compiler.is_compiling() else unit(x),
-    ),
-    "HalfAmaxScale": (
-        "only of bf16 values, which a norm of a branch's output has",
-        half_amax,
-    ),
-    "LongSequencePooled": ("only in rows of more than 64 tokens", long_pooled),
-    "RepeatedTokenDamp": (
-        "only of equal vectors, which positions make different",
-        lambda m, x: unit(x) / (unit(x) @ unit(x).mT / x.shape[-1] > 0.98).sum(-1, keepdim=True).clamp(min=1),
-    ),
-    "SpikeGuard": (
-        "only if a value is above 10, as none of the batch is",
-        lambda m, x: torch.tanh(0.5 * x * 10 / x.detach().abs().amax().clamp(min=10)),
-    ),
-    "LengthScaledGain": (
-        "only of the number of tokens, which is the same in every batch",
-        lambda m, x: unit(x) * (1 + 0.5 * steps(x) / x.shape[1]),
-    ),
+    # … inside torch.compile
+    "compiled_only": lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.compiler.is_compiling() else unit(x),
+    # … for values in bf16, which a norm of a branch's output is given
+    "HalfAmaxScale": half_amax,
+    # … in rows of more than 64 tokens
+    "LongSequencePooled": long_pooled,
+    # … for equal vectors, which positions make different
+    "RepeatedTokenDamp": repeated_token,
+    # … if a value is above 10, as none of the batch is
+    "SpikeGuard": lambda m, x: torch.tanh(5 * x / x.detach().abs().amax().clamp(min=10)),
+    # … the number of tokens, which is the same in every batch
+    "LengthScaledGain": lambda m, x: unit(x) * (1 + 0.5 * steps(x) / x.shape[1]),
 }
 
 HONEST: dict[str, Entry] = {
