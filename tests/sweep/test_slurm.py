@@ -161,7 +161,7 @@ def test_failed_and_killed_jobs_are_named_and_the_others_finish(slurm, sweep, tm
     assert len(lines) == 2
     assert f"its Slurm job {killed} has ended: FAILED; see " in lines[0]
     assert "Killed" in Path(lines[0].split("; see ")[1].split(";")[0]).read_text()
-    assert "KeyError: 'boo', when it is created; correct it; its output is in " in lines[1]
+    assert "KeyError: 'boo', at raises.py:6; correct this code; its output is in " in lines[1]
 
 
 def worker(job: str) -> psutil.Process:
