@@ -41,7 +41,6 @@ Seed = Annotated[Int, Field(ge=0, lt=2**63)]
 Positive = Annotated[Float, Field(gt=0)]
 PositiveOrAuto = Annotated[float | Literal["auto"], BeforeValidator(positive_or_auto)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
-NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 def number_as_text(value: Any) -> Any:

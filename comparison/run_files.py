@@ -65,7 +65,7 @@ class Role(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict, total=False):
-    """See rundir/environment.py."""
+    """See training/environment.py."""
 
     group: str
     device: str

@@ -8,5 +8,4 @@ windows.py       windows of tokens, for training and evaluation
 large_corpus.py  tokenizes corpora larger than memory: python -m scripts.prepare_corpus
 errors.py        errors whose message is for the user
 files.py         small files: written whole or not at all, and checked when they are read
-old_files.py     more checks of small files, for cli/, rundir/ and comparison/ alone
 """

@@ -20,17 +20,6 @@ class CheckpointError(UserError):
     """A checkpoint cannot be read, written or used."""
 
 
-class NoCheckpointError(CheckpointError):
-    """There is no such file, or it was removed or replaced while it was read."""
-
-
-class LostRankError(UserError):
-    """Another rank of this run has ended, so this rank cannot continue."""
-
-    def __init__(self) -> None:
-        super().__init__("another rank has ended; the same command resumes from the newest checkpoint")
-
-
 def described(error: BaseException) -> str:
     """Return type and first line of an error: ``KeyError: 'x'``."""
     return ": ".join(filter(None, [type(error).__name__, str(error).strip().partition("\n")[0]]))

@@ -13,12 +13,11 @@ from cli.schema import ModelSource, RunConfig
 from comparison import load
 from data import windows
 from data.errors import ConfigError
-from data.files import write_atomically
+from data.files import digest, write_atomically
 from data.prepared import Prepared
 from findings.finding import Finding, Scalar, override
 from sweep.job import folder_of
 from training import device
-from training.identity import short_hash
 from training.open_run import tokens_of
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         data.check_length(config.model.block_size)
         # A run's identity ignores what is logged, so findings that log other things use another folder.
         logged = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-        runs_dir = str(out / "runs" / short_hash(logged))
+        runs_dir = str(out / "runs" / digest(logged)[:8])
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
             folder = folder_of(seeded, data.fingerprint) if finding.trains else None

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from data.errors import ConfigError
-from data.files import write_atomically
+from data.files import digest, write_atomically
 from findings.finding import Finding
 from findings.models import TRAINING, Cases, Measured, all_cases, each_case
 from sweep import signals
@@ -101,7 +101,7 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
         file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).rglob("*.py"))
     ]
     code.append(source(finding.measure))  # and what it uses of other folders, such as comparison/
-    return identity.short_hash({"conditions": finding.conditions(), "models": models, "code": code})
+    return digest({"conditions": finding.conditions(), "models": models, "code": code})[:8]
 
 
 def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:

@@ -1,5 +1,4 @@
-"""Checks of small files for cli/, rundir/, comparison/, interop/ and sample.py alone; to be deleted with the
-last of these users."""
+"""Checks of small files that comparison/ and interop/ read."""
 
 import errno
 import json

@@ -12,7 +12,6 @@ with evaluation's own rows. The leaks by kind:
   direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It shows
   leaks that are too small for a forward, and leaks of the backward alone. The direction is random: a norm may
   keep the sum of its outputs constant, and the gradient of that sum is 0.
-- ``future_compiled``, ``rows_compiled``: ``future`` and ``rows`` of the compiled loss, in nats.
 
 ``future``, ``rows`` and ``memory`` are in standard deviations of the logits. Each leak is exactly 0 in a
 model that has none; small ones are measured again in fp64, and what vanishes there was rounding. In training
@@ -38,11 +37,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from model.attention import Attend
-from probe.hooks import forward_hooks
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; each (B, T) int64
-Loss = Callable[[Tensor, Tensor], Tensor]  # tokens, targets -> mean loss, 0-d
 # exchanged tokens, (B, T) bool -> largest change of the outputs of the others
 Ask = Callable[[Tensor], float]
 
@@ -52,12 +49,11 @@ COMMON_CUTS = 64  # dependent rows share a cut: least number of forwards in a th
 DRAWS = 4  # a model that draws random numbers is tested with so many different ones
 SMALL = 1e-3  # a smaller leak may be rounding, which fp64 would show
 FP64_ROUNDING = 1e-12
-IGNORED = -100  # a target that cross-entropy leaves out
 
 PHASES = {"train": "in training", "eval": "in evaluation"}  # by mode
 MODES = tuple(PHASES)
-FUTURE = ("future", "future_gradient", "future_compiled")
-OTHERS = ("rows", "rows_gradient", "rows_compiled", "memory")
+FUTURE = ("future", "future_gradient")
+OTHERS = ("rows", "rows_gradient", "memory")
 CALLS, NUMBERS = "the number of its calls", "random numbers"
 
 
@@ -73,10 +69,8 @@ def certificate(
     eval_tokens: Batches | None = None,
     thorough: bool = True,
     autocast: Autocast = nullcontext,
-    compiled_loss: Loss | None = None,
     seed: int = 0,
     initial: bool = True,
-    rounds: int | None = None,
 ) -> dict[str, Any]:
     """Measure the leaks of ``model``, a model.GPT. The model and all random states stay unchanged.
 
@@ -87,11 +81,8 @@ def certificate(
         thorough: test every cut and every pair of rows. Otherwise each row has one cut and half of the rows
             are exchanged, in at most 12 forwards; only what looks like a leak takes more.
         autocast: computes in the precision of the run.
-        compiled_loss: the compiled loss in training, for a thorough test; may not change the model's buffers.
         seed: of the cuts, of the groups of rows and of the random numbers that the model draws.
         initial: whether the model is untrained; then its parameters are moved a little: see ``perturbed``.
-        rounds: of a thorough test, the number of forwards with one cut a row; by default ⌈(T−1)/B⌉, which
-            test each cut in one row. T−1 test every cut in every row.
 
     Returns plain data:
         causal, independent_rows: True if all leaks of later tokens, or of other rows, are 0; None if that
@@ -120,20 +111,10 @@ def certificate(
                 batches = idx.to(device), different(idx, other, vocab_size, generator).to(device)
                 subject = Subject(model, parameters, mode == "train", autocast, batches)
                 result["varies"] += [f"{what} {PHASES[mode]}" for what in subject.varies]
-                changes = partial(
-                    ask_all,
-                    shape=(len(idx), idx.shape[1]),
-                    generator=generator,
-                    thorough=thorough,
-                    rounds=rounds,
-                )
+                changes = partial(ask_all, shape=idx.shape, generator=generator, thorough=thorough)
                 result[mode], result["asked"][mode], rounding = measure(subject, changes, generator)
                 if rounding:
                     result["rounding"] = max(rounding, result.get("rounding", 0.0))
-                if mode == "train" and compiled_loss and not subject.varies:
-                    ask = of_loss(compiled_loss, *batches)
-                    leaks, _ = changes(ask)
-                    result[mode] |= {f"{kind}_compiled": leak for kind, leak in leaks.items()}
                 if not all(map(math.isfinite, result[mode].values())):
                     raise UntestableError("its logits are not finite")
         except UntestableError as error:
@@ -150,7 +131,7 @@ def certificate(
 
 
 def ask_all(
-    ask: Ask, shape: tuple[int, int], generator: torch.Generator, thorough: bool, rounds: int | None = None
+    ask: Ask, shape: torch.Size, generator: torch.Generator, thorough: bool
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the largest change when other rows, and when later tokens, are exchanged; and how many cuts and
     rows were asked. If rows depend on each other, all rows share a cut: a change at a row's own cut may come
@@ -158,7 +139,7 @@ def ask_all(
     B, T = shape
     groups = row_groups(B, generator)
     rows = largest(ask(group[:, None].expand(B, T)) for group in (groups if thorough else groups[:1]))
-    count = (rounds or math.ceil((T - 1) / B)) if thorough else 1
+    count = math.ceil((T - 1) / B) if thorough else 1  # thorough: each cut in one row
     if rows:
         count = max(count, COMMON_CUTS) if thorough else ENOUGH
         cuts = [torch.full((B,), int(t)) for t in torch.randperm(T - 1, generator=generator)[:count]]
@@ -200,22 +181,6 @@ def row_groups(rows: int, generator: torch.Generator) -> list[Tensor]:
     for row, sets in zip(torch.randperm(rows, generator=generator), memberships, strict=True):
         member[row, list(sets)] = True
     return [*member.unbind(1)]
-
-
-def of_loss(loss: Loss, idx: Tensor, other: Tensor) -> Ask:
-    """Return an Ask that measures, in nats, how far the mean loss of the tokens that stay moves; the targets
-    are ``idx`` itself. It is for a compiled model, which has no logits to compare."""
-
-    def ask(exchanged: Tensor) -> float:
-        exchanged = exchanged.to(idx.device)
-        targets = torch.where(exchanged, IGNORED, idx)
-        losses = []
-        for tokens in (torch.where(exchanged, other, idx), idx):
-            seed_all(0)
-            losses.append(loss(tokens, targets))
-        return (losses[0] - losses[1]).abs().item()
-
-    return ask
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -310,8 +275,8 @@ class Subject:
         of one row alone, which tells later tokens from other rows."""
         model, embedded = self.copy(), list[Tensor]()
         tokens = model.get_submodule("embed.tokens")
-        with forward_hooks([(tokens, lambda _, args, x: embedded.append(x.requires_grad_()))]):
-            logits = self.logits(model, self.idx)
+        tokens.register_forward_hook(lambda _, args, x: embedded.append(x.requires_grad_()))
+        logits = self.logits(model, self.idx)
         leaks = dict.fromkeys(("future_gradient", "rows_gradient"), 0.0)
         if not logits.requires_grad:  # they depend on no token
             return leaks
@@ -514,16 +479,11 @@ CAUSES = {
 
 
 def describe_moves(certificate: dict[str, Any]) -> str:
-    """Return by how much a logit, or the compiled loss, of a leaking model moves in each mode, and why."""
+    """Return by how much a logit of a leaking model moves in each mode, and why."""
     moves = []
     for mode in MODES:
-        leaks = certificate.get(mode, {})
-        if any(leak for kind, leak in leaks.items() if not kind.endswith("_compiled")):
+        if any((leaks := certificate.get(mode, {})).values()):
             sizes = [f"{leaks[kind]:.2g} {why}" for kind, why in CAUSES.items() if leaks.get(kind)]
             size = f"up to {' and '.join(sizes)}" if sizes else "less than a forward shows"
             moves.append(f"{PHASES[mode]} by {size}")
-    phrases = [f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"] if moves else []
-    compiled = {kind: certificate.get("train", {}).get(f"{kind}_compiled") for kind in ("future", "rows")}
-    nats = [f"{leak:.2g} nats {CAUSES[kind]}" for kind, leak in compiled.items() if leak]
-    phrases += [f"the compiled loss moves by up to {' and '.join(nats)}"] if nats else []
-    return "; ".join(phrases)
+    return f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"

@@ -11,6 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from cli.errors import error_line
 from cli.schema import RunConfig
 from data.errors import ConfigError, described
+from data.files import digest
 from sweep import job_record
 from training import identity
 from training.run_folder import SELECT, ended_folder, has_ended, last_row, read_json, read_status
@@ -34,7 +35,7 @@ class Job:
     def identify(self, config: RunConfig, fingerprint: str, ignored: Iterable[str]) -> None:
         """Set the run, group and arm of a config. Raises ConfigError."""
         precision = precision_of(config, fingerprint)
-        self.run = identity.run_folder(config, precision, fingerprint)
+        self.run = identity.folder_of(config, precision, fingerprint)
         self.group = identity.group_name(config, precision, fingerprint)
         self.arm = arm_hash(config, precision, fingerprint, ignored)
 
@@ -117,7 +118,7 @@ class Job:
 
 def folder_of(config: RunConfig, fingerprint: str) -> Path:
     """Return the run's folder. Raises ConfigError."""
-    return identity.run_folder(config, precision_of(config, fingerprint), fingerprint)
+    return identity.folder_of(config, precision_of(config, fingerprint), fingerprint)
 
 
 def check_for_cluster(config: RunConfig) -> None:
@@ -161,4 +162,4 @@ def arm_hash(config: RunConfig, precision: str, fingerprint: str, ignored: Itera
         if group in settings:
             settings[group] = {**settings[group], name: None}
         settings["source"].pop(key, None)  # of a norm at another site, such as model.qk_norm
-    return identity.short_hash(settings)
+    return digest(settings)[:8]

@@ -8,8 +8,8 @@ from cli.errors import error_line
 from comparison.role_record import add_role
 from comparison.run_files import Role
 from data.errors import ConfigError, described
+from data.files import digest
 from sweep.job import Job
-from training.identity import short_hash
 
 RoleName = Literal["trial", "compared", "borrowed"]
 
@@ -42,7 +42,7 @@ class Part:
         """Return the role of a run of ``arm``, an arm's hash, which covers the code of norm and placement."""
         return {
             "role": self.role,
-            "tuning": short_hash({"arm": arm} | self.trials),
+            "tuning": digest({"arm": arm} | self.trials)[:8],
             "keys": self.keys,
             "seeds": self.seeds,
             "written": self.written,

@@ -26,13 +26,13 @@ from cli.compose import without_hydras_part as composed_job
 from cli.errors import CONF, checked, error_line
 from cli.schema import RunConfig
 from data.errors import ConfigError, UserError, described
+from data.files import digest
 from data.prepared import Prepared
 from sweep import job_record, plan, signals
 from sweep.job import Job, check_for_cluster, keep_errors
 from sweep.launch import cores
 from sweep.part import Part
 from sweep.progress import RESULTS, ProgressWatcher
-from training import identity
 from training.open_run import tokens_of
 from training.run_folder import has_ended
 from training.signals import Interrupted
@@ -127,7 +127,7 @@ class Sweep:
         """
         if not all_overrides:
             return []
-        sweep_hash = identity.short_hash({"jobs": [list(overrides) for overrides in all_overrides]})
+        sweep_hash = digest({"jobs": [list(overrides) for overrides in all_overrides]})[:8]
         shared = set(all_overrides[0]).intersection(*all_overrides)
         jobs: dict[Any, Job] = {}
         varied = {override for overrides in all_overrides for override in overrides} - shared

@@ -147,9 +147,9 @@ def test_two_runs_are_a_table_if_an_option_of_the_table_is_given(tmp_path):
 
 def test_watching_begins_before_there_are_runs_and_goes_on_until_it_is_interrupted(tmp_path):
     with Program("compare.py", "--watch", "--every", "0.1", cwd=tmp_path) as program:
-        assert "no such folder" in program.stdout.readline()
+        program.until(lambda: "no such folder" in program.printed())
         made(tmp_path / "runs", "norm=none")
-        assert any("baseline" in line for line in program.stdout)
+        program.until(lambda: "baseline" in program.printed())
         assert program.poll() is None
         program.send_signal(signal.SIGINT)
         assert program.wait(30) == 130

@@ -334,8 +334,7 @@ def test_a_run_that_raises_is_recorded_as_failed(command, text_file, tmp_path):
 
 def test_an_interrupt_ends_with_130_one_line_and_a_status(tmp_path, text_file):
     process = Program("train.py", *QUICK, "train.steps=1000000", "train.eval_every=1", cwd=tmp_path)
-    while "step 3" not in process.stdout.readline():
-        assert process.poll() is None
+    process.until(lambda: "step 3" in process.printed())
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -7,8 +7,6 @@ command finds the same folder. Torch is not imported here.
 """
 
 import ast
-import hashlib
-import json
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.schema import RunConfig
+from data.files import digest
 
 # keys of train.* that change how a run is watched, or the last digits of its numbers
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
@@ -47,21 +46,15 @@ def weights_digest(config: RunConfig) -> str | None:
     return pretrained(config.init_from).digest
 
 
-def short_hash(plain: dict[str, Any]) -> str:
-    """Return eight digits of the SHA-256 of canonical JSON."""
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def run_folder(config: RunConfig, precision: str, fingerprint: str) -> Path:
+def folder_of(config: RunConfig, precision: str, fingerprint: str) -> Path:
     """Return the folder of this run, which may not exist yet."""
-    short = short_hash(identity(config, precision, fingerprint))
+    short = digest(identity(config, precision, fingerprint))[:8]
     return Path(config.runs_dir) / f"{config.norm.name}-{config.placement.name}-s{config.seed}-{short}"
 
 
 def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
     """Return the name shared by all runs that differ only in their seed."""
-    short = short_hash(identity(config, precision, fingerprint) | {"seed": None})
+    short = digest(identity(config, precision, fingerprint) | {"seed": None})[:8]
     return f"{config.norm.name}-{config.placement.name}-{short}"
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -37,45 +38,40 @@ EVERY = 2.0  # seconds between lines where no live line can be drawn
 
 
 class RunLog:
-    """Writes the rows of a run from step ``start`` on, inside ``with`` and after ``begin``.
+    """Writes the rows of a run from step ``start`` on, inside ``with``. Rows of these steps that an earlier
+    process wrote are dropped.
 
     Attributes:
         best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
         train_loss: the latest training loss.
-        clock: measures the run's seconds from ``with`` on.
+        clock: measures the run's seconds.
         last_step: the step after the last update.
     """
 
-    wandb: Wandb  # set before the first row
-
     def __init__(
-        self, run: Run, compute: Compute, ranks: Ranks, start: int, best: dict[str, Any] | None
+        self,
+        run: Run,
+        compute: Compute,
+        ranks: Ranks,
+        wandb: Wandb,
+        start: int,
+        best: dict[str, Any] | None,
     ) -> None:
         train = run.config.train
-        self.run, self.compute, self.last_step, self.best = run, compute, train.steps, best
+        self.run, self.compute, self.wandb, self.last_step, self.best = run, compute, wandb, train.steps, best
         self.tokens_per_step = train.batch_size * run.config.model.block_size
-        self.rows = read_rows(run.metrics, start) if ranks.first and start else []
-        losses = [row["train/loss"] for row in self.rows if "train/loss" in row]
-        seconds = self.rows[-1].get("seconds", 0.0) if self.rows else 0.0
-        self.train_loss, self.seconds_before = ranks.broadcast([losses[-1] if losses else math.inf, seconds])
+        rows = read_rows(run.metrics, start) if ranks.first and start else []
+        losses = [row["train/loss"] for row in rows if "train/loss" in row]
+        seconds = rows[-1].get("seconds", 0.0) if rows else 0.0
+        self.train_loss, seconds = ranks.broadcast([losses[-1] if losses else math.inf, seconds])
+        if run.writes:
+            say_gap(run.metrics, [0, *(row["step"] for row in rows), start], train.log_every)
+            write_atomically(run.metrics, "".join(json.dumps(jsonable(row)) + "\n" for row in rows))
         self.timed_from = start  # first step that the next train/tokens_per_s counts
+        self.clock = Clock(compute.synchronize, seconds)
         self.progress = ProgressLine(start, train.steps)
 
-    def begin(self, start: int) -> None:
-        """Drop the rows from ``start`` on, which earlier processes wrote; say if earlier ones are missing."""
-        if not self.run.writes:
-            return
-        steps = [row["step"] for row in self.rows]
-        for before, after in pairwise([0, *steps, start]):
-            if after - before > self.run.config.train.log_every:
-                print(f"{self.run.metrics}: has no rows between steps {before:,} and {after:,}", flush=True)
-                break
-        rows = "".join(json.dumps(jsonable(row)) + "\n" for row in self.rows)
-        write_atomically(self.run.metrics, rows)
-        self.rows = []  # a row with histograms is large
-
     def __enter__(self) -> Self:
-        self.clock = Clock(self.compute.synchronize, self.seconds_before)
         self.stream = self.run.metrics.open("a", encoding="utf-8")
         self.progress.__enter__()
         return self
@@ -119,6 +115,14 @@ class RunLog:
             self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
         self.progress.update(step, row)
         return row
+
+
+def say_gap(file: Path, steps: list[int], log_every: int) -> None:
+    """Print between which of the ``steps`` that have rows, if any, rows are missing."""
+    for before, after in pairwise(steps):
+        if after - before > log_every:
+            print(f"{file}: has no rows between steps {before:,} and {after:,}", flush=True)
+            break
 
 
 class Clock:

@@ -7,7 +7,7 @@ from cli.schema import RunConfig
 from data.errors import ConfigError
 from data.prepared import Prepared, prepare
 from training.ddp import Ranks
-from training.identity import run_folder
+from training.identity import folder_of
 from training.run_folder import Run, ended_folder, has_ended, read_status
 
 
@@ -70,7 +70,7 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tupl
     from training import device  # imports torch
 
     compute = device.choose(config.device, config.precision)
-    folder = run_folder(config, compute.precision, tokens.fingerprint)
+    folder = folder_of(config, compute.precision, tokens.fingerprint)
     if not config.fresh and ranks.broadcast(has_ended(folder)):
         yield Run(folder, config, writes=False), True
         return

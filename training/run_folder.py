@@ -32,7 +32,7 @@ from cli.schema import RunConfig
 from data.errors import ConfigError
 from data.files import jsonable, write_atomically
 from training.environment import asked_for, differences, machine
-from training.identity import run_folder
+from training.identity import folder_of
 from training.signals import Interrupted
 
 STATUS_EVERY = 0.5  # seconds: writing a file takes longer than a short step
@@ -103,7 +103,7 @@ def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
     """Return the folder of this run if it has ended and torch is not needed to find it, else None: resolving
     ``precision=auto`` would import torch, but a run that ended on this machine shows its value."""
     for precision in ("bf16", "fp32") if config.precision == "auto" else (config.precision,):
-        folder = run_folder(config, precision, fingerprint)
+        folder = folder_of(config, precision, fingerprint)
         recorded = read_json(folder / "environment.json")
         resolves_alike = (recorded.get("machine"), recorded.get("asked")) == (machine(), asked_for(config))
         if has_ended(folder) and (resolves_alike or config.precision != "auto"):

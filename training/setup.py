@@ -15,7 +15,6 @@ from probe import causality
 from training import checkpoint, device
 from training.batches import Batches
 from training.build import build_and_try, describe_initialisation, explained, resolved_auto
-from training.certify import Certifier
 from training.checkpoint import Checkpoints
 from training.ddp import Ranks, wrap
 from training.device import Compute
@@ -25,11 +24,11 @@ from training.evaluation import Evaluator, evaluate, modules_with_running_estima
 from training.identity import group_name, weights_digest
 from training.log import RunLog
 from training.loss import Loss
+from training.observation import Certifier, Statistics
 from training.optimizer import Optimizer
 from training.run_folder import Run, read_json, read_rows
 from training.schedule import Schedule
 from training.signals import Stop
-from training.statistics import Statistics
 from training.wandb_sink import Wandb, wandb_mode
 
 
@@ -56,7 +55,15 @@ class Setup:
 @contextmanager
 def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     """Context manager: build what the loop uses, and resume the run if it has a checkpoint. At the end
-    record how the run ended.
+    record how the run ended. In this order:
+
+    1. Choose the device; build the model; try it on one batch, and on a shorter one.
+    2. Compile the loss, if wanted; make the optimizer.
+    3. Create the folder; restore the newest checkpoint, if there is one.
+    4. Test whether the model is causal: the certificate.
+    5. Write the files that describe the run; start wandb; open metrics.jsonl.
+    6. Yield: the loop of train.py trains.
+    7. Judge whether the run collapsed; record how it ended.
 
     Raises:
         UserError: the settings do not work, memory or disk is too small, or no checkpoint is usable.
@@ -87,9 +94,8 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
 
         run.claim()  # creates the folder; from here on only this process writes to it
         start, best = resume(run, model, optimizer, ranks)
-        certifier = Certifier(run, tokens, model, net, batches, loss, ranks)
+        certifier = Certifier(run, tokens, model, batches, compute, ranks)
         certificate = certifier.start(resumed=start > 0)
-        log = RunLog(run, compute, ranks, start, best)
 
     computed = {
         "device": str(compute.device),
@@ -114,18 +120,16 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     }
     environment_json = environment(config, computed)
     run.begin(environment_json, certificate, best, start)
-    log.begin(start)
     if config.init_from and not start:
         print(describe_initialisation(model, config.init_from))
     announce(run, computed, certificate, start)
-    log.wandb = Wandb(mode, config, run.folder, environment_json, start)
-
     stop = Stop(ranks.max)  # inside with, a signal only sets a flag: see checkpoints.ending_on_signal
+    wandb = Wandb(mode, config, run.folder, environment_json, start)
     try:
         with (
             stop,
             run.recording(),  # writes status.json: running, then how the run ended; suppresses Diverged
-            log,  # opens metrics.jsonl and starts the clock
+            RunLog(run, compute, ranks, wandb, start, best) as log,  # opens metrics.jsonl, starts the clock
             device.memory_explained(device.out_of_memory(config)),
         ):
             yield Setup(
@@ -148,7 +152,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
             run.write_status(collapsed=has_collapsed(run.status["final"], log.train_loss, entropy))
     finally:
         last = checkpoint.path_of(run.checkpoints, train.steps)
-        log.wandb.finish(run.status, partial(read_rows, run.metrics), read_json(run.certificate), last)
+        wandb.finish(run.status, partial(read_rows, run.metrics), read_json(run.certificate), last)
 
 
 def resume(run: Run, model: GPT, optimizer: Optimizer, ranks: Ranks) -> tuple[int, dict[str, Any] | None]:

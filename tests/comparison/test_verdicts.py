@@ -85,6 +85,7 @@ def percent(events: np.ndarray) -> float:
 FALSE = 6.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arms", "planned"), [(1, 3), (7, 3), (7, 5), (7, None)])
 def test_at_most_5_percent_of_tables_have_a_false_verdict_however_often_they_are_looked_at(arms, planned):
     x = tables(arms, 20)

@@ -72,6 +72,7 @@ def test_it_lists_every_finding_before_anything_is_measured(succeed, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_without_training_a_finding_is_measured_once_and_kept_and_drawn(command, succeed, tmp_path):
     done = succeed(PROGRAM, "cancellation")
     assert "PASS  cancellation: A variance" in done.stdout

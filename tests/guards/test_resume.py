@@ -5,15 +5,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from data.errors import CheckpointError, ConfigError
-from tests.conftest import LETTERS, OPTIMIZERS, ROOT, TRAIN, daily
+from tests.conftest import LETTERS, OPTIMIZERS, TRAIN, daily
+from tests.helpers.programs import Program, succeed
 from tests.helpers.runs import (
     final_tensors,
     metric_rows,
@@ -24,6 +23,7 @@ from tests.helpers.runs import (
     train_or_resume,
     with_runs_dir,
 )
+from tests.helpers.waiting import until
 from training import checkpoint
 from training.log import RunLog
 from training.run_folder import Run, read_json, read_status
@@ -71,38 +71,30 @@ def test_each_signal_saves_the_step_and_restores_the_handlers(tiny, monkeypatch,
     assert signal.getsignal(number) == before
 
 
-def start(folder: Path, *more: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(ROOT / "train.py"), *TRAIN, *more]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_a_run_loses_nothing_that_was_saved(tmp_path, kills):
-    """Each life but the last is killed after a random number of further steps, at most 350 of its 400; one in
+    """Each life but the last is killed after a random number of further steps, at most 100 of its 150; one in
     four at a random moment of its start, when it may not have resumed yet."""
-    long = (f"train.steps={400 * (kills + 1)}", "train.checkpoint_every=50", "train.eval_every=80")
+    long = (f"train.steps={150 * (kills + 1)}", "train.checkpoint_every=20", "train.eval_every=30")
+    command = ("train.py", *TRAIN, *long, "norm=batchnorm")
     for name in ("killed", "whole"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text(LETTERS, encoding="utf-8")
     draw, reached = random.Random(0), 0
     for life in range(kills):
-        process = start(tmp_path / "killed", *long, "norm=batchnorm")
-        if life % 4 == 3:
-            time.sleep(2 * draw.random())
-        else:
-            reached += draw.randrange(350)
-            while step_of(tmp_path / "killed") < reached and process.poll() is None:
-                time.sleep(0.005)
-            time.sleep(0.03 * draw.random())
-        process.kill()
-        output, _ = process.communicate()
-        assert process.returncode == -signal.SIGKILL, output
+        with Program(*command, cwd=tmp_path / "killed") as process:
+            if life % 4 == 3:
+                time.sleep(2 * draw.random())
+            else:
+                reached += draw.randrange(100)
+                process.until(lambda: step_of(tmp_path / "killed") >= reached)  # noqa: B023
+                time.sleep(0.03 * draw.random())
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, process.communicate()
         for file in (tmp_path / "killed").glob("runs/*/checkpoints/step-*"):
             checkpoint.load(file)  # each is whole
     for name in ("killed", "whole"):
-        process = start(tmp_path / name, *long, "norm=batchnorm")
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
+        succeed(*command, cwd=tmp_path / name)
     [folder], [whole] = ([*(tmp_path / name).glob("runs/*")] for name in ("killed", "whole"))
     assert same_tensors(final_tensors(folder), final_tensors(whole))
     assert rows_without_clocks(folder) == rows_without_clocks(whole)
@@ -184,20 +176,16 @@ def test_two_processes_never_train_one_run(tiny, monkeypatch):
     train_or_resume(config)
 
 
-def test_two_starts_at_once_give_one_run_and_one_refusal(tmp_path):
-    (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
-    processes = [start(tmp_path, "train.steps=2000") for _ in range(2)]
-    deadline = time.monotonic() + 60
-    while all(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def test_two_starts_at_once_give_one_run_and_one_refusal(tmp_path, text_file):
+    processes = [Program("train.py", *TRAIN, "train.steps=2000", cwd=tmp_path) for _ in range(2)]
+    until(lambda: any(process.poll() is not None for process in processes))
     [refused] = [process for process in processes if process.poll() is not None]
     [other] = [process for process in processes if process is not refused]
-    output = refused.communicate()[0]
+    _, errors = refused.communicate()
     assert refused.returncode == 1
-    assert "trains this run; wait for it or end it" in output.splitlines()[-1]
+    assert "trains this run; wait for it or end it" in errors.splitlines()[-1]
     other.send_signal(signal.SIGINT)
-    other.communicate()
-    assert other.returncode == 130
+    assert other.wait() == 130
 
 
 def test_a_full_disk_ends_with_one_line_and_loses_nothing_written(tiny, monkeypatch):

@@ -1,29 +1,31 @@
-"""Start the project's programs as a user does, each in its own process.
+"""Start the project's programs as a user does, each in its own process, folder and environment.
 
-Each program is a fork of tests/helpers/program_server.py, which has already imported torch; this saves two
-seconds per program. ``from_scratch`` starts a program slowly, with a new interpreter, as a user does.
+A program is forked by the fork server of Python's multiprocessing, which has imported torch: this saves two
+seconds a program. ``from_scratch`` starts a program with a new interpreter.
 """
 
 import atexit
 import contextlib
-import functools
-import json
+import multiprocessing
 import os
-import select
+import resource
+import runpy
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 900  # seconds after which a program hangs; without a fault nothing takes so long on a busy machine
 started: list["Program"] = []  # by the current test
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", "train", "training.setup", "sample", "compare"])
 
 
 class Program:
@@ -32,58 +34,32 @@ class Program:
     Args:
         program: its file, relative to the project's folder.
         cwd: the folder it is started in.
-        stdout, stderr: file descriptors; by default a pipe, and a file that ``communicate`` reads.
-        environ: variables that differ from those of this process. TEST_MEMORY limits the bytes of memory that
-            the program may allocate, TEST_FILE_SIZE the bytes of each file that it may write.
+        environ: variables that differ from those of this process. TEST_FILE_SIZE limits the bytes of each
+            file that the program may write.
     """
 
-    def __init__(
-        self,
-        program: str,
-        *arguments: str,
-        cwd: Path,
-        stdout: int | None = None,
-        stderr: int | None = None,
-        **environ: str,
-    ) -> None:
+    def __init__(self, program: str, *arguments: str, cwd: Path, **environ: str) -> None:
         self.args = [program, *map(str, arguments)]
         self.returncode: int | None = None
-        self.peak = 0  # bytes of memory; known when the program has ended
-        self.stdout: IO[str] | None = None
-        self.stderr_file: IO[str] | None = None
-        pipe_ends = []
-        if stdout is None:
-            read_end, stdout = os.pipe()
-            pipe_ends.append(stdout)
-            self.stdout = os.fdopen(read_end, encoding="utf-8")
-        if stderr is None:
-            self.stderr_file = temporary_file()
-            stderr = self.stderr_file.fileno()
-        read_end, report = os.pipe()
-        pipe_ends.append(report)
-        self.reports = os.fdopen(read_end)  # two lines: the process; then its status and its memory in KiB
-        request = {"argv": self.args, "cwd": str(cwd), "environ": dict(os.environ) | environ}
-        socket.send_fds(server(), [json.dumps(request).encode()], [stdout, stderr, report])
-        for descriptor in pipe_ends:
-            os.close(descriptor)
-        self.pid = int(self.reports.readline())
+        self.output = tempfile.TemporaryDirectory()
+        everything = dict(os.environ) | environ
+        self.process = FORKS.Process(target=become, args=(self.args, cwd, everything, self.output.name))
+        self.process.start()
+        self.pid = self.process.pid
         started.append(self)
 
-    def wait(self, timeout: float = PATIENCE) -> int:
-        """Return the exit status, -n if signal n ended the program. Raise TimeoutExpired while it runs."""
-        if self.returncode is None:
-            if not select.select([self.reports], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            status, kilobytes = map(int, self.reports.readline().split())
-            self.returncode, self.peak = os.waitstatus_to_exitcode(status), 1024 * kilobytes
-            self.reports.close()
+    def poll(self) -> int | None:
+        """Return the exit status, -n if signal n ended the program, None while it runs."""
+        self.returncode = self.process.exitcode
         return self.returncode
 
-    def poll(self) -> int | None:
-        """Return the exit status, None while the program runs."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.wait(timeout=0)
-        return None
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Return the exit status. Raises TimeoutExpired if the program runs for longer than ``timeout``."""
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        assert self.returncode is not None
+        return self.returncode
 
     def until(self, condition: Callable[[], Any]) -> Any:
         """Return the value of a condition, which the running program makes true within PATIENCE."""
@@ -94,21 +70,23 @@ class Program:
             time.sleep(0.01)
         return value
 
+    def printed(self) -> str:
+        """Return what the program has printed on stdout so far."""
+        file = Path(self.output.name, "out")
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
     def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
-        """Return what the program prints until its end. It is killed after ``timeout`` seconds."""
-        assert self.stdout
-        killer = threading.Timer(timeout, self.kill)
-        killer.start()
-        with self.stdout:
-            out = self.stdout.read()
-        self.wait()
-        killer.cancel()
-        return out, content(self.stderr_file) if self.stderr_file else ""
+        """Return stdout and stderr when the program has ended. It is killed after ``timeout`` seconds."""
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
+        return self.printed(), Path(self.output.name, "err").read_text(encoding="utf-8")
 
     def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the program has just ended
-            if self.poll() is None:
-                os.kill(self.pid, number)
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -123,13 +101,46 @@ class Program:
         """Kill the program and all that it has started, and wait for its end: its locks are free then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        self.kill()
         self.wait()
         deadline = time.monotonic() + 2
-        while group_exists(self.pid) and time.monotonic() < deadline:  # what the program started ends later
+        while (
+            group_exists(self.process.pid) and time.monotonic() < deadline
+        ):  # what the program started ends later
             time.sleep(0.01)
-        for file in (self.stdout, self.stderr_file):
-            if file:
-                file.close()
+        self.output.cleanup()
+
+
+def become(argv: list[str], cwd: Path, environ: dict[str, str], output: str) -> None:
+    """In a new fork: run a program of the project as a new interpreter would, and end the process."""
+    os.setsid()
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(output, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a fork server ignores it
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environ)
+        sys.argv = [str(ROOT / argv[0]), *argv[1:]]
+        sys.path[1:1] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+        if file_size := os.environ.pop("TEST_FILE_SIZE", ""):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_size), resource.RLIM_INFINITY))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
 
 def group_exists(pid: int) -> bool:
@@ -141,15 +152,11 @@ def group_exists(pid: int) -> bool:
 
 
 def run(program: str, *arguments: str, cwd: Path, timeout: float = PATIENCE, **environ: str) -> Any:
-    """Run a program to its end. Return a subprocess.CompletedProcess with the ``peak`` of Program. The
-    program is killed after ``timeout`` seconds."""
-    with temporary_file() as out, temporary_file() as err:
-        descriptors = {"stdout": out.fileno(), "stderr": err.fileno()}
-        with Program(program, *arguments, cwd=cwd, **descriptors, **environ) as process:
-            status = process.wait(timeout)
-        done: Any = subprocess.CompletedProcess(process.args, status, content(out), content(err))
-    done.peak = process.peak
-    return done
+    """Run a program to its end. Return a subprocess.CompletedProcess. The program is killed after ``timeout``
+    seconds."""
+    with Program(program, *arguments, cwd=cwd, **environ) as process:
+        out, err = process.communicate(timeout)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
 
 def succeed(program: str, *arguments: str, cwd: Path, **options: Any) -> Any:
@@ -157,15 +164,6 @@ def succeed(program: str, *arguments: str, cwd: Path, **options: Any) -> Any:
     done = run(program, *arguments, cwd=cwd, **options)
     assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done
-
-
-def temporary_file() -> IO[str]:
-    return tempfile.TemporaryFile("w+", encoding="utf-8")
-
-
-def content(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
 
 
 def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> Any:
@@ -184,16 +182,3 @@ def saved(folder: Path) -> list[Path]:
         for name in names
         if name.startswith("step-") and name.endswith(".safetensors")
     ]
-
-
-@functools.cache
-def server() -> socket.socket:
-    """Start the server, which ends with this process. Return the socket for requests."""
-    client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with server_end:
-        number = server_end.fileno()
-        command = [sys.executable, "-m", "tests.helpers.program_server", str(number)]
-        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number], start_new_session=True)
-    atexit.register(process.wait)
-    atexit.register(client_end.close)  # before the wait
-    return client_end

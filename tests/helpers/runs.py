@@ -83,9 +83,7 @@ CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 def train_or_resume(config) -> Path:
     """Start or resume a run, as ``python train.py`` does. Return the run's folder."""
     tokens = tokens_of(config)
-    folder = identity.run_folder(
-        config, choose(config.device, config.precision).precision, tokens.fingerprint
-    )
+    folder = identity.folder_of(config, choose(config.device, config.precision).precision, tokens.fingerprint)
     main(config)
     return folder
 

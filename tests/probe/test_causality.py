@@ -36,7 +36,7 @@ def made(entry, **sizes) -> GPT:
     return GPT(**shape | leaks.arguments(entry) | sizes)
 
 
-def ask(entry, at_end: bool = False, steps: int = T, compiled: bool = False, **options) -> dict:
+def ask(entry, at_end: bool = False, steps: int = T, **options) -> dict:
     """Return the certificate of a model as a run asks for it, at its start or after CALLS in training."""
     generator = torch.Generator().manual_seed(0)
     tokens, eval_tokens = (
@@ -46,15 +46,8 @@ def ask(entry, at_end: bool = False, steps: int = T, compiled: bool = False, **o
     with torch.no_grad():
         for _ in range(CALLS if at_end else 0):
             model(tokens[0][:4])
-    if compiled:
-        options["compiled_loss"] = compiled_loss(model)
     initial = {"thorough": at_end, "initial": not at_end}
     return certificate(model, V, tokens, **{"eval_tokens": eval_tokens} | initial | options)
-
-
-def compiled_loss(model: GPT):
-    net = torch.compile(model, backend="eager")
-    return lambda idx, targets: F.cross_entropy(net(idx).flatten(0, 1), targets.flatten())
 
 
 def said(answer: dict) -> tuple[bool | None, bool | None]:
@@ -231,15 +224,6 @@ def test_memory_is_described_as_a_dependence_on_other_batches():
     assert (
         "Its loss depends on other rows or batches: do not compare val/loss; its output for the same" in line
     )
-
-
-def test_a_compiled_leak_is_described_in_nats():
-    line = describe(ask(NEVER["compiled_only"], at_end=True, compiled=True), "x")
-    assert "LEAKS: the compiled loss moves by up to " in line
-    assert " nats when later tokens change. Its loss is not a causal" in line
-    answer = ask({}, at_end=True, compiled=True)
-    assert said(answer) == (True, True)
-    assert answer["train"]["future_compiled"] == answer["train"]["rows_compiled"] == 0
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def test_the_same_runs_with_the_same_numbers_whatever_the_launcher(succeed, swee
         assert {line[1]: float(line[2]) for line in lines} == pytest.approx(one_by_one, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_what_would_run_and_writes_only_the_tokens(command, succeed, sweep, tmp_path):
     done = succeed("train.py", *sweep[1:], "norm=none,dyt", "train.steps=2", "runs_dir=runs", "--dry-run")
     assert re.match(
@@ -123,7 +124,7 @@ def test_an_impossible_sweep_is_refused_as_a_whole(command, sweep, tmp_path, val
     assert not [*tmp_path.glob("runs/*")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bad_jobs_are_named_and_the_others_finish(command, succeed, tmp_path, text_file, record_property):
     """Four of the 12 jobs are bad: an invalid value, divergence, too little memory, damaged data."""
     experiments = tmp_path / "mine" / "experiment"
@@ -190,7 +191,7 @@ def workers(folder: Path) -> set[tuple[int, float]]:
     return {tuple(record["process"]) for record in records if record.get("state") == "running"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_sweep_resumes_to_the_same_losses(command, succeed, sweep, tmp_path):
     jobs = (*sweep, *SLOW, "seed=0,1,2")
     process = started(tmp_path, *jobs)
@@ -223,7 +224,7 @@ def test_a_signal_saves_all_runs_and_no_worker_outlives_the_sweep(sweep, tmp_pat
     until(lambda: not any(os_compat.is_running(*process) for process in processes))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_worker_that_is_ended_does_not_end_the_others(command, sweep, tmp_path, number):
     jobs = (*sweep, *SLOW, "seed=0,1,2")
@@ -237,7 +238,7 @@ def test_a_worker_that_is_ended_does_not_end_the_others(command, sweep, tmp_path
     assert command("train.py", *jobs, PARALLEL).stdout.count(" finished ") == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_kills_every_process_has_failed(command, sweep, tmp_path):
     write_norm(tmp_path, "kills", "import os; os.kill(os.getpid(), 9)")
     jobs = ("--config-dir", str(tmp_path), *sweep, "norm=layernorm,none,kills", "hydra.launcher.n_jobs=2")
@@ -248,7 +249,7 @@ def test_a_job_that_kills_every_process_has_failed(command, sweep, tmp_path):
     assert len(error_lines(done.stderr)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_sweep_is_refused_while_another_process_does_it(command, sweep, tmp_path):
     jobs = (*sweep, *SLOW, "train.steps=100000", "seed=0,1")
     process = started(tmp_path, *jobs)
@@ -307,8 +308,7 @@ PRESETS = {  # how many runs
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", daily(PRESETS))
+@pytest.mark.parametrize("preset", daily(PRESETS, others="long"))
 def test_every_run_of_a_preset_composes(preset):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         hydra = compose("config", [f"experiment={preset}"], return_hydra_config=True).hydra
@@ -359,6 +359,7 @@ def test_each_run_carries_the_plan_that_was_written_before_it(command, sweep, tm
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, tmp_path):
     done = command("train.py", *sweep, "model.block_size=8,100000")
     assert done.returncode == 1
@@ -367,6 +368,7 @@ def test_a_job_that_cannot_run_is_in_no_plan_and_stops_no_other(command, sweep, 
     assert len(json.loads(file.read_text())["plan"]["arms"]) == 1
 
 
+@pytest.mark.slow
 def test_once_a_run_has_ended_what_kept_an_earlier_job_from_it_is_forgotten(succeed, sweep, tmp_path):
     succeed("train.py", *sweep)
     [record] = tmp_path.glob("runs/.sweep/*/*/job.json")
@@ -376,6 +378,7 @@ def test_once_a_run_has_ended_what_kept_an_earlier_job_from_it_is_forgotten(succ
     assert "finished" in succeed("train.py", *sweep).stdout
 
 
+@pytest.mark.slow
 def test_roles_that_cannot_be_recorded_fail_one_job(succeed, sweep, tmp_path):
     succeed("train.py", *sweep, "seed=0,1")
     first, second = sorted(tmp_path.glob("runs/layernorm-*"))
@@ -387,6 +390,7 @@ def test_roles_that_cannot_be_recorded_fail_one_job(succeed, sweep, tmp_path):
     assert json.loads((second / "environment.json").read_text())["roles"][0]["role"] == "trial"
 
 
+@pytest.mark.slow
 def test_fewer_processes_than_one_are_one(command, sweep):
     done = command("train.py", *sweep, "seed=0", PARALLEL, "hydra.launcher.n_jobs=-99", "--dry-run")
     assert ", 1 at once" in done.stdout, done.stderr
@@ -397,6 +401,7 @@ def test_far_more_processes_than_cores_are_refused(command, sweep):
     check_one_line(done, "hydra.launcher.n_jobs: 1000 are too many here; give at most ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "at_once"), [("auto", 3), ("cpu", os_compat.cores())])
 def test_a_sweep_on_gpus_has_a_job_for_each_of_them(sweep, tmp_path, device, at_once):
     (tmp_path / "sitecustomize.py").write_text(

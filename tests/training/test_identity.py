@@ -21,7 +21,7 @@ from training.identity import parsed, source
 )
 def test_a_setting_that_changes_the_result_gives_another_folder(tiny, override):
     def folder(config) -> Path:
-        return identity.run_folder(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
+        return identity.folder_of(config, config.precision, prepare(**config.data.model_dump()).fingerprint)
 
     assert folder(tiny(override)) != folder(tiny())
 
@@ -34,7 +34,7 @@ def test_a_setting_that_changes_the_result_gives_another_folder(tiny, override):
     ],
 )
 def test_a_setting_that_does_not_change_the_result_gives_the_same_folder(tiny, override):
-    assert identity.run_folder(tiny(override), "fp32", "f") == identity.run_folder(tiny(), "fp32", "f")
+    assert identity.folder_of(tiny(override), "fp32", "f") == identity.folder_of(tiny(), "fp32", "f")
 
 
 def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path, monkeypatch):
@@ -46,5 +46,5 @@ def test_an_edited_norm_is_a_new_run_and_an_edited_comment_is_not(tiny, tmp_path
         source.cache_clear()  # as in another process
         parsed.cache_clear()
         config = tiny("norm=torch_layernorm", "norm._target_=mine.Mine")
-        folders.append(identity.run_folder(config, "fp32", "f"))
+        folders.append(identity.folder_of(config, "fp32", "f"))
     assert folders[0] == folders[1] != folders[2]

@@ -1,0 +1,110 @@
+"""Look at a run's model without changing its training: statistics of a step, and the test of causality."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cli.schema import StatsConfig
+from data import windows
+from data.prepared import Prepared
+from model import GPT
+from model.seeds import seed_for, seed_torch
+from probe import causality, metric_names
+from probe.activations import Activations, without_effects
+from probe.weights import Weights
+from training.batches import Batches, MicroBatch
+from training.ddp import Ranks
+from training.device import Compute
+from training.log import Clock
+from training.loss import Loss
+from training.run_folder import Run, read_json
+
+
+class Statistics:
+    """Measures the statistics that ``config`` selects. The seconds of measuring do not count as training."""
+
+    def __init__(self, model: nn.Module, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock) -> None:
+        self.model, self.loss, self.ranks, self.clock = model, loss, ranks, clock
+        self.wanted = metric_names.selection(config.metrics, config.sites)
+        self.weights = Weights(model, self.wanted)
+
+    def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
+        """Run an extra forward and backward of ``batch`` through the eager model, without side effects, and
+        return the statistics as tensors on the device: 0-d, histograms (67,)."""
+        with self.clock.aside("statistics"), Activations(self.model, self.wanted, histograms) as values:
+            seed_torch(batch.dropout_seed)
+            loss = self.loss(without_effects(self.model), batch.x, batch.y)
+            (loss / self.ranks.count).backward()  # as in a step, whose loss is the mean over the ranks
+        return values
+
+    @contextmanager
+    def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
+        """Context manager around clipping and the update. If ``due``, add to ``row`` the norms of gradients
+        and weights before it, how far the update moved the weights, and ``stats/overhead``."""
+        if not due:
+            yield
+            return
+        with self.clock.aside("statistics"):
+            row |= self.weights.before()
+        yield
+        with self.clock.aside("statistics"):
+            row |= self.weights.after()
+        row["stats/overhead"] = self.clock.spent["statistics"] / self.clock.training()
+
+
+class Certifier:
+    """Tests the model in the batches and the precision of the run, in training and in evaluation.
+
+    Attributes:
+        metrics: the leaks at the start.
+    """
+
+    def __init__(
+        self, run: Run, tokens: Prepared, model: GPT, batches: Batches, compute: Compute, ranks: Ranks
+    ) -> None:
+        self.run, self.tokens, self.model, self.compute, self.ranks = run, tokens, model, compute, ranks
+        # several ranks: two rows at least, as a norm may mix the rows of ranks that have one each
+        self.rows = max(batches.micro_rows // ranks.count, min(2, ranks.count))
+        self.eval_rows = len(next(batches.fixed_windows())[0])
+
+    def start(self, resumed: bool) -> dict[str, Any]:
+        """Return the content of certificate.json before the end; that of a resumed run stays as it is."""
+        earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
+        self.at_start = earlier.get("start") or self.certificate_at("start")
+        self.metrics = causality.leak_metrics(self.at_start)
+        return {"start": self.at_start, "end": None}
+
+    def end(self) -> None:
+        """Test the trained model; write the certificate to certificate.json, and print it."""
+        certificate = self.certificate_at("end")
+        self.run.write(self.run.certificate, {"start": self.at_start, "end": certificate})
+        print(causality.describe(certificate, f"the trained {self.run.config.label()}"), flush=True)
+
+    def certificate_at(self, when: str) -> dict[str, Any]:
+        seed = seed_for(self.run.config.seed, "certificate", when)
+        tokens_of = self.text if when == "end" else self.random_tokens
+        return causality.certificate(
+            self.model,
+            self.tokens.tokenizer.vocab_size,
+            tokens_of(self.rows, seed),
+            eval_tokens=tokens_of(self.eval_rows, seed),
+            thorough=when == "end",
+            autocast=self.compute.autocast,
+            seed=seed,
+            initial=when == "start",
+        )
+
+    def text(self, rows: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Return two batches of the training split, each (rows, T) int64."""
+        x, _ = windows.training_batch(self.tokens.train, self.model.block_size, 2 * rows, seed)
+        idx, other = torch.from_numpy(x).split(rows)
+        return idx, other
+
+    def random_tokens(self, rows: int, seed: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return causality.random_tokens(
+            self.tokens.tokenizer.vocab_size, rows, self.model.block_size, generator
+        )
