@@ -73,7 +73,9 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     seed_torch(batch.dropout_seed)  # so a resumed run draws the same masks
-                    net.require_backward_grad_sync = batch.is_last  # DDP averages over the ranks once a step
+                    net.require_backward_grad_sync = (
+                        batch.is_last
+                    )  # read by DDP: average over ranks once a step
                     # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
                     micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
                     micro_loss.backward()  # adds to the gradients
@@ -108,7 +110,7 @@ def main(config: RunConfig) -> float:
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def command(composed: DictConfig) -> float:
     """Run ``main`` with the config that Hydra composed of conf/ and the command line."""
-    with one_line_errors():  # here, too: of an error that leaves a job, Hydra prints a line of its own
+    with one_line_errors():  # Hydra would print a second line about an error that leaves this function
         return main(validated(composed))
 
 

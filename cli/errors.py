@@ -57,12 +57,9 @@ def error_line(error: Exception) -> str | None:
     """Return what the user is told about an error; None if it is a bug."""
     if isinstance(error, UserError):
         return str(error)
-    if (
-        isinstance(error, ImportError)
-        and error.name
-        and not (CONF.parent / error.name.split(".")[0]).is_dir()
-    ):
-        return f"{error.name}: cannot be imported ({error}); run pip install -r requirements.txt"
+    package = isinstance(error, ImportError) and error.name and error.name.split(".")[0]
+    if package and not (CONF.parent / package).is_dir():  # not one of our own
+        return f"{package}: cannot be imported ({error}); run pip install -r requirements.txt"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
@@ -81,9 +78,7 @@ def hydras_line(error: Exception) -> str:
     text, kind = " ".join(str(error).split()), type(error).__name__
     missing: Any = error
     if kind == "MissingConfigException":
-        if (
-            missing.missing_cfg_file == "hydra/launcher/submitit_slurm"
-        ):  # a package's, which slurm.yaml extends
+        if missing.missing_cfg_file == "hydra/launcher/submitit_slurm":  # which slurm.yaml extends
             return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
         if missing.options:
             group, _, choice = (missing.missing_cfg_file or "").rpartition("/")
@@ -92,7 +87,11 @@ def hydras_line(error: Exception) -> str:
         why = " ".join(str(missing.message).split()).split(" See https")[0].split(" expecting ")[0]
         return f"{missing.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"
     if kind == "MissingMandatoryValue":
-        hint = ", a text file or a folder" if missing.full_key == "data.path" else ""
+        hint = (
+            ", a text file, or for data=prepared a folder with train.bin and val.bin"
+            if missing.full_key == "data.path"
+            else ""
+        )
         return f"{missing.full_key}: a value is needed; give {missing.full_key}=…{hint}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return unknown_key(match[1], known_keys())
@@ -134,7 +133,8 @@ def validation_line(kind: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return unknown_key(key, keys(kind))
     if first["type"] in ("missing", "union_tag_not_found"):
-        return f"{key}: the key is missing; add it"
+        annotation = kind.model_fields[key].annotation if key in kind.model_fields else None
+        return f"{key}: the key is missing; give {key}={'|'.join(map(str, get_args(annotation))) or '…'}"
     if first["type"] == "value_error" and isinstance(first["input"], dict):  # a check of several keys
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message

@@ -42,8 +42,9 @@ def read_literally(kind: type[Config], defaults: Path, doc: str | None) -> Confi
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key.startswith("-"):
-            key = key.lstrip("-")
-            raise ConfigError(f"{word}: write {key}={value or '…'}; --help lists every key")
+            name = key.lstrip("-")
+            advice = f"{name}={value or '…'}" if name in values else f'key=value, such as prompt="{word}"'
+            raise ConfigError(f"{word}: write {advice}; --help lists every key")
         if value != "null" or key == "prompt":
             values[key] = value
     return checked(kind, values)

@@ -106,7 +106,7 @@ class DataConfig(Checked):
     vocab_size: Annotated[Int, Field(ge=256, le=2**20)]
     val_fraction: Annotated[Float, Field(gt=0, lt=1)] | None
     verify: bool
-    cache: UserPath
+    cache: GivenPath
 
     @model_validator(mode="after")
     def path_and_split_fit_the_corpus(self) -> "DataConfig":
@@ -205,7 +205,7 @@ class WandbConfig(Checked):
 class RunConfig(Checked):
     """Everything train.py needs; conf/config.yaml explains each key."""
 
-    runs_dir: UserPath
+    runs_dir: GivenPath
     seed: Seed
     device: DeviceName
     precision: Literal["auto", "fp32", "bf16"]
@@ -275,7 +275,7 @@ class ModelSource(Checked):
     checkpoint: UserPath | None
     init_from: GivenPath | None
     which: Literal["best", "last"]
-    runs_dir: UserPath
+    runs_dir: GivenPath
 
     @model_validator(mode="after")
     def at_most_one_source(self) -> "ModelSource":

@@ -59,7 +59,7 @@ class Case:
         if self.run.diverged:
             raise ConfigError(f"{self.folder}: the run diverged, so it has no last weights to measure")
         source = dict.fromkeys(("checkpoint", "init_from")) | {"run": str(self.folder), "which": "last"}
-        loaded = load_model.load(ModelSource(**source, runs_dir=""))
+        loaded = load_model.load(ModelSource(**source, runs_dir="."))
         packages = (component.target.split(".")[0] for component in self.config.components().values())
         return load_model.load_model(loaded, vocab_size, *packages)
 

@@ -57,7 +57,7 @@ def load(name: str) -> Checkpoint:
     kind = "checkpoint" if path.is_file() else "run"
     kind = "init_from" if name in HUB or (path / "config.json").exists() else kind
     source: dict[str, Any] = dict.fromkeys(("run", "checkpoint", "init_from")) | {kind: name}
-    return load_chosen(ModelSource(**source, which="last", runs_dir=""))
+    return load_chosen(ModelSource(**source, which="last", runs_dir="."))
 
 
 def load_data(name: str, loaded: Checkpoint, path: str | None) -> Prepared:

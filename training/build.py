@@ -31,7 +31,7 @@ from model.init import INITS
 from model.layers import Head
 from model.mlp import MLPS
 from model.placements import LearnedScale, Placement
-from probe.hooks import buffers_kept
+from probe.hooks import buffers_kept, forward_hooks
 from training.device import Compute, check_fits, is_out_of_memory
 
 FINITE = ConfigDict(allow_inf_nan=False)
@@ -123,7 +123,7 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
 
 
 def instances(config: RunConfig, packages: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return each norm and placement of a config by key, instantiated. Raises ConfigError."""
+    """Return an instance of each norm and placement of a config, by key. Raises ConfigError."""
     sizes = config.model
     size_by_key = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
     return {
@@ -277,12 +277,19 @@ def build_and_try(
     check_fits(config, vocab_size, compute.device)
     attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
     model = initial_model(config, vocab_size, attend, head).to(compute.device)
-    # take as much memory as the optimizer's moments will
-    moments = [torch.empty_like(p) for p in model.parameters() for _ in range(2)]
-    with explained(config):
+    with explained(config), forward_hooks((norm, same_shape) for norm in norms_of(config, model).values()):
         tried(model, partial(loss_of, model))
-    del moments
     return model
+
+
+def same_shape(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+    """A hook that raises ConfigError if a norm's output is no tensor of its input's shape."""
+    what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if what != tuple(args[0].shape):
+        raise ConfigError(
+            f"{type(norm).__name__}: returns {what} for {tuple(args[0].shape)}; a norm keeps the shape: "
+            "docs/own-norm.md"
+        )
 
 
 def tried(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
@@ -315,14 +322,11 @@ def explained(config: RunConfig) -> Iterator[None]:
             raise
         if line:
             raise ConfigError(f"{config.label()}: {described(error)}{line}; correct this code") from error
+        why = str(error).strip().partition("\n")[0]
         remedy = "choose another norm, model size or train.batch_size"
-        if "does not have a deterministic implementation" in str(
-            error
-        ):  # torch says so of some GPU operations
+        if "does not have a deterministic implementation" in why:  # torch says so of some GPU operations
             remedy = "choose another norm, or give deterministic=false"
-        raise ConfigError(
-            f"{config.label()}: {str(error).strip().partition(chr(10))[0]}; {remedy}"
-        ) from error
+        raise ConfigError(f"{config.label()}: {why}; {remedy}") from error
 
 
 def line_of(error: BaseException) -> str:

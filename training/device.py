@@ -33,7 +33,7 @@ class Compute:
     precision: str  # fp32 or bf16
 
     def __str__(self) -> str:
-        """Return such as ``cpu in fp32``, with a warning if the processor only emulates bf16."""
+        """Return a text such as ``cpu in fp32``, with a warning if the processor only emulates bf16."""
         slow = self.precision == "bf16" and self.device.type == "cpu" and not fast_bf16("cpu")
         warning = ", which this processor has to emulate: precision=fp32 is many times faster" if slow else ""
         return f"{self.device} in {self.precision}{warning}"

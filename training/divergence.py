@@ -2,8 +2,8 @@
 
 A model that ignores its context can do no better than to guess each token by its frequency, which costs the
 entropy of the targets' frequencies (Gibbs' inequality). A run whose final loss on the validation split is no
-better has collapsed: it is finished, its loss counts, and it is marked. It has not if its training loss is
-below half of that: then it learned its training text by heart.
+better has collapsed: it is finished, its loss counts, and it is marked. A run whose training loss is below
+half of the entropy has not collapsed: it learned its training text by heart.
 """
 
 import math
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from data.windows import Batch
 from model.seeds import seed_for, seed_torch
-from probe.non_finite import first_non_finite
 from training.batches import Batches
 from training.ddp import Ranks
 from training.loss import Loss, Net
@@ -74,6 +73,8 @@ def find_non_finite(
 ) -> str:
     """Return the end of a message, such as ``first in <place>``: where a step whose update was skipped or,
     if ``evaluation``, the evaluation at that step first becomes non-finite."""
+
+    from probe.non_finite import first_non_finite  # here: few runs need it
 
     def losses() -> Iterator[Callable[[Net], Tensor]]:
         """Yield the loss of each batch as a function of a net."""

@@ -3,7 +3,8 @@
 The hash is over what is asked for: the settings, the seed, the precision, the tokens, and the source of the
 norm's and the placement's class with what it names of ours. It leaves out what changes no bit of the result
 (evaluation, statistics, logging) or only its rounding (device, threads, compile, ranks), so that the same
-command finds the same folder. Torch is not imported here.
+command finds the same folder. The source is followed from name to name: a hash of whole files would rename
+every run when a norm is added to model/norms.py. Torch is not imported here.
 """
 
 import ast

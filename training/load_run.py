@@ -6,6 +6,7 @@ model, tokenizer = load_run("runs/layernorm-pre-s0-1a2b3c4d")   # in a notebook:
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.errors import checked
 from cli.schema import ModelSource
 from data import tokenizers
 from data.errors import CheckpointError, ConfigError
@@ -31,7 +32,7 @@ def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple
         UserError: there is no such run, or it has no usable checkpoint.
     """
     source = dict.fromkeys(("checkpoint", "init_from")) | {"run": str(folder), "which": which}
-    loaded = load(ModelSource.model_validate(source | {"runs_dir": ""}))
+    loaded = load(checked(ModelSource, source | {"runs_dir": "."}))
     tokenizer = tokenizers.from_spec(loaded.meta.tokenizer)
     return load_model(loaded, tokenizer.vocab_size, trust).eval(), tokenizer
 

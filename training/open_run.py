@@ -8,7 +8,7 @@ from data.errors import ConfigError
 from data.prepared import Prepared, prepare
 from training.ddp import Ranks
 from training.identity import folder_of
-from training.run_folder import Run, ended_folder, has_ended, read_status
+from training.run_folder import Run, ended_folder, has_ended
 
 
 def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
@@ -56,7 +56,8 @@ def tokens_of(config: RunConfig) -> Prepared:
 @contextmanager
 def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tuple[Run, bool]]:
     """Context manager: yield the run, whose folder's name identifies the result, and whether it had ended.
-    The folder is locked, if it exists; not that of a run that had ended.
+    The folder is locked, if it exists; not that of a run that had ended. Whether it had is asked twice: first
+    of the folders of both precisions, which needs no torch; then of the folder that ``auto`` means here.
 
     Raises:
         ConfigError: another process trains this run, or the device is not available.
@@ -75,7 +76,5 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tupl
         yield Run(folder, config, writes=False), True
         return
     with Run(folder, config, writes=ranks.first) as run:
-        prefix = "" if read_status(folder) or any(folder.glob("checkpoints/*")) else "a new run, "
-        print(f"{folder}: {prefix}on {compute}", flush=True)
         yield run, False
     ranks.broadcast()  # waits until rank 0 has written how the run ended

@@ -69,8 +69,8 @@ def has_ended(folder: Path) -> bool:
 
 
 def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl whose step is below ``before``. What is no row, such as the last line
-    of a killed process, is left out, with one line if it was not the last."""
+    """Return the rows of metrics.jsonl whose step is below ``before``. Other lines, such as the
+    last one of a killed process, are skipped; if it was not the last, one line says so."""
     rows, damaged = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.exists() else ()):
         try:
@@ -97,6 +97,13 @@ def leaking(certificate: Mapping[str, Any]) -> bool:
 
 def leaks(folder: Path) -> bool:
     return leaking(read_json(folder / "certificate.json"))
+
+
+def leaking_losses(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the losses, train/loss and val/loss, that are not those of a causal model."""
+    answers = [answer for answer in certificate.values() if answer]
+    losses = {"train": "train/loss", "eval": "val/loss"}
+    return [name for mode, name in losses.items() if any(any(a.get(mode, {}).values()) for a in answers)]
 
 
 def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
@@ -178,10 +185,7 @@ class Run:
         else:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
-        for leftover in (
-            *self.folder.glob(".*.tmp"),
-            *self.checkpoints.glob(".*.tmp"),
-        ):  # of a killed process
+        for leftover in (*self.folder.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):  # a kill's
             leftover.unlink(missing_ok=True)
         self.write_status()
         settings = self.config.model_dump(by_alias=True)
@@ -237,8 +241,13 @@ def report(folder: Path, had_ended: bool, packages: list[str]) -> float:
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
         return math.inf
-    collapsed = "; it collapsed: no better than the unigram entropy" if status.get("collapsed") else ""
-    leak = "; it LEAKS: some of its losses are not those of a causal model" if leaks(folder) else ""
+    collapsed = (
+        "; it collapsed: no better than guessing each token by its frequency"
+        if status.get("collapsed")
+        else ""
+    )
+    losses = " and ".join(leaking_losses(read_json(folder / "certificate.json")))
+    leak = f"; it LEAKS: do not compare its {losses}" if losses else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{collapsed}{leak}{note}")
     if not had_ended and status["saved"] is not None:
         trust = f" trust={','.join(packages)}" if packages else ""

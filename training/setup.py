@@ -79,7 +79,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         batch = batches.first_micro_batch(0)
         loss_of_step = partial(eager_loss, x=batch.x, y=batch.y)
         model = build_and_try(config, tokens.tokenizer.vocab_size, compute, loss_of_step)
-        with explained(config):  # the last window of the validation split may be shorter
+        with explained(config):  # the last window of the split may be shorter; each rank tries it alone
             evaluate(model, eager_loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
         net = wrap(model, ranks)
         has_micro_windows = next(batches.micro_windows(), None) is not None
@@ -122,7 +122,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     run.begin(environment_json, certificate, best, start)
     if config.init_from and not start:
         print(describe_initialisation(model, config.init_from))
-    announce(run, computed, certificate, start)
+    announce(run, compute, computed, certificate, start)
     stop = Stop(ranks.max)  # inside with, a signal only sets a flag: see checkpoints.ending_on_signal
     wandb = Wandb(mode, config, run.folder, environment_json, start)
     try:
@@ -168,15 +168,15 @@ def resume(run: Run, model: GPT, optimizer: Optimizer, ranks: Ranks) -> tuple[in
     return step, meta.best if meta else None
 
 
-def announce(run: Run, computed: dict[str, Any], certificate: dict[str, Any], start: int) -> None:
-    """Print the size and the settings of the model, and whether it is causal."""
+def announce(
+    run: Run, compute: Compute, computed: dict[str, Any], certificate: dict[str, Any], start: int
+) -> None:
+    """Print where the run is trained, the size and the settings of the model, and whether it is causal."""
     label, ranks = run.config.label(), computed["ranks"]
-    resuming = f"; resuming from step {start:,} of {run.config.train.steps:,}" if start else ""
+    begins = f"resumes from step {start:,} of {run.config.train.steps:,}" if start else "begins"
     ranks_of = f"{ranks} ranks of " if ranks > 1 else ""
-    print(
-        f"{computed['parameters']:,} parameters, {ranks_of}{computed['threads']} threads{resuming}",
-        flush=True,
-    )
+    size = f"{computed['parameters']:,} parameters, {ranks_of}{computed['threads']} threads"
+    print(f"{run.folder}: {begins} on {compute}; {size}", flush=True)
     if resolved := computed["settled"]:
         settings = " ".join(f"{key}={str(value).lower()}" for key, value in resolved.items())
         print(f"with {label}: {settings}")

@@ -33,7 +33,6 @@ from data.errors import ConfigError, described
 from data.files import write_atomically
 from probe.metric_names import STATISTICS
 from training.run_folder import leaking, read_json
-from training.wandb_pictures import pictures
 
 CONNECT_SECONDS = 8  # limit on the wait for wandb's server at the start
 FINISH_SECONDS = 15  # limit on the wait for the last rows, besides the time for uploading a checkpoint
@@ -226,6 +225,8 @@ def end(
     file: Path | None,
 ) -> None:
     """Log the pictures, the summary and the checkpoint of a run that has ended."""
+    from training.wandb_pictures import pictures  # here: the loop needs none
+
     has_ended = status["state"] in ("finished", "diverged")
     if has_ended and (found := pictures(rows())):  # they take a step, which a resumed run would need
         run.log(found)

@@ -52,7 +52,7 @@ SIZES = st.fixed_dictionaries(
 def ours(folder: Path) -> tuple[GPT, Any]:
     """Return our model of a folder, in evaluation mode, and the checkpoint that we read the folder as."""
     source = dict.fromkeys(("run", "checkpoint")) | {"init_from": str(folder)}
-    checkpoint = load_model.load(ModelSource(**source, which="last", runs_dir=""))
+    checkpoint = load_model.load(ModelSource(**source, which="last", runs_dir="."))
     vocab_size = tokenizers.from_spec(checkpoint.meta.tokenizer).vocab_size
     return load_model.load_model(checkpoint, vocab_size).eval(), checkpoint
 
@@ -300,7 +300,7 @@ def test_a_resumed_run_is_not_initialised_from_them_again(tmp_path):
     [*_, newest] = sorted(run.glob("checkpoints/*"))
     newest.unlink()
     done = trained(tmp_path, *common)
-    assert "resuming from step 3 of 6" in done.stdout
+    assert "resumes from step 3 of 6" in done.stdout
     assert "initialised from" not in done.stdout
 
 

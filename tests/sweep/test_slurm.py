@@ -142,7 +142,7 @@ def test_a_sweep_on_slurm_gives_the_same_losses_also_if_runs_are_requeued(slurm,
     assert "failed" not in output
     logs = [file.read_text() for file in folder.glob(".sweep/*/*/log.txt")]
     assert len(logs) == 8
-    assert sum("resuming from step" in log for log in logs) == 2
+    assert sum("resumes from step" in log for log in logs) == 2
     assert losses(folder) == losses(tmp_path / "local")
 
 
