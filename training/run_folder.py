@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,6 +181,8 @@ class Run:
             environment["earlier"] = [*previous.pop("earlier", []), previous]
         elif not step and status:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        environment["began"] = previous.get("began", now) if step else now
         if step:  # a sweep's plan is the first one, written before there was a result
             environment |= {key: previous[key] for key in ("plan", "roles") if previous.get(key)}
         else:
