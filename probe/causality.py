@@ -3,7 +3,7 @@
 The logits at position t may depend only on tokens 0 … t of the same row. A question exchanges some tokens
 of a batch and runs a forward: the logits of all tokens that stay must not move. The model is called as a run
 calls it: in the run's precision, in training with gradients enabled, in evaluation under inference_mode and
-with evaluation's own rows. The leaks by kind:
+with as many rows as evaluation has. The leaks by kind:
 
 - ``future``: each row has a cut t; the tokens after it are exchanged.
 - ``rows``: all tokens of some rows are exchanged.
