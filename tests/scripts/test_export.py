@@ -164,8 +164,8 @@ def test_a_card_without_the_runs_files_claims_nothing_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("format=hf", "out: the key is missing; add it"),
-        ("out=out", "format: the key is missing; add it"),
+        ("format=hf", "out: the key is missing; give out=…"),
+        ("out=out", "format: the key is missing; give format=hf|safetensors"),
         ("format=onnx out=out", "format: invalid value 'onnx'; it should be 'hf' or 'safetensors'"),
         ("format=hf out=taken", "out: taken already exists; choose another folder"),
         ("format=hf out=out run=a checkpoint=b", "run: checkpoint= also names a model to load"),

@@ -188,10 +188,7 @@ def test_the_same_command_rejoins_its_jobs_and_ctrl_c_cancels_them(slurm, sweep,
     killed.kill()
     killed.communicate()
     again = Program("train.py", *jobs, cwd=tmp_path)
-    assert again.stdout
-    assert any(
-        "3 of the jobs are already in Slurm's queue" in line for line in iter(again.stdout.readline, "")
-    )
+    again.until(lambda: "3 of the jobs are already in Slurm's queue" in again.printed())
     assert queue() == before
     again.send_signal(signal.SIGINT)
     _, errors = again.communicate()
