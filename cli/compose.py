@@ -25,7 +25,7 @@ from cli.schema import RunConfig
 from data.errors import ConfigError
 
 FLAGS = ("-m", "--multirun", "--resolve", "--run", "-r", "--help", "-h", "--hydra-help", "--version")
-OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--info", "-i", "--package", "-p")
+OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 SITES = ("final_norm", "embedding_norm", "qk_norm")  # keys of model.* whose value names a norm
 MOST = 100_000  # combinations of values on a command line
 load_yaml = cache(OmegaConf.load)

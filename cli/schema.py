@@ -176,7 +176,7 @@ class StatsConfig(Checked):
 
     @model_validator(mode="after")
     def histograms_come_with_statistics(self) -> "StatsConfig":
-        if self.every and self.histograms_every % self.every:
+        if self.histograms_every and (not self.every or self.histograms_every % self.every):
             raise ValueError(
                 f"histograms_every: {self.histograms_every} is not a multiple of every={self.every}; "
                 "histograms need steps that have statistics, so choose a multiple"

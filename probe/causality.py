@@ -40,7 +40,7 @@ from model.attention import Attend
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; each (B, T) int64
-# exchanged tokens, (B, T) bool -> largest change of the outputs of the others
+# exchanged tokens, (B, T) bool -> largest change in the logits of the tokens that stay
 Ask = Callable[[Tensor], float]
 
 ROWS, STEPS = 4, 256  # of the random batch; STEPS at most
@@ -193,7 +193,7 @@ class Subject:
 
     Attributes:
         reference: the logits for the batch, (B, T, V).
-        second: those of the second call of one copy.
+        second: the logits of a second call of the same copy.
         varies: what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS.
 
     Raises:
@@ -438,7 +438,11 @@ def is_free_of(kinds: tuple[str, ...], result: dict[str, Any]) -> bool | None:
 
 def leak_metrics(certificate: dict[str, Any]) -> dict[str, float]:
     """Return a certificate's leaks as metrics: ``leak.future/train`` and so on."""
-    return {f"leak.{kind}/{mode}": v for mode in MODES for kind, v in certificate.get(mode, {}).items()}
+    return {
+        f"leak.{kind}/{mode}": float(leak)  # in a file, infinity is a text
+        for mode in MODES
+        for kind, leak in certificate.get(mode, {}).items()
+    }
 
 
 def describe(certificate: dict[str, Any], model_name: str) -> str:
@@ -483,7 +487,7 @@ def describe_moves(certificate: dict[str, Any]) -> str:
     moves = []
     for mode in MODES:
         if any((leaks := certificate.get(mode, {})).values()):
-            sizes = [f"{leaks[kind]:.2g} {why}" for kind, why in CAUSES.items() if leaks.get(kind)]
+            sizes = [f"{float(leaks[kind]):.2g} {why}" for kind, why in CAUSES.items() if leaks.get(kind)]
             size = f"up to {' and '.join(sizes)}" if sizes else "less than a forward shows"
             moves.append(f"{PHASES[mode]} by {size}")
     return f"a logit moves {'; '.join(moves)} (in standard deviations of the logits)"

@@ -33,4 +33,6 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, value in before:
             now = getattr(module, name, None)
             if isinstance(now, Tensor) and now.shape == value.shape:
-                setattr(module, name, buffer.copy_(value))  # in evaluation, a new one cannot be trained with
+                setattr(
+                    module, name, buffer.copy_(value)
+                )  # one made under inference_mode cannot be trained with

@@ -51,7 +51,7 @@ class Batches:
             min(config.train.eval_windows, self.val_targets // self.block_size) * self.block_size
         )
         self.has_partial_micro_batch = self.fixed_targets // self.block_size % self.micro_rows > 0
-        # 8 times a micro-batch's rows, as a row takes less memory without gradients
+        # 8 times a micro-batch's rows: without gradients a row takes less memory
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:

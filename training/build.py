@@ -7,7 +7,6 @@ A config gives each norm and placement as a class, ``_target_``, and its options
 import importlib
 import inspect
 import math
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from model.mlp import MLPS
 from model.placements import LearnedScale, Placement
 from probe.hooks import buffers_kept, forward_hooks
 from training.device import Compute, check_fits, is_out_of_memory
+from training.identity import is_installed
 
 FINITE = ConfigDict(allow_inf_nan=False)
 # argument -> its range, in every class
@@ -45,7 +45,6 @@ TORCH_NORMS = {f"torch.nn.{name}" for name in TORCH_NAMES}
 # where code lies that is not the user's
 PACKAGES = ("model", "data", "probe", "interop", "cli", "training")
 KNOWN = [Path(__file__).parents[1] / package for package in PACKAGES]
-KNOWN += [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -310,8 +309,8 @@ def tried(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
 
 @contextmanager
 def explained(config: RunConfig) -> Iterator[None]:
-    """Context manager: turn what a norm or a placement raises into a ConfigError. An error of our own code
-    that is not about sizes or options is a bug, and stays."""
+    """Context manager: turn what a norm or a placement raises into a ConfigError. Other errors of our own
+    code are bugs, and pass through."""
     try:
         yield
     except UserError:
@@ -333,6 +332,6 @@ def line_of(error: BaseException) -> str:
     """Return ", at mynorms.py:12", the last line of the user's code in a traceback; "" if it has none."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         file = Path(frame.f_code.co_filename)
-        if file.is_file() and not any(file.is_relative_to(known) for known in KNOWN):
+        if file.is_file() and not (is_installed(file) or any(map(file.is_relative_to, KNOWN))):
             return f", at {file.name}:{line}"
     return ""

@@ -104,7 +104,9 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         needed, where = sum(tensor.nbytes for tensor in tensors.values()), path.parent
-        free = shutil.disk_usage(where).free if where.is_dir() else 0
+        if not where.is_dir():
+            raise CheckpointError(f"{where}: was removed; the same command starts the run again") from None
+        free = shutil.disk_usage(where).free
         raise CheckpointError(
             f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
             "make room or choose another runs_dir"

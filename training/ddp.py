@@ -122,8 +122,9 @@ def wrap(model: "nn.Module", ranks: Ranks) -> Any:
         return model
     from torch.nn.parallel import DistributedDataParallel
 
-    # gradient_as_bucket_view: the gradient itself is sent, not a copy
-    return DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    # Each step begins with rank 0's buffers, so that neither an evaluation nor a resume, which have these,
+    # changes training. gradient_as_bucket_view: the gradient itself is sent, not a copy.
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def broadcast_buffers(ranks: Ranks, model: "nn.Module") -> None:
@@ -173,7 +174,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if not LOST.search(str(error)):
             raise
         raise UserError(
-            "another rank has ended, as it says above; the same command resumes from the newest checkpoint"
+            "another rank has ended, with an error of its own; the same command resumes the run"
         ) from error
     dist.barrier()
     dist.destroy_process_group()

@@ -21,7 +21,8 @@ from model.attention import Attend, PlainAttend
 from model.layers import Head, PaddedHead
 from training.ddp import world_size
 
-THREADS_A_CORE = 8  # train.threads per core at most, so that a run of a larger machine can be repeated here
+# train.threads per core at most: a run from a larger machine can still be repeated here
+THREADS_A_CORE = 8
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
 

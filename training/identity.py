@@ -1,7 +1,8 @@
 """The name of a run: ``<norm>-<placement>-s<seed>-<hash>``.
 
 The hash is over what is asked for: the settings, the seed, the precision, the tokens, and the source of the
-norm's and the placement's class with what it names of ours. It leaves out what changes no bit of the result
+norm's and the placement's class and the functions, classes and
+constants of ours that it uses. It leaves out what changes no bit of the result
 (evaluation, statistics, logging) or only its rounding (device, threads, compile, ranks), so that the same
 command finds the same folder. The source is followed from name to name: a hash of whole files would rename
 every run when a norm is added to model/norms.py. Torch is not imported here.
@@ -20,7 +21,6 @@ from data.files import digest
 
 # keys of train.* that change how a run is watched, or the last digits of its numbers
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
-INSTALLED = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
@@ -61,6 +61,12 @@ def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------
 # The source of a class
+
+
+def is_installed(path: Path) -> bool:
+    """Return whether a path belongs to Python or to an installed package, wherever that is."""
+    packages = {"site-packages", "dist-packages"} & {*path.parts}
+    return bool(packages) or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 @cache
@@ -134,6 +140,6 @@ def parsed(module: str) -> list[ast.stmt]:
 def candidates(module: str) -> Iterator[Path]:
     """Yield the files that may hold a module, in the order of sys.path, outside of installed packages."""
     for folder in (Path(entry or ".").absolute() for entry in sys.path if module):
-        if not any(folder.is_relative_to(installed) for installed in INSTALLED):
+        if not is_installed(folder):
             path = folder.joinpath(*module.split("."))
             yield from (path.with_suffix(".py"), path / "__init__.py")

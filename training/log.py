@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from data.files import jsonable, write_atomically
+from data.files import jsonable, name_in_errors, write_atomically
 from data.windows import Batch
 from probe.statistics import on_host
 from training.ddp import Ranks
@@ -34,7 +34,7 @@ from training.run_folder import Run, read_rows
 from training.wandb_sink import Wandb
 
 FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
-EVERY = 2.0  # seconds between lines where no live line can be drawn
+EVERY = 2.0  # seconds between printed lines where stdout is no terminal
 
 
 class RunLog:
@@ -108,8 +108,9 @@ class RunLog:
                 self.timed_from = step + 1
             tokens, seconds = step * self.tokens_per_step, self.clock.seconds()
             full_row = {"step": step, "tokens": tokens, "seconds": seconds} | row
-            self.stream.write(json.dumps(jsonable(full_row), allow_nan=False) + "\n")
-            self.stream.flush()  # so that a kill loses no row
+            with name_in_errors(self.run.metrics):
+                self.stream.write(json.dumps(jsonable(full_row), allow_nan=False) + "\n")
+                self.stream.flush()  # so that a kill loses no row
             self.wandb.log(full_row)
             final, peak = row.get("val/full_loss"), self.compute.peak_memory()
             self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
@@ -118,9 +119,12 @@ class RunLog:
 
 
 def say_gap(file: Path, steps: list[int], log_every: int) -> None:
-    """Print between which of the ``steps`` that have rows, if any, rows are missing."""
+    """Print between which of the ``steps`` that have rows, if any, rows are missing. A distance that occurs
+    twice is that of an earlier log_every."""
+    counts = Counter(after - before for before, after in pairwise(steps))
+    usual = max([log_every, *(distance for distance, count in counts.items() if count > 1)])
     for before, after in pairwise(steps):
-        if after - before > log_every:
+        if after - before > usual:
             print(f"{file}: has no rows between steps {before:,} and {after:,}", flush=True)
             break
 

@@ -66,7 +66,7 @@ class Certifier:
         self, run: Run, tokens: Prepared, model: GPT, batches: Batches, compute: Compute, ranks: Ranks
     ) -> None:
         self.run, self.tokens, self.model, self.compute, self.ranks = run, tokens, model, compute, ranks
-        # several ranks: two rows at least, as a norm may mix the rows of ranks that have one each
+        # with several ranks at least two rows, as a norm may mix rows across ranks
         self.rows = max(batches.micro_rows // ranks.count, min(2, ranks.count))
         self.eval_rows = len(next(batches.fixed_windows())[0])
 

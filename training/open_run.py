@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from cli.schema import RunConfig
 from data.errors import ConfigError
@@ -56,15 +57,15 @@ def tokens_of(config: RunConfig) -> Prepared:
 @contextmanager
 def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tuple[Run, bool]]:
     """Context manager: yield the run, whose folder's name identifies the result, and whether it had ended.
-    The folder is locked, if it exists; not that of a run that had ended. Whether it had is asked twice: first
+    An existing folder is locked, unless its run has ended. Whether it had is asked twice: first
     of the folders of both precisions, which needs no torch; then of the folder that ``auto`` means here.
 
     Raises:
         ConfigError: another process trains this run, or the device is not available.
     """
     ended = None if config.fresh else ended_folder(config, tokens.fingerprint)
-    if ranks.broadcast(bool(ended)) and ended:
-        yield Run(ended, config, writes=False), True
+    if name := ranks.broadcast(str(ended) if ended else None):
+        yield Run(Path(name), config, writes=False), True
         return
     counts = f"{len(tokens.train):,} training tokens, vocabulary of {tokens.tokenizer.vocab_size}"
     print(f"{config.label()} seed={config.seed}: {counts}", flush=True)

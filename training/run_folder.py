@@ -71,7 +71,7 @@ def has_ended(folder: Path) -> bool:
 
 def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl whose step is below ``before``. Other lines, such as the
-    last one of a killed process, are skipped; if it was not the last, one line says so."""
+    last one of a killed process, are skipped; a damaged line before the last is reported."""
     rows, damaged = [], []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.exists() else ()):
         try:
@@ -176,10 +176,13 @@ class Run:
         self.status |= {"process": os.getpid(), "host": platform.node()}
         if not self.writes:
             return
+        self.write_status()  # first: it must not say "finished" of a run whose checkpoints are gone
+        earlier = previous.pop("earlier", []) if step else []
         if step and (changes := differences(previous, environment)):
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
-            environment["earlier"] = [*previous.pop("earlier", []), previous]
-        elif not step and status:
+            earlier.append(previous)
+        environment |= {"earlier": earlier} if earlier else {}
+        if not step and status:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         environment["began"] = previous.get("began", now) if step else now
@@ -188,9 +191,8 @@ class Run:
         else:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
-        for leftover in (*self.folder.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):  # a kill's
+        for leftover in (*self.folder.glob(".*.tmp"), *self.checkpoints.glob(".*")):  # of a killed process
             leftover.unlink(missing_ok=True)
-        self.write_status()
         settings = self.config.model_dump(by_alias=True)
         text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
         write_atomically(self.folder / "config.yaml", text)
@@ -218,11 +220,12 @@ class Run:
             yield
         except Diverged as divergence:  # a result, not an error
             self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
-        except Interrupted as interruption:
-            self.write_status(state="interrupted", reason=interruption.signal_name)
+        except (Interrupted, KeyboardInterrupt) as interruption:  # the latter: a second Ctrl-C
+            name = getattr(interruption, "signal_name", "SIGINT")
+            self.write_status(state="interrupted", reason=name)
             command = "the same command" + " without fresh=true" * self.config.fresh
             resumes = f"{command} resumes from step {self.status['saved'] or 0:,}"
-            print(f"{self.folder}: interrupted by {interruption.signal_name}; {resumes}", file=sys.stderr)
+            print(f"{self.folder}: interrupted by {name}; {resumes}", file=sys.stderr)
             raise
         except BaseException as error:
             with suppress(OSError):  # a full disk must not hide the first error

@@ -232,6 +232,16 @@ def test_a_run_says_in_which_other_environment_it_resumes(tiny, monkeypatch, cap
     assert read_json(folder / "environment.json")["earlier"][0]["threads"] == 1
 
 
+def test_what_a_killed_process_left_is_removed_and_earlier_environments_are_kept(tiny, monkeypatch):
+    config, folder = interrupted(tiny, monkeypatch)
+    (folder / "checkpoints" / ".tmpAbC123").write_bytes(b"half of a checkpoint")
+    environment = folder / "environment.json"
+    environment.write_text(json.dumps(read_json(environment) | {"earlier": [{"threads": 7}]}))
+    train_or_resume(config)
+    assert not [*(folder / "checkpoints").glob(".*")]
+    assert read_json(environment)["earlier"] == [{"threads": 7}]
+
+
 def test_fresh_starts_over_to_the_same_bits(tiny):
     first = final_tensors(train_anew(tiny()))
     assert same_tensors(first, final_tensors(train_anew(tiny())))
