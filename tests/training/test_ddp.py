@@ -135,13 +135,13 @@ def test_a_mistake_is_said_by_every_rank_and_leaves_no_folder(arguments, tmp_pat
 @pytest.mark.slow
 def test_a_finished_run_is_reported_once_also_if_its_ranks_have_other_environments(arguments, tmp_path):
     arguments = [*arguments, "precision=auto", "train.steps=3"]
-    assert statuses(rank_program.trained(2, *arguments, cwd=tmp_path)) == [0, 0]
-    again = [
-        Program("train.py", *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES=gpu, **rank)
-        for gpu, rank in zip("01", rank_program.environments(2), strict=True)
-    ]
-    outputs = [program.communicate(timeout=60) for program in again]
-    assert [program.wait() for program in again] == [0, 0]
+    for _ in range(2):
+        ranks = [
+            Program("train.py", *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES=gpu, **rank)
+            for gpu, rank in zip("01", rank_program.environments(2), strict=True)
+        ]
+        outputs = [program.communicate(timeout=60) for program in ranks]
+        assert [program.wait() for program in ranks] == [0, 0]
     assert "nothing left to do" in outputs[0][0]
     assert outputs[1] == ("", "")
 
