@@ -24,7 +24,7 @@ test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
 
 test-slurm: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "" -rs tests/sweep/test_slurm.py $(ARGS)
+	$(BIN)/python -m pytest -m "" -rs tests/study/test_slurm.py $(ARGS)
 
 test-cuda: .venv/dev.stamp
 	$(BIN)/python -m pytest -rs tests/cuda $(ARGS)

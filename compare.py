@@ -1,6 +1,7 @@
 """Compare runs: which norm at which placement is better, by how much, and is the difference noise?
 
-python compare.py runs                                  a table, and report/index.html
+python compare.py studies/norms                         the table of a study that ablate.py ran
+python compare.py runs                                  a table of runs, and report/index.html
 python compare.py runs --where placement=pre            only the runs with this value
 python compare.py runs --baseline norm=batchnorm        a baseline other than pre-norm layernorm
 python compare.py runs --over model.n_layer             average over the values of a key
@@ -29,6 +30,7 @@ from comparison.load import UnreadableError, load
 from comparison.published import load_all
 from comparison.report import Report, build_report
 from comparison.verdicts import MATTERS
+from data.errors import ConfigError
 
 PERIOD = 5.0  # seconds between two readings of --watch
 
@@ -102,6 +104,25 @@ def judge(args: argparse.Namespace, console: Console) -> None:
     sys.exit(status)
 
 
+def show_study(args: argparse.Namespace, console: Console) -> None:
+    """Print a study: its table, its JSON, or the verdict on one arm, with whose status the program ends."""
+    from study import plan, table
+
+    folder = Path(args.runs[0])
+    chosen, extended = (plan.read_part(folder / name) for name in ("chosen.json", "extended.json"))
+    shown = table.load(plan.read(folder), chosen, extended)
+    if args.json:
+        print(json.dumps(table.as_json(shown), indent=1, allow_nan=False))
+    elif args.candidate is not None:
+        status, line = table.candidate(shown, args.candidate)
+        print(line)
+        for warning in shown.warnings:
+            print(warning, file=sys.stderr)
+        sys.exit(status)
+    else:
+        table.print_rows(shown, console)
+
+
 def compare_two(args: argparse.Namespace, console: Console) -> None:
     from comparison import two_runs
 
@@ -160,6 +181,11 @@ def main() -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
     with one_line_errors():
+        if len(args.runs) == 1 and (Path(args.runs[0]) / "study.json").exists():
+            if any(options) or args.watch:
+                raise ConfigError(f"{args.runs[0]}: a study is compared as declared; leave options out")
+            show_study(args, console)
+            return
         are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
         are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
         one_report = compare_two if are_two_runs else compare

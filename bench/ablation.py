@@ -2,8 +2,8 @@
 
     python -m bench.ablation --peer NANOGPT --data tinyshakespeare.txt
 
-Our sweep is experiment=norm_ablation with one seed, 4 norms in 2 placements. It is timed with the default
-settings, eager, and compiled; it trains as many runs at once as there are cores, each with one thread.
+Our sweep is 4 norms in 2 placements with one seed. It is timed with the default settings, eager, and
+compiled; it trains as many runs at once as there are cores, each with one thread.
 nanoGPT, whose norm is fixed, trains the same model eight times, each time with all cores, at the same size,
 batch and number of steps. As in its CPU recipe, it evaluates 20 batches per split, before the first step and
 at the end. Each measurement starts with nothing compiled."""
@@ -17,6 +17,8 @@ from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
 from comparison.run_files import read_json
+
+SWEEP = ("-m", "norm=layernorm,torch_layernorm,batchnorm,none", "placement=pre,post", "seed=0")
 
 
 def measure_ours(bench: Bench, overrides: Sequence[str]) -> Measured:
@@ -39,7 +41,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> None:
     length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--eval_interval={steps}"]
     flags = [*nanogpt.CPU_RECIPE, *nanogpt.flags_of("nano"), *length]
     variants: Variants = {"nanoGPT": partial(measure_peer, bench, peer, flags)} if peer else {}
-    common = ["experiment=norm_ablation", "seed=0", f"train.steps={steps}"]
+    common = [*SWEEP, "train.eval_every=100", "optim.learning_rate=1e-3", f"train.steps={steps}"]
     for variant, mode in {"ours": "auto", "ours, eager": "false", "ours, compiled": "true"}.items():
         variants[variant] = partial(measure_ours, bench, [*common, f"compile={mode}"])
         bench.compare(variant, "nanoGPT", "seconds")

@@ -22,7 +22,7 @@ from bench.child import BenchError, run
 from bench.page import RESULTS, section
 from cli import programs
 from data.files import jsonable, write_atomically
-from sweep.launch import cores
+from study.launch import cores
 from training.environment import ROOT, cpuinfo, git_state, processor
 
 Measured = Mapping[str, float]  # metric -> value of one variant in one round

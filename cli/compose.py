@@ -47,9 +47,6 @@ def arguments_for_hydra(words: Sequence[str]) -> list[str]:
             options.append(word)
         elif name in OPTIONS:
             options += [name, os.path.expanduser(value if equals else next(remaining, ""))]
-        elif word == "--dry-run":
-            options.append("-m")
-            overrides.append("hydra.sweeper.dry_run=true")
         elif word.startswith("-"):
             value = value or next((each for each in remaining if not each.startswith("-")), "VALUE")
             raise ConfigError(f"{name}: write {name.lstrip('-')}={value}; --help lists every key")

@@ -59,7 +59,8 @@ def error_line(error: Exception) -> str | None:
         return str(error)
     package = isinstance(error, ImportError) and error.name and error.name.split(".")[0]
     if package and not (CONF.parent / package).is_dir():  # not one of our own
-        return f"{package}: cannot be imported ({error}); run pip install -r requirements.txt"
+        file = "requirements-slurm.txt" if package == "submitit" else "requirements.txt"
+        return f"{package}: cannot be imported ({error}); run pip install -r {file}"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
@@ -77,12 +78,9 @@ def hydras_line(error: Exception) -> str:
     """Return the line of an error of Hydra's or OmegaConf's."""
     text, kind = " ".join(str(error).split()), type(error).__name__
     missing: Any = error
-    if kind == "MissingConfigException":
-        if missing.missing_cfg_file == "hydra/launcher/submitit_slurm":  # which slurm.yaml extends
-            return "hydra/launcher: slurm needs extra packages; run pip install -r requirements-slurm.txt"
-        if missing.options:
-            group, _, choice = (missing.missing_cfg_file or "").rpartition("/")
-            return no_such_choice(group, choice, missing.options)
+    if kind == "MissingConfigException" and missing.options:
+        group, _, choice = (missing.missing_cfg_file or "").rpartition("/")
+        return no_such_choice(group, choice, missing.options)
     if kind == "OverrideParseException":
         why = " ".join(str(missing.message).split()).split(" See https")[0].split(" expecting ")[0]
         return f"{missing.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cli.errors import CONF
 from comparison.comparable import kind_of, selecting, trained_tokens
 from comparison.find import find_runs
 from comparison.groups import Group
@@ -54,9 +55,7 @@ def rerun(run: Run) -> str:
     """Return the command that trains this run and no other; "" if it was published without."""
     if "overrides" not in run.environment:
         return ""
-    arguments = overrides_of(run)
-    mode = ["hydra.mode=RUN"] if has_preset(arguments) else []
-    return shlex.join(["python", "train.py", *arguments, *mode])
+    return shlex.join(["python", "train.py", *overrides_of(run)])
 
 
 def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = ()) -> str:
@@ -75,8 +74,9 @@ def more_seeds(groups: Sequence[Group], least: int, planned: Collection[int] = (
         run = group.runs[0]
         if "overrides" not in run.environment or len({run.group for run in group.runs}) > 1:
             return ""
+        if any(not (CONF / "experiment" / f"{name}.yaml").exists() for name in presets(overrides_of(run))):
+            return ""  # one of an earlier version
         arguments = [word for word in overrides_of(run) if word.partition("=")[0] not in ("seed", "fresh")]
-        arguments += ["hydra.sweeper.tune=null", "hydra.sweeper.arms=[]"] if has_preset(arguments) else []
         if missing:
             commands.append(shlex.join(["python", "train.py", "-m", *arguments, f"seed={','.join(missing)}"]))
     return " && ".join(commands)
@@ -95,6 +95,5 @@ def overrides_of(run: Run) -> list[str]:
     ]
 
 
-def has_preset(arguments: Sequence[str]) -> bool:
-    """Return True if the arguments name a preset, which may itself be a sweep."""
-    return any(argument.startswith("experiment=") for argument in arguments)
+def presets(arguments: Sequence[str]) -> list[str]:
+    return [word.removeprefix("experiment=") for word in arguments if word.startswith("experiment=")]

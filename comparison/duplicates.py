@@ -9,7 +9,7 @@ from typing import Any
 from comparison.groups import ComparisonError, differing, join
 from comparison.load import Run
 from comparison.plans import first_plan
-from comparison.role_record import with_role
+from comparison.run_files import Role
 
 MACHINE = ("processor", "device", "gpu", "threads", "ranks", "compile", "deterministic")
 TIMES = {"train/tokens_per_s", "stats/overhead"}  # metrics that depend on the clock
@@ -46,6 +46,14 @@ def unique(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             same = [f"{parent!s}: {len(same)} runs are the same as in {where}"]
         lines += [f"{line}, with the same results; used once" for line in same]
     return [*first.values()], lines
+
+
+def with_role(roles: Sequence[Role], role: Role) -> list[Role]:
+    """Return roles with one more at the end; of the same role of several launches the first is kept."""
+    same = [each for each in roles if {**each, "written": role["written"]} == role]
+    if any(each["written"] <= role["written"] for each in same):
+        return [*roles]
+    return [each for each in roles if each not in same] + [role]
 
 
 def elsewhere(a: Run, b: Run) -> list[str]:

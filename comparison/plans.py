@@ -1,4 +1,4 @@
-"""Read the plans of sweeps back, from the runs that carry them (sweep/plan.py): how many pairs of runs were
+"""Read the plans of sweeps back, from runs of before there were studies: how many pairs of runs were
 planned before there was a result, and how many arms are compared.
 
 A verdict at a planned number of seeds, and a verdict that looks again whenever a seed is added, are different

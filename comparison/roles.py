@@ -1,7 +1,7 @@
 """Sort runs by what they are for in a fair comparison: compared, trials that chose settings, or borrowed, at
 the settings of another arm.
 
-A sweep records what a run is for, and which trials chose the settings of which arm (sweep/stages.py). A
+A run of before there were studies records what it is for, and which trials chose the settings of which arm. A
 setting is a learning rate, or a value of each key that a sweep tuned.
 """
 

@@ -37,7 +37,7 @@ class Data(TypedDict, total=False):
 
 
 class Plan(TypedDict):
-    """See sweep/plan.py."""
+    """What a sweep planned before its first run; written before studies existed."""
 
     written: str
     arms: list[str]
@@ -48,8 +48,8 @@ class Plan(TypedDict):
 
 
 class Role(TypedDict):
-    """The purpose of a run in a fair sweep (sweep/stages.py): ``trial`` tries settings, ``compared`` trains
-    an arm at its own best settings, ``borrowed`` at the baseline's.
+    """The purpose of a run in a fair sweep, of before there were studies: ``trial`` tries settings,
+    ``compared`` trains an arm at its own best settings, ``borrowed`` at the baseline's.
 
     tuning: the hash of an arm and its trials.
     keys, seeds: the tuned keys, and the seeds of the trials.

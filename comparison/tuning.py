@@ -151,5 +151,5 @@ def chosen_here(families: Sequence[Family]) -> str:
     return (
         f"Each group is at its own best learning rate of {rate_list}, by the mean over seeds. The compared "
         "runs chose it themselves, so there is no verdict: choose rates on other seeds, as "
-        f"experiment=fair_ablation does.{unequal}"
+        f"ablate.py study=fair does.{unequal}"
     )

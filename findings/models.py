@@ -16,8 +16,8 @@ from data.errors import ConfigError
 from data.files import digest, write_atomically
 from data.prepared import Prepared
 from findings.finding import Finding, Scalar, override
-from sweep.job import folder_of
 from training import device
+from training.identity import folder_of
 from training.open_run import tokens_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Overrides that say how models are trained and watched; they are not part of a finding's conditions.
-TRAINING = ("hydra/launcher=joblib", "wandb.mode=disabled", "train.threads=1")
+TRAINING = ("wandb.mode=disabled", "train.threads=1")
 UNSEEN = 1_000_000  # no run reaches this step, so the batches from here on are new to every model
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first N characters of data=shakespeare
 
@@ -165,9 +165,10 @@ def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> lis
         # A run's identity ignores what is logged, so findings that log other things use another folder.
         logged = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
         runs_dir = str(out / "runs" / digest(logged)[:8])
+        precision = device.choose(config.device, config.precision).precision
         for seed, cases in by_seed.items():
             seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
-            folder = folder_of(seeded, data.fingerprint) if finding.trains else None
+            folder = folder_of(seeded, precision, data.fingerprint) if finding.trains else None
             all_arguments = [*arguments, f"seed={seed}", app.quoted("runs_dir", runs_dir)]
             cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
     for cases in by_seed.values():

@@ -7,9 +7,6 @@ The same command resumes: it finishes unfinished runs and reads back finished me
 """
 
 import importlib
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -24,12 +21,11 @@ from data.errors import ConfigError
 from data.files import digest, write_atomically
 from findings.finding import Finding
 from findings.models import TRAINING, Cases, Measured, all_cases, each_case
-from sweep import signals
+from study.launch import Job, check, default_n_jobs, run_all
 from training import identity
 from training.environment import PACKAGES, ROOT, processor
 from training.identity import source
 from training.run_folder import has_ended
-from training.signals import Interrupted
 
 # the folders of the code that makes and measures models
 PARTS = ("model", "data", "training", "probe", "findings")
@@ -105,28 +101,17 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
 
 
 def train(cases: list[Cases], runs_dir: Path, config_dir: str | None = None) -> None:
-    """Train, in one sweep, the models whose runs have not ended. Raises ConfigError if a run failed, and
-    Interrupted at a signal, which is passed on to the sweep."""
-    pending = {case.folder: case for case in each_case(cases) if case.folder and not has_ended(case.folder)}
-    if not pending:
+    """Train the models whose runs have not ended, several at once. Raises ConfigError if a run failed, and
+    Interrupted at a signal, when each run has saved."""
+    folders = {case.folder: case for case in each_case(cases) if case.folder}
+    if all(map(has_ended, folders)):
         return
-    arms = json.dumps([case.arguments for case in pending.values()], ensure_ascii=False)
-    command = [sys.executable, str(ROOT / "train.py"), "-m", f"runs_dir={runs_dir}"]
-    command += [f"hydra.sweeper.arms={arms}", *TRAINING]
-    command += [f"--config-dir={config_dir}"] if config_dir else []
-    received: list[int] = []
-
-    def pass_on(number: int, frame: Any) -> None:  # raises nothing, so sweep.wait below continues
-        received.append(number)
-        sweep.send_signal(number)
-
-    sys.stdout.flush()
-    with subprocess.Popen(command) as sweep, signals.handled(pass_on):
-        status = sweep.wait()
-    if received:
-        raise Interrupted(received[0])
-    if status:
-        raise ConfigError("some of the finding's runs failed (see above); rerun the command to retry them")
+    jobs = [
+        Job(str(folder.relative_to(runs_dir)), (*case.arguments, *TRAINING))
+        for folder, case in folders.items()
+    ]
+    logs, device = runs_dir / ".sweep", next(iter(folders.values())).config.device
+    check(run_all(jobs, runs_dir, logs, default_n_jobs(device), config_dir), logs)
 
 
 def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:

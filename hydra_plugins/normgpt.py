@@ -1,127 +1,115 @@
-"""Hydra's plugins, which must be in a package of this name: the sweeper of conf/hydra/sweeper/runs.yaml and
-the launcher of conf/hydra/launcher/slurm.yaml.
-
-Hydra imports this file at every start, so the work is done in sweep/runner.py and sweep/slurm.py, which are
-imported when needed.
+"""Hydra's launchers of conf/hydra/launcher, for ``python train.py -m …``: each run of a sweep is a process
+or a job of Slurm. Hydra wants them in a package of this name, and imports this file at every start: so the
+work is done in study/, which is imported when it is needed.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
+from omegaconf import DictConfig
 
+from cli.compose import without_hydras_part
+from cli.errors import checked
+from cli.schema import RunConfig
 from data.errors import ConfigError
 
+if TYPE_CHECKING:
+    from study.launch import Job
 
-class RunSweeper(Sweeper):
-    def __init__(
-        self,
-        params: Mapping[str, Any],
-        arms: Any,
-        tune: Any,
-        final: Mapping[str, Any],
-        dry_run: bool,
-    ) -> None:
-        self.params, self.arms, self.final = params, arms, final
-        self.dry_run = dry_run
-        self.tune: Any = OmegaConf.to_container(tune) if tune else None
+
+class RunLauncher(Launcher):
+    """Checks the jobs of a sweep and trains those that have not ended."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from sweep.launch import gpus_for
-
-        self.hydra_context, self.config = hydra_context, config
-        n_jobs = config.hydra.launcher.get("n_jobs")
-        if n_jobs == -1 and (gpus := gpus_for(config.device)):
-            n_jobs = gpus  # on GPUs, a process for each core would fill their memory
-        if n_jobs is not None:
-            with read_write(config.hydra):
-                config.hydra.launcher.n_jobs = n_jobs or 1
-        from sweep.job_record import recorded
-
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=partial(recorded, task_function), config=config
-        )
-
-    def sweep(self, arguments: list[str]) -> None:
-        from sweep.runner import Sweep
-        from sweep.stages import run_stages
-
-        assert self.hydra_context
-        assert self.config
-        assert self.launcher
-        loader = self.hydra_context.config_loader
-        parser = OverridesParser.create(loader)
-        params, final = (pairs(key, value) for key, value in (("params", self.params), ("final", self.final)))
-        arms = lists("arms", self.arms)
-        if not all(isinstance(arm, ListConfig) for arm in arms):
-            raise ConfigError('hydra.sweeper.arms: give a list for each arm, as [["norm=none"],["norm=dyt"]]')
-        run_stages(
-            Sweep(
-                partial(loader.load_sweep_config, self.config),
-                self.launcher.launch,
-                self.config.hydra,
-                self.dry_run,
-            ),
-            parser.parse_overrides(params),
-            parser.parse_overrides(arguments),
-            [[*arm] for arm in arms],
-            self.tune,
-            parser.parse_overrides(final),
-        )
-
-
-def pairs(key: str, value: Any) -> list[str]:
-    """Return a mapping of hydra.sweeper as overrides; null is empty. Raises ConfigError for another value."""
-    if not (value is None or isinstance(value, Mapping | DictConfig)):
-        raise ConfigError(f"hydra.sweeper.{key}: {value} gives no keys; write {{KEY: VALUE}}")
-    return [f"{name}={'null' if text is None else text}" for name, text in (value or {}).items()]
-
-
-def lists(key: str, value: Any) -> list[Any]:
-    """Return a list of hydra.sweeper; null is empty. Raises ConfigError for another value."""
-    if not (value is None or isinstance(value, ListConfig)):
-        raise ConfigError(f"hydra.sweeper.{key}: {value} is no list; write [{value}]")
-    return [*(value or [])]
-
-
-class SlurmLauncher(Launcher):
-    """Hydra's launcher for Slurm, except that sweep/slurm.py submits and watches the jobs."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as Submitit
-
-        from sweep import slurm
-
-        slurm.check()
-        self.submitit = Submitit(**self.settings)
-        self.submitit.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.loader, self.config = hydra_context.config_loader, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from sweep import slurm
+        from study.launch import check
 
-        arguments = [
-            (list(overrides), "hydra.sweep.dir", number, f"job_id_for_{number}", Singleton.get_state())
-            for number, overrides in enumerate(job_overrides, initial_job_idx)
-        ]
-        slurm.run_jobs(
-            self.submitit, self.submitit.params, arguments, [*map(record_folder_of, job_overrides)]
+        configs = [self.config_of(overrides) for overrides in job_overrides]
+        if len({config.runs_dir for config in configs}) > 1:
+            raise ConfigError("runs_dir: a sweep has one folder; give one, and compare.py several")
+        jobs = [self.job(*pair) for pair in zip(job_overrides, configs, strict=True)]
+        sources = self.config.hydra.runtime.config_sources
+        config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
+        logs = Path(self.config.hydra.sweep.dir)
+        check(self.run_all(jobs, configs[0], logs, config_dir), logs)
+        print(f"compare them: python compare.py {configs[0].runs_dir}")
+        return [JobReturn(overrides=job, status=JobStatus.COMPLETED) for job in job_overrides]
+
+    def config_of(self, overrides: Sequence[str]) -> RunConfig:
+        return checked(
+            RunConfig, without_hydras_part(self.loader.load_sweep_config(self.config, [*overrides]))
         )
-        return []
+
+    def job(self, overrides: Sequence[str], config: RunConfig) -> "Job":
+        """Return a job with its run's name. Hydra leaves its own keys out of ``overrides``."""
+        from study.launch import Job
+        from training.identity import folder_of
+        from training.open_run import tokens_of
+
+        tokens = tokens_of(config)
+        tokens.check_length(config.model.block_size)
+        typed = [each for each in self.config.hydra.overrides.hydra if each.startswith("hydra.searchpath=")]
+        threads = [f"train.threads={config.train.threads}"] if config.train.threads else []
+        name = folder_of(config, self.precision(config), tokens.fingerprint).name
+        return Job(name, (*overrides, *threads, *typed))
+
+    def precision(self, config: RunConfig) -> str:
+        from training import device  # imports torch
+
+        auto = config.precision == "auto"
+        return device.choose(config.device, "auto").precision if auto else config.precision
+
+    @abstractmethod
+    def run_all(
+        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+    ) -> dict[str, int]:
+        """Train the runs. Return the exit status of each by name."""
 
 
-def record_folder_of(overrides: Sequence[str]) -> Path:
-    """Return the folder of a job's record, from the last two overrides, which Sweep.arguments adds."""
-    folder, name = OverridesParser.create().parse_overrides(list(overrides[-2:]))
-    return Path(str(folder.value()), str(name.value()))
+class ProcessLauncher(RunLauncher):
+    """Trains ``n_jobs`` runs at once on this machine."""
+
+    def __init__(self, n_jobs: int | None) -> None:
+        if n_jobs is not None and not (isinstance(n_jobs, int) and n_jobs > 0):
+            raise ConfigError(f"hydra.launcher.n_jobs: invalid value {n_jobs}; give an integer of at least 1")
+        self.n_jobs = n_jobs
+
+    def run_all(
+        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+    ) -> dict[str, int]:
+        from study.launch import default_n_jobs, run_all
+
+        n_jobs = self.n_jobs or default_n_jobs(config.device)
+        return run_all(jobs, Path(config.runs_dir), logs, n_jobs, config_dir)
+
+
+class SlurmLauncher(RunLauncher):
+    """Submits the runs as one array and waits for them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def precision(self, config: RunConfig) -> str:
+        if config.fresh:
+            raise ConfigError(
+                "fresh: a requeued run would begin anew; remove the folders of the runs instead"
+            )
+        if config.precision == "auto":
+            problem = "auto may mean another one on the machines of the cluster"
+            raise ConfigError(f"precision: {problem}; give precision=bf16 or precision=fp32")
+        return config.precision
+
+    def run_all(
+        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+    ) -> dict[str, int]:
+        from study import slurm
+
+        runs_dir = Path(config.runs_dir)
+        return slurm.wait(slurm.submit(jobs, runs_dir, logs, config_dir, self.options), runs_dir, logs)

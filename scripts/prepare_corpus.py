@@ -35,7 +35,7 @@ from data.external import SPLITS
 from data.files import digest, file_digest, write_atomically
 from data.large_corpus import Batch, Tokens, encode_all, kind_of, read_batches
 from data.prepared import FORMAT, token_type
-from sweep.launch import cores
+from study.launch import cores
 
 BATCH = 2**20  # bytes of a batch, unless a single row is longer
 EVERY = 32  # number of batches between updates of progress.json

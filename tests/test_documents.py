@@ -43,7 +43,7 @@ ELSEWHERE = {
     "make": "is what runs these tests",
     "uv": "needs uv",
     "torchrun --nnodes=2": "needs two machines",
-    "hydra/launcher=slurm": "needs a Slurm: tests/sweep/test_slurm.py",
+    "launcher=slurm": "needs a Slurm: tests/study/test_slurm.py",
     "bench.": "takes hours, and most need a checkout of nanoGPT: tests/bench/ runs them small",
     "--config-dir": "needs the files of its page: tests/test_own_norm.py makes them",
     "trust=mynorms": "needs the files of its page: tests/test_own_norm.py makes them",
@@ -51,28 +51,14 @@ ELSEWHERE = {
     "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
     "--candidate": "its exit status is a verdict: tests/comparison/test_machine.py",
-    "--baseline norm=rmsnorm": "needs the runs of its page: tests/sweep/test_cs336.py trains them",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
-LONG = (
-    "-m findings ",
-    "torchrun",
-    "experiment=fair_ablation",
-    "experiment=cs336_",
-)  # cs336_: sweep/test_cs336.py
+LONG = ("-m findings ", "torchrun", "study=cs336_", "study=fair", "extend=true")
 # In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 # Appended to a finding, except for the keys that it varies.
 SHORT_FINDING = ("train.steps=2", "data.val_fraction=0.002", "model.n_embd=16", "model.block_size=8")
-# Runs of a preset with one seed.
-SWEEPS = {
-    "norm_ablation": 8,
-    "cs336_layer_norm": 3,
-    "cs336_pre_norm": 2,
-    "cs336_no_pos_emb": 2,
-    "cs336_swiglu": 2,
-}
-FAIR = ("norm=none", "placement=pre", "seed=0,1", "hydra.sweeper.tune.trials=2")  # for a fair comparison
+ARMS = ("norm=layernorm,none", "placement=pre")  # of a study
 OTHER_TEXT = ("data=text", "data.path=my.txt")
 
 
@@ -120,6 +106,8 @@ def home(tmp_path_factory) -> Path:
     (home / "results").symlink_to(ROOT / "results")
     several = ["norm=layernorm,none", "placement=pre,post", "model.n_layer=1,2", "model.block_size=64"]
     succeeded(home, "train.py", "-m", *several, *appended("train.py", several, sizes=True))
+    arms = ["study=norms", *ARMS, "seeds=3", *OTHER_TEXT, *TINY, "runs_dir=studies/runs"]
+    succeeded(home, "ablate.py", *arms)
     for form, out in (("hf", "exported"), ("safetensors", "weights")):
         succeeded(home, "scripts/export.py", named("run=runs/NAME", home), f"format={form}", f"out={out}")
     snapshot = home / "hub/hub/models--openai-community--gpt2/snapshots" / HUB["gpt2"]
@@ -161,6 +149,17 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
         return [*words, *(setting for setting in SHORT_FINDING if key_of(setting) not in varied)]
     if program == "scripts/prepare_corpus.py":
         return [*words, "--val-fraction", "0.5"]  # the text has less than 200 blocks
+    if program == "ablate.py" and "--help" not in words:
+        more = [
+            "name=short",
+            "seeds=2",
+            "trials=4",
+            *OTHER_TEXT,
+            *([] if "cs336" in words[0] else ARMS),
+            *TINY,
+        ]
+        own = {key_of(word) for word in more if key_of(word) != "train.steps"}
+        return [*(word for word in words if key_of(word) not in {*own, "model", "train.steps"}), *more]
     if program not in ("train.py", "scripts/initial_statistics.py") or "--help" in words:
         return words
     words = [f"{key}={SHORT[key]}" if (key := key_of(word)) in SHORT else word for word in words]
@@ -168,7 +167,6 @@ def shortened(program: str, words: list[str], folder: Path) -> list[str]:
     weights, preset, more = "init_from" in keys, "experiment" in keys, []
     if "data" not in keys:
         more = [*OTHER_TEXT, *["seed=0", "train.grad_accum=1"] * preset]
-        more = [*OTHER_TEXT, *FAIR] if keys.get("experiment") == "fair_ablation" else more
         more += ["data.tokenizer=gpt2"] * (preset and weights)
     if weights:
         more += ["model.block_size=8"]
@@ -281,20 +279,15 @@ def trained(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     if "--help" in words:
         assert "norm: batchnorm" in output
         return
-    [preset] = [word.partition("=")[2] for word in words if key_of(word) == "experiment"] or [""]
-    sweep = "-m" in words or preset in SWEEPS
-    expected = SWEEPS.get(preset, 1)
+    expected = 1
     for word in words if "-m" in words else ():
         if key_of(word) in ("norm", "placement", "seed", "optim.learning_rate", "train.batch_size"):
             expected *= len(word.split(","))
     statuses = [json.loads((folder / "runs" / name / "status.json").read_text()) for name in new]
-    done_before = re.search(r"(\d+) done before", output)
-    known = int(done_before[1]) if done_before else output.count("nothing left to do")
-    if "tuning, round 1" in output:  # the number of runs follows from the trials that each round keeps
-        sweep, expected, known = True, sum(map(int, re.findall(r"(\d+) to do", output))), 0
-    assert len(statuses) + known == expected, output
+    known = expected if "-m" in words else output.count("nothing left to do")  # some may have run before
+    assert len(statuses) + known >= expected, output
     assert all(status["state"] == "finished" for status in statuses)
-    if not sweep and statuses:
+    if "-m" not in words and statuses:
         assert "finished, val/full_loss" in output
         assert "causality: in " in output or "LEAKS" in output
 
@@ -307,7 +300,18 @@ def sampled(folder: Path, words: list[str], output: str, new: set[str]) -> None:
     assert len(output) > int(given.get("max_new_tokens", 500)) * samples / 2
 
 
+def ablated(folder: Path, words: list[str], output: str, new: set[str]) -> None:
+    if "--dry-run" in words:
+        assert output.count("train.py") == 4  # 2 arms, 2 seeds
+    elif "--help" not in words:
+        assert "without a verdict" in output  # of two seeds
+        assert (folder / "studies/short/chosen.json").exists()
+
+
 def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None:
+    if any(word.startswith("studies/") for word in words):
+        assert "layernorm" in output
+        return
     pair = len([word for word in words if word.startswith("runs/")]) == 2
     assert "layernorm" in output
     if "--json" in words:
@@ -323,19 +327,24 @@ def exported(folder: Path, words: list[str], output: str, new: set[str]) -> None
     assert (folder / out / "README.md").is_file()
 
 
-CHECKS = {"train.py": trained, "sample.py": sampled, "compare.py": compared, "scripts/export.py": exported}
+CHECKS = {
+    "train.py": trained,
+    "ablate.py": ablated,
+    "sample.py": sampled,
+    "compare.py": compared,
+    "scripts/export.py": exported,
+}
 
 
 @pytest.mark.slow
 def test_the_loop_of_the_page_for_programs_decides(folder):
     page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     [loop] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    tiny = ", ".join(map(repr, ("placement=pre", *OTHER_TEXT, *TINY)))
+    tiny = ", ".join(map(repr, ("study=norms", "name=tried", "seeds=2", *OTHER_TEXT, *TINY)))
     for old, new in {
-        '"experiment=fair_ablation", "placement=pre"': tiny,
+        '"study=fair", "name=tried"': tiny,
         '"rmsnorm", "dyt", "scalenorm"': '"rmsnorm"',
-        "f\"hydra.sweeper.final.seed='{seeds}'\"": '"seed=0,1"',
-        '"train.py"': repr(str(ROOT / "train.py")),
+        '"ablate.py"': repr(str(ROOT / "ablate.py")),
         '"compare.py"': repr(str(ROOT / "compare.py")),
     }.items():
         assert loop.count(old) == 1
@@ -345,7 +354,7 @@ def test_the_loop_of_the_page_for_programs_decides(folder):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert any(line.startswith("rmsnorm: no verdict: 2 common seeds") for line in lines)
+    assert any("1 is without a verdict" in line for line in lines), done.stdout
     assert lines[-1] == "best: layernorm"
 
 
@@ -407,10 +416,11 @@ def test_every_page_is_in_the_readmes_list():
     assert [page for page in PAGES if page.startswith("docs/") and page not in text] == []
 
 
-def test_the_presets_that_pages_name_exist():
+@pytest.mark.parametrize("group", ["experiment", "study"])
+def test_the_presets_that_pages_name_exist(group):
     named = {
         name
         for page in PAGES
-        for name in re.findall(r"experiment=(\w+)", (ROOT / page).read_text(encoding="utf-8"))
+        for name in re.findall(rf"{group}=(\w+)", (ROOT / page).read_text(encoding="utf-8"))
     }
-    assert named <= {file.stem for file in (CONF / "experiment").glob("*.yaml")}
+    assert named <= {file.stem for file in (CONF / group).glob("*.yaml")}

@@ -39,7 +39,7 @@ def compile_loss(model: nn.Module, net: Any, batch: MicroBatch, eager: Loss, ran
     # also sets the compiler's own switch, which device.set_switches leaves out
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # hides warnings that do not help users
-    torch.compiler.reset()  # a sweep's worker trains several runs, and a function is compiled 8 times at most
+    torch.compiler.reset()  # several runs in one process: a function is compiled 8 times at most
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:

@@ -19,7 +19,6 @@ from cli.schema import RunConfig
 from data.errors import ConfigError
 from model.attention import Attend, PlainAttend
 from model.layers import Head, PaddedHead
-from training.ddp import world_size
 
 # train.threads per core at most: a run from a larger machine can still be repeated here
 THREADS_A_CORE = 8
@@ -96,8 +95,6 @@ def choose(device: str, precision: str) -> Compute:
         raise ConfigError(f"device: {device} is not available here; choose one of {', '.join(available)}")
     if kind == "cuda":
         torch.cuda.init()  # otherwise torch does this at the first tensor
-        if not index and world_size() == 1:  # the workers of a sweep take the GPUs in turn; ranks have theirs
-            index = str(int(os.environ.get("NORMGPT_WORKER", "0")) % torch.cuda.device_count())
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
     if index:  # pinned memory and torch's questions about the hardware are of the current device

@@ -1,7 +1,6 @@
 """Where and how a run is trained: environment.json. It is not part of the run's identity."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -32,7 +31,6 @@ def environment(config: RunConfig, computed: dict[str, Any]) -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "git": git_state(),
         "eval_windows": config.train.eval_windows,
-        **json.loads(os.environ.get("NORMGPT_SWEEP", "{}")),  # the plan and the role of a sweep's run
     }
 
 

@@ -186,9 +186,7 @@ class Run:
             print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         environment["began"] = previous.get("began", now) if step else now
-        if step:  # a sweep's plan is the first one, written before there was a result
-            environment |= {key: previous[key] for key in ("plan", "roles") if previous.get(key)}
-        else:
+        if not step:
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
         for leftover in (*self.folder.glob(".*.tmp"), *self.checkpoints.glob(".*")):  # of a killed process

@@ -108,7 +108,7 @@ class Wandb:
             "project": self.settings.project,
             "entity": self.settings.entity,
             "group": self.settings.group or environment["group"],
-            "tags": [*self.settings.tags, *(each["role"] for each in environment.get("roles", [])[-1:])],
+            "tags": [*self.settings.tags],
             "dir": self.settings.dir,
             "config": flat(config.model_dump(by_alias=True)) | flat(facts),
         }

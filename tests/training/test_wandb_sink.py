@@ -34,7 +34,7 @@ ROWS = [
 ENVIRONMENT = {"group": "layernorm-pre-1a2b", "parameters": 1234, "device": "cpu", "precision": "fp32"} | {
     "ranks": 1, "threads": 1, "compile": False, "settled": {"model.final_norm": "same"}
 }  # fmt: skip
-ENVIRONMENT |= {"git": {"commit": "abc", "clean": True}, "roles": [{"role": "trial"}]}
+ENVIRONMENT |= {"git": {"commit": "abc", "clean": True}}
 CAUSAL = {"start": {"causal": True, "independent_rows": True}, "end": None}
 LEAKING = CAUSAL | {"end": {"causal": False, "independent_rows": True}}
 STATUS = {"state": "finished", "step": 11, "reason": None, "best": {"step": 11, "val/loss": 3.5}}
@@ -125,7 +125,7 @@ def test_an_offline_run_has_rows_pictures_summary_and_checkpoint(folder, capsys)
     wanted = {"within/act.rms mlp map._type", "Custom Chart Tables/within/act.rms mlp_table._type"}
     assert wanted <= pictures.keys()
     *_, run = records("run", file)
-    assert (run["run_group"], run["tags"]) == (ENVIRONMENT["group"], ["a", "trial", "leaks"])
+    assert (run["run_group"], run["tags"]) == (ENVIRONMENT["group"], ["a", "leaks"])
     config = records("run", file)[0]["config"]["update"]
     facts = {"norm": "layernorm", "parameters": 1234, "commit": "abc", "model_final_norm": "same"}
     assert facts.items() <= config.items()

@@ -1,0 +1,164 @@
+"""Compare norms and placements in a study: declare it, train its runs, print the verdicts.
+
+    python ablate.py study=norms                              the arms of conf/study/norms.yaml
+    python ablate.py study=norms norm=layernorm,l1 placement=pre seeds=10 --config-dir mine
+    python ablate.py study=fair trials=32 train.steps=600     each arm at the best of 32 settings; longer runs
+    python ablate.py study=fair name=fair_text data=text data.path=FILE
+    python ablate.py study=norms --dry-run                    only print the commands that come next
+    python ablate.py study=norms extend=true                  train as many further seeds, once
+    python ablate.py study=norms launcher=slurm slurm='{partition: gpu}'
+
+Keys of a study
+    study= name= studies_dir=       its file in conf/study; its folder is studies_dir/name
+    seeds=5                         how many each arm is compared on; the study draws its own
+    tune= trials=16 trial_seeds=2   ranges, {optim.learning_rate: log 1e-4 1e-2}; settings; tuning seeds
+    baseline= by=KEY                words of the arm that others are compared with; one for each value of KEY
+    metric= matters=0.01 verdicts=  what is compared; nats that count as none; false: no verdicts
+    n_jobs= launcher= slurm=        runs at once; processes, slurm; options of the cluster
+Every other word is one of train.py for all runs; with several values, as norm=a,b, it makes arms.
+
+studies/NAME/study.json    all arms, trials and seeds: written before the first run, never changed
+studies/NAME/chosen.json   each arm's settings, written before the first compared run
+
+The same command again goes on where it was interrupted. Verdicts hold for what was declared: a change needs
+a new name.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from cli.errors import one_line_errors
+from data.errors import ConfigError
+from study import launch, plan, table
+from study.launch import Job
+from study.plan import Asked, Study, Words
+from study.trials import AS_GIVEN, best_quarter, choice, select_loss
+
+Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
+
+
+def announce(study: Study, n_jobs: int) -> None:
+    """Print what will be done, before the first run."""
+    arms, trials, seeds = len(study.arms), len(study.trials), len(study.seeds)
+    for arm in study.arms:
+        for title in arm.same_as:
+            print(f"{title} is the same model as {arm.title}: one arm")
+    further = len(best_quarter([None] * trials)) * (len(study.trial_seeds) - 1)
+    tuning = f"{arms * trials} trials, and {arms * further} of the best on other seeds; " if trials else ""
+    by = f", for each value of {', '.join(study.by)}" if study.by else ""
+    print(f"{arms} arms, {study.precision}; baseline: {study.baseline}{by}")
+    print(f"{tuning}{arms * seeds} compared runs, on {seeds} seeds")
+    print(f"{n_jobs} runs at once", flush=True)
+
+
+def trainer(study: Study, folder: Path, asked: Asked, n_jobs: int) -> Train:
+    """Return the function that trains runs, here or on a cluster."""
+    runs_dir, logs = Path(study.runs_dir), folder / "logs"
+
+    def train(jobs: Sequence[Job]) -> dict[str, int]:
+        if asked.launcher == "slurm":
+            from study import slurm  # needs requirements-slurm.txt
+
+            ids = slurm.submit(jobs, runs_dir, logs, study.config_dir, asked.slurm)
+            return slurm.wait(ids, runs_dir, logs)
+        return launch.run_all(jobs, runs_dir, logs, n_jobs, study.config_dir)
+
+    return train
+
+
+def choose(study: Study, train: Train, logs: Path) -> dict[str, Any]:
+    """Train the trials. Return each arm's part of chosen.json, but for its runs. Raises ConfigError if a run
+    failed."""
+    if not study.trials:
+        return {arm.title: AS_GIVEN for arm in study.arms}
+
+    def losses(names: Words) -> list[float | None]:
+        return [select_loss(Path(study.runs_dir, name)) for name in names]
+
+    launch.check(train(plan.trial_jobs(study)), logs)
+    first = {arm.title: losses([names[0] for names in arm.trials]) for arm in study.arms}
+    best = {title: best_quarter(each) for title, each in first.items()}
+    launch.check(train(plan.trial_jobs(study, best)), logs)
+    return {
+        arm.title: choice(study.trials, first[arm.title], {n: losses(arm.trials[n]) for n in best[arm.title]})
+        for arm in study.arms
+    }
+
+
+def chosen_json(study: Study, choices: dict[str, Any]) -> dict[str, Any]:
+    names = plan.compared_names(study, choices, study.seeds)
+    arms = {title: choice | {"runs": names[title]} for title, choice in choices.items()}
+    return {"written": plan.now(), "arms": arms}
+
+
+def extended_json(study: Study, chosen: dict[str, Any]) -> dict[str, Any]:
+    seeds = study.further_seeds
+    names = plan.compared_names(study, chosen["arms"], seeds)
+    return {"written": plan.now(), "seeds": seeds, "runs": names}
+
+
+def written_once(file: Path, content: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of a JSON file, which is made and written if it is not there. Raises ConfigError."""
+    if (old := plan.read_part(file)) is not None:
+        return old
+    plan.write_once(file, new := content())
+    return new
+
+
+def dry_run(study: Study, folder: Path, n_jobs: int) -> None:
+    """Print the commands of the runs that come next."""
+    chosen = plan.read_part(folder / "chosen.json")
+    if study.trials and not chosen:
+        jobs = plan.trial_jobs(study)
+    else:
+        untuned = {arm.title: AS_GIVEN for arm in study.arms}
+        jobs = plan.compared_jobs(study, chosen or chosen_json(study, untuned))
+    for job in launch.pending(jobs, Path(study.runs_dir)):
+        print(shlex.join(launch.command(job, max(1, launch.cores() // n_jobs), study.config_dir)))
+
+
+def ablate(words: Words) -> None:
+    """Declare the study of a command line; train what is missing; print the table. Raises UserError."""
+    is_dry, words = "--dry-run" in words, [word for word in words if word != "--dry-run"]
+    asked, _, _ = plan.read_words(words)
+    if asked.launcher == "slurm" and not any(word.startswith("precision=") for word in words):
+        why = "auto may mean another one on the machines of the cluster"
+        raise ConfigError(f"precision: {why}; give precision=bf16 or precision=fp32")
+    study, folder = plan.declare(words, write=not is_dry)
+    device = next((word[7:] for word in reversed(study.words) if word.startswith("device=")), "auto")
+    n_jobs = asked.n_jobs or launch.default_n_jobs(device)
+    announce(study, n_jobs)
+    if is_dry:
+        dry_run(study, folder, n_jobs)
+        return
+    train, logs = trainer(study, folder, asked, n_jobs), folder / "logs"
+    extended = None
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            chosen = written_once(
+                folder / "chosen.json", lambda: chosen_json(study, choose(study, train, logs))
+            )
+            statuses = train(plan.compared_jobs(study, chosen))
+            if not any(statuses.values()) and (asked.extend or (folder / "extended.json").exists()):
+                extended = written_once(folder / "extended.json", lambda: extended_json(study, chosen))
+                statuses |= train(plan.further_jobs(study, chosen, extended))
+    except Timeout:
+        raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
+    table.print_rows(
+        table.load(study, chosen, extended or plan.read_part(folder / "extended.json")), Console()
+    )
+    launch.check(statuses, logs)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        if {"--help", "-h"} & {*sys.argv[1:]}:
+            print(__doc__)
+        else:
+            ablate(sys.argv[1:])

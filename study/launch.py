@@ -1,0 +1,221 @@
+"""Train runs as processes, several at once. A sweep (train.py -m) and a study (ablate.py) are lists of
+commands, ``python train.py …``, that anyone could type.
+
+    LOGS/NAME.log    what the run NAME printed
+
+Runs that have ended are skipped, and a failed run does not stop the others. A signal is passed on to the
+processes once, so that each run saves.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+from data.errors import ConfigError
+from training.environment import ROOT, duration
+from training.run_folder import has_ended, leaking_losses, read_json, read_status
+from training.signals import PATIENCE, Stop
+
+TRAIN = ROOT / "train.py"
+PAUSE = 0.1  # seconds between two looks at the processes
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run: its folder's name in runs_dir, and the words after ``python train.py`` that train it."""
+
+    name: str
+    overrides: tuple[str, ...]
+
+    def sets(self, key: str) -> bool:
+        return any(word.startswith(f"{key}=") for word in self.overrides)
+
+
+def pending(jobs: Iterable[Job], runs_dir: Path) -> list[Job]:
+    """Return the jobs whose runs have not ended, each run once."""
+    todo = {job.name: job for job in jobs if job.sets("fresh") or not has_ended(runs_dir / job.name)}
+    return [*todo.values()]
+
+
+def command(job: Job, threads: int, config_dir: str | None) -> list[str]:
+    """Return the command of a run. ``threads``: train.threads, unless the job sets it. ``hydra.mode``: a
+    preset's MULTIRUN would start a sweep."""
+    folder = ["--config-dir", config_dir] if config_dir else []
+    extra = [] if job.sets("train.threads") else [f"train.threads={threads}"]
+    return [sys.executable, str(TRAIN), *folder, *job.overrides, *extra, "hydra.mode=RUN"]
+
+
+# ---------------------------------------------------------------------------------------------------
+# This machine
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; torch is not asked.
+    Windows for Linux has /dev/dxg for all of them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [each for each in visible.split(",") if each not in ("", "-1")]
+    return [str(number) for number, _ in enumerate(glob("/dev/nvidia[0-9]*") or glob("/dev/dxg"))]
+
+
+def default_n_jobs(device: str) -> int:
+    """Return how many runs to train at once: one a GPU, or where there is none, one a core."""
+    if device.startswith("cuda:"):
+        return 1
+    return (len(gpus()) if device in ("auto", "cuda") else 0) or cores()
+
+
+# ---------------------------------------------------------------------------------------------------
+# Processes
+
+
+@dataclass
+class Child:
+    """A running process. ``slot``: its place among the ``n_jobs``, which is free again when it has ended."""
+
+    job: Job
+    slot: int
+    process: subprocess.Popen[bytes]
+    started: float
+
+    @classmethod
+    def start(cls, job: Job, slot: int, words: list[str], log: Path) -> "Child":
+        """Start a run, in a process group of its own: a terminal's Ctrl-C would reach it beside ours, and two
+        signals end a run at once. It sees one GPU, unless it names one."""
+        environ = dict(os.environ)
+        if (devices := gpus()) and not any(word.startswith("device=cuda:") for word in job.overrides):
+            environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, process_group=0
+            )
+        return cls(job, slot, process, time.monotonic())
+
+
+class TwoSignals(Stop):
+    """Inside ``with``: ``number`` is that of a signal that was received, ``twice`` whether another one
+    followed, after PATIENCE."""
+
+    twice = False
+
+    def record(self, number: int, frame: object) -> None:
+        if self.number and time.monotonic() - self.since > PATIENCE:
+            self.twice = True
+        elif not self.number:
+            super().record(number, frame)
+
+
+def run_all(
+    jobs: Sequence[Job], runs_dir: Path, logs: Path, n_jobs: int, config_dir: str | None = None
+) -> dict[str, int]:
+    """Train the runs that have not ended, ``n_jobs`` at once; print a line for each that ends. Return the
+    exit status of each job by name, 0 for a run that had ended.
+
+    Raises:
+        Interrupted: at a signal, after each run has saved. A second signal kills the runs.
+    """
+    waiting = pending(jobs, runs_dir)
+    statuses = {job.name: 0 for job in jobs}
+    progress = Progress(len(statuses), len(waiting), runs_dir, logs, n_jobs)
+    threads = max(1, cores() // n_jobs)
+    running: list[Child] = []
+    sent = None
+    with TwoSignals() as stop:
+        while running or (waiting and not stop.number):
+            while waiting and len(running) < n_jobs and not stop.number:
+                slot = min({*range(n_jobs)} - {child.slot for child in running})
+                job = waiting.pop(0)
+                words = command(job, threads, config_dir)
+                running.append(Child.start(job, slot, words, logs / f"{job.name}.log"))
+            signal = SIGKILL if stop.twice else SIGTERM if stop.number else None
+            if signal and signal != sent:
+                print(f"{signal.name} to {len(running)} runs", file=sys.stderr, flush=True)
+                for child in running:
+                    child.process.send_signal(signal)
+                sent = signal
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                status, name = child.process.returncode, child.job.name
+                if status == 0 and not has_ended(runs_dir / name):
+                    status = 1
+                    with (logs / f"{name}.log").open("a") as log:
+                        log.write("it trained a run of another name: was its norm edited?\n")
+                statuses[name] = status
+                if not stop.number:
+                    progress.ended(name, status, time.monotonic() - child.started)
+            time.sleep(PAUSE)
+        stop.check()
+    # a run that a process of an earlier, killed command has ended meanwhile did not fail
+    return {
+        name: status and int(not has_ended(runs_dir / name)) and status for name, status in statuses.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------
+# What is printed
+
+
+class Progress:
+    """Prints how many runs are to do; then a line for each that ends: its loss, or why it failed."""
+
+    def __init__(self, runs: int, todo: int, runs_dir: Path, logs: Path, n_jobs: int) -> None:
+        self.runs, self.ends, self.runs_dir, self.logs, self.n_jobs = (
+            runs,
+            runs - todo,
+            runs_dir,
+            logs,
+            n_jobs,
+        )
+        self.seconds: list[float] = []  # of each run that has finished
+        before = f"{self.ends} ended before, " if self.ends else ""
+        counts = f"{before}{todo} to do, {min(n_jobs, todo)} at once" if todo else "all have ended"
+        print(f"{runs} runs: {counts}", flush=True)
+
+    def ended(self, name: str, status: int, seconds: float | None = None) -> None:
+        """Print a line for a run. ``seconds``: its duration, for an estimate of the time left."""
+        self.ends += 1
+        self.seconds += [seconds] if seconds and not status else []
+        line = f"{self.ends}/{self.runs}  {name}  {self.outcome(name, status)}"
+        if self.seconds and (left := self.runs - self.ends):
+            mean = sum(self.seconds) / len(self.seconds)
+            line += f"  {duration(mean * max(1, left / self.n_jobs))} left"
+        print(line, flush=True)
+
+    def outcome(self, name: str, status: int) -> str:
+        if status:
+            return f"failed (status {status}): {last_line(self.logs / f'{name}.log')}"
+        recorded = read_status(self.runs_dir / name)
+        if recorded.get("state") == "diverged":
+            return "diverged"
+        leaks = "val/loss" in leaking_losses(read_json(self.runs_dir / name / "certificate.json"))
+        loss = f"{recorded.get('final', math.nan):.4f}"
+        return loss + " collapsed" * bool(recorded.get("collapsed")) + " LEAKS" * leaks
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+
+
+def check(statuses: Mapping[str, int], logs: Path) -> None:
+    """Raise ConfigError if a run failed; name each with the last line that it printed."""
+    failed = [name for name, status in statuses.items() if status]
+    for name in failed:
+        log = logs / f"{name}.log"
+        print(f"{name}: {last_line(log)} ({log})", file=sys.stderr, flush=True)
+    if failed:
+        counts = f"{len(failed)} of {len(statuses)} failed"
+        raise ConfigError(f"runs: {counts} (see above); the same command trains these again")

@@ -1,0 +1,156 @@
+"""The same commands as one array of Slurm jobs, by submitit. A run that is pre-empted or out of time is
+requeued, and resumes.
+
+    LOGS/NAME.log      what the run NAME printed
+    LOGS/slurm.json    Slurm's numbers of the jobs, so that the same command finds them in the queue
+    LOGS/submitit/     submitit's files, with Slurm's own messages
+
+A run's status.json says that it has ended, squeue that its job lives: sacct needs accounting, which not every
+cluster has.
+"""
+
+import io
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import submitit
+import yaml
+from submitit.core.utils import FailedJobError
+
+from cli.errors import CONF
+from data.errors import ConfigError
+from data.files import write_atomically
+from study.launch import Job, Progress, command, pending
+from training.environment import ROOT
+from training.run_folder import has_ended, read_json
+
+PAUSE = 10.0  # seconds between two looks at the queue and the runs
+DEFAULTS = CONF / "hydra" / "launcher" / "slurm.yaml"
+
+
+class Command:
+    """A run as a job. Slurm's signals may reach this process alone, or the run, too, which takes two within a
+    second as one. submitit pickles this class by its name."""
+
+    def __call__(self, words: list[str], log: Path) -> None:
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        signal.signal(signal.SIGTERM, self.pre_empted)  # submitit ignores it
+        if status := self.wait():
+            raise SystemExit(status)
+
+    def wait(self) -> int:
+        """Return the run's exit status. Not Popen.wait, whose lock a handler would wait for in vain."""
+        while (status := self.process.poll()) is None:
+            time.sleep(0.2)
+        return status
+
+    def end(self) -> None:
+        """Let the run save and end."""
+        self.process.send_signal(signal.SIGTERM)
+        self.wait()
+
+    def checkpoint(self, words: list[str], log: Path) -> submitit.helpers.DelayedSubmission:
+        """Called by submitit at SIGUSR2, Slurm's warning before the time limit: it requeues the job."""
+        self.end()
+        return submitit.helpers.DelayedSubmission(Command(), words, log)
+
+    def pre_empted(self, *_: object) -> None:
+        """At SIGTERM: the job is pre-empted, and still RUNNING in its grace time, or it is cancelled."""
+        self.end()
+        job = submitit.JobEnvironment().job_id
+        squeue = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
+        if subprocess.run(squeue, capture_output=True, text=True, check=False).stdout == "RUNNING\n":
+            subprocess.run(["scontrol", "requeue", job], check=False)
+        raise SystemExit(128 + signal.SIGTERM)
+
+
+def submit(
+    jobs: Sequence[Job],
+    runs_dir: Path,
+    logs: Path,
+    config_dir: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, str | None]:
+    """Submit the runs that have not ended, and that no earlier command has put into the queue, as one array.
+    Return Slurm's number of each job by the run's name; None for a run that had ended.
+
+    Args:
+        options: options of conf/hydra/launcher/slurm.yaml, in place of its values.
+
+    Raises:
+        ConfigError: there is no Slurm, or it refuses the options.
+    """
+    if not shutil.which("sbatch"):
+        raise ConfigError("launcher: slurm: sbatch is not found; start this on a machine of the cluster")
+    settings = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8")) | dict(options or {})
+    waiting, alive = pending(jobs, runs_dir), queue()
+    if alive is None:
+        raise ConfigError("launcher: squeue failed, so it is not known which runs wait; try again")
+    known = {name: job for name, job in read_json(logs / "slurm.json").items() if job in alive}
+    new = [job for job in waiting if job.name not in known]
+    print(
+        f"{len(waiting)} runs to do: {len(waiting) - len(new)} in Slurm's queue, {len(new)} new", flush=True
+    )
+    if new:
+        words = [command(job, settings["cpus_per_task"], config_dir) for job in new]
+        ids = array(words, [logs / f"{job.name}.log" for job in new], logs / "submitit", settings)
+        known |= {job.name: number for job, number in zip(new, ids, strict=True)}
+        write_atomically(logs / "slurm.json", json.dumps(known))
+        print(
+            f"submitted; scancel {ids[0].split('_')[0]} ends them. After Ctrl-C here they go on", flush=True
+        )
+    return {job.name: known.get(job.name) for job in jobs}
+
+
+def array(words: list[list[str]], logs: list[Path], folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Submit an array of commands. Return the number of each job. Raises ConfigError."""
+    options = {key: value for key, value in settings.items() if not key.startswith("_")}
+    executor = submitit.AutoExecutor(folder, "slurm", slurm_max_num_timeout=options.pop("max_num_timeout"))
+    # where this file is found, whatever the folder of the job
+    path = f'export PYTHONPATH={shlex.quote(str(ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    options |= {"name": "normgpt", "setup": [*options["setup"], path]}
+    executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items()})
+    try:
+        with redirect_stderr(io.StringIO()):  # submitit prints the error, too
+            return [job.job_id for job in executor.map_array(Command(), words, logs)]
+    except FailedJobError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"launcher: slurm: {reason}; give what your cluster requires") from None
+
+
+def queue() -> set[str] | None:
+    """Return the numbers of this user's jobs that wait or run; None if Slurm does not answer."""
+    words = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+    squeue = subprocess.run(words, capture_output=True, text=True, check=False)
+    return None if squeue.returncode else {*squeue.stdout.split()}
+
+
+def wait(ids: Mapping[str, str | None], runs_dir: Path, logs: Path) -> dict[str, int]:
+    """Wait until each run has ended, or its job has left the queue; print a line for each. Return statuses by
+    name: 0, or 1 for a run that failed."""
+    left = {name: number for name, number in ids.items() if number}
+    statuses = dict.fromkeys(ids, 0)
+    progress = Progress(len(ids), len(left), runs_dir, logs, len(left))
+    gone: set[str] = set()
+    while left:
+        alive = queue()
+        for name, number in [*left.items()]:
+            ended = has_ended(runs_dir / name)
+            if ended or (alive is not None and number not in alive and name in gone):
+                statuses[name] = int(not ended)
+                progress.ended(name, statuses[name])
+                del left[name]
+        # seen twice, as a shared disk may show a job's last write late
+        gone = {name for name, number in left.items() if alive is not None and number not in alive}
+        if left:
+            time.sleep(PAUSE)
+    return statuses

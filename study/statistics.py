@@ -1,0 +1,228 @@
+"""The verdicts of a study: one Student t interval an arm, and the rows of its table.
+
+docs/verdicts.md says what a verdict promises; tests/study/test_statistics.py simulates the promise.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t
+
+from study.runs import Curve, RunResult
+
+if TYPE_CHECKING:  # importing study.plan takes a second: it composes configs
+    from study.plan import Study
+
+Floats = NDArray[np.float64]
+Outcome = str  # better, worse, equivalent or open
+FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: by its seeds, by all seeds once extended
+MIN_PAIRS, MOST_SEEDS = 3, 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm in the table.
+
+    Attributes:
+        keys: the arm's overrides, by key.
+        baseline: the title of the arm that it is compared with; None: it is a baseline.
+        seeds: those declared. ``losses`` has those whose run has ended, with None for a diverged one.
+        mean: of the losses; None if a seed diverged.
+        difference: mean of the differences from the baseline, paired by seed.
+        low, high: the interval of the difference; None where there is no verdict and the study gives some.
+        reason: why there is no outcome; of a baseline, why those compared with it have none.
+        leaks: "training", "evaluation": modes in which logits depend on later tokens or other rows; "not
+            tested".
+        diverged, collapsed: numbers of seeds.
+        settings, half_the_trials, edges: as in chosen.json.
+        tokens_per_s: median over runs. memory: largest peak, bytes. bpb: mean bits per byte.
+        steps_to_baseline: mean steps until val/loss is as low as the baseline's at its end; None if a seed
+            does not get there.
+        seeds_needed: by an open arm, were its difference as large as seen; None: more than MOST_SEEDS.
+    """
+
+    title: str
+    keys: dict[str, str]
+    baseline: str | None
+    seeds: list[int]
+    losses: dict[int, float | None]
+    mean: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    outcome: Outcome | None
+    reason: str | None
+    leaks: list[str]
+    diverged: int
+    collapsed: int
+    settings: dict[str, Any]
+    half_the_trials: float | None
+    edges: list[str]
+    tokens_per_s: float | None
+    memory: int | None
+    bpb: float | None
+    steps_to_baseline: float | None
+    seeds_needed: int | None
+
+
+# ---------------------------------------------------------------------------------------------------
+# The rule
+
+
+def half_width(deviation: ArrayLike, n: ArrayLike, comparisons: int, share: float) -> Floats:
+    """Return half of the two-sided t interval at 1 − share/comparisons of a mean of ``n`` differences."""
+    n = np.asarray(n)
+    return np.asarray(t.ppf(1 - share / (2 * comparisons), n - 1) * deviation / np.sqrt(n))
+
+
+def judge(
+    arm: ArrayLike, baseline: ArrayLike, comparisons: int, matters: float, share: float = FIRST
+) -> tuple[Floats, Floats, Floats, NDArray[np.str_]]:
+    """Return difference, low, high and outcome of losses paired by seed, (..., n): arrays (...).
+
+    Args:
+        comparisons: of the whole study, which share its chance of a false verdict.
+        matters: nats; an arm whose interval lies within ±matters is equivalent. 0: none is.
+        share: FIRST, or EXTENDED for all seeds of an extended study.
+    """
+    d = np.asarray(arm, np.float64) - np.asarray(baseline, np.float64)
+    difference, half = d.mean(-1), half_width(d.std(-1, ddof=1), d.shape[-1], comparisons, share)
+    low, high = difference - half, difference + half
+    cases = {"equivalent": (-matters < low) & (high < matters), "better": high < 0, "worse": low > 0}
+    return difference, low, high, np.select([*cases.values()], [*cases], "open")
+
+
+def seeds_needed(differences: Floats, comparisons: int, matters: float) -> int | None:
+    """Return the least number of seeds that would decide an open arm after an extension, if mean and standard
+    deviation of its differences stay as seen; None if MOST_SEEDS would not."""
+    mean, deviation = abs(np.mean(differences)), np.std(differences, ddof=1)
+    n = np.arange(MIN_PAIRS, MOST_SEEDS + 1)
+    decided = half_width(deviation, n, comparisons, EXTENDED) < max(mean, matters - mean)
+    return int(n[decided][0]) if decided.any() else None
+
+
+# ---------------------------------------------------------------------------------------------------
+# The rows
+
+
+def rows(
+    study: "Study",
+    chosen: Mapping[str, Any] | None,
+    extended: Mapping[str, Any] | None,
+    runs: Mapping[str, RunResult],
+) -> list[Row]:
+    """Return a row an arm.
+
+    Args:
+        chosen, extended: the content of chosen.json and of extended.json, once they are written.
+        runs: those that have ended, by name.
+    """
+    seeds = [*study.seeds, *(extended["seeds"] if extended else [])]
+    share = EXTENDED if extended else FIRST
+    choices = {arm.title: chosen["arms"].get(arm.title, {}) if chosen else {} for arm in study.arms}
+    results: dict[str, dict[int, RunResult]] = {}  # by title and seed
+    for title, choice in choices.items():
+        names = [*choice.get("runs", []), *(extended["runs"].get(title, []) if extended else [])]
+        pairs = zip(seeds, names, strict=False)  # an arm without usable settings has no runs
+        results[title] = {seed: runs[name] for seed, name in pairs if name in runs}
+    flaws = {title: flaw(study, choices[title], results[title], seeds) for title in choices}
+
+    table = []
+    for arm in study.arms:
+        own, choice, base = results[arm.title], choices[arm.title], study.baseline_of(arm).title
+        theirs = {} if base == arm.title else results[base]
+        reason = flaws[arm.title] or (flaws[base] and f"its baseline: {flaws[base]}")
+        losses = {seed: run.losses.get(study.metric) for seed, run in own.items()}
+        row = Row(
+            title=arm.title,
+            keys=by_key(arm.overrides),
+            baseline=None if base == arm.title else base,
+            seeds=seeds,
+            losses=losses,
+            mean=average(losses.values()),
+            **compared([(own[seed], theirs[seed]) for seed in own if seed in theirs], reason, study, share),
+            reason=reason,
+            settings=choice.get("settings") or {},
+            half_the_trials=choice.get("half_the_trials"),
+            edges=choice.get("edges", []),
+            **observed(own.values()),
+        )
+        table.append(row)
+    return table
+
+
+def flaw(
+    study: "Study", choice: Mapping[str, Any], own: Mapping[int, RunResult], seeds: Sequence[int]
+) -> str | None:
+    """Return why an arm's own runs allow no verdict; None if they do."""
+    written, runs = datetime.fromisoformat(study.written), own.values()
+    flaws = [
+        ("no verdicts in this study", not study.verdicts),
+        (choice.get("reason"), choice.get("reason")),
+        ("a seed diverged", any(run.diverged for run in runs)),
+        # losses are measured in evaluation; a model that leaks in training only is marked
+        ("it leaks", any("evaluation" in run.leaks for run in runs)),
+        ("causality not tested", any("not tested" in run.leaks for run in runs)),
+        ("began before the study", any(run.began < written for run in runs)),
+        ("unfinished", len(own) < len(seeds)),
+        (f"fewer than {MIN_PAIRS} pairs", len(seeds) < MIN_PAIRS),
+    ]
+    return next((reason for reason, holds in flaws if holds), None)
+
+
+def compared(
+    pairs: Sequence[tuple[RunResult, RunResult]], reason: str | None, study: "Study", share: float
+) -> dict[str, Any]:
+    """Return what a row says of an arm's runs beside its baseline's of the same seeds. Where there is no
+    verdict, there is no interval either, unless the study gives none to any arm."""
+    found = dict.fromkeys(("difference", "low", "high", "outcome", "steps_to_baseline", "seeds_needed"))
+    if not pairs or any(run.diverged for pair in pairs for run in pair):
+        return found
+    arm, baseline = np.array([[run.losses[study.metric] for run in pair] for pair in pairs]).T
+    steps = average(steps_to(other.curve[-1][1], run.curve) for run, other in pairs)
+    found |= {"difference": float(np.mean(arm - baseline)), "steps_to_baseline": steps}
+    if len(pairs) < MIN_PAIRS or (reason and study.verdicts):
+        return found
+    _, low, high, outcome = judge(arm, baseline, study.comparisons, study.matters, share)
+    found |= {"low": low.item(), "high": high.item(), "outcome": None if reason else outcome.item()}
+    if found["outcome"] == "open":
+        found["seeds_needed"] = seeds_needed(arm - baseline, study.comparisons, study.matters)
+    return found
+
+
+def observed(runs: Collection[RunResult]) -> dict[str, Any]:
+    """Return what a row says of an arm's own runs."""
+    speeds = [run.tokens_per_s for run in runs if run.tokens_per_s]
+    return {
+        "leaks": sorted({mode for run in runs for mode in run.leaks}),
+        "diverged": sum(run.diverged for run in runs),
+        "collapsed": sum(run.collapsed for run in runs),
+        "tokens_per_s": float(np.median(speeds)) if speeds else None,
+        "memory": max((run.memory for run in runs if run.memory), default=None),
+        "bpb": average(run.losses.get("val/bpb") for run in runs),
+    }
+
+
+def steps_to(goal: float, curve: Curve) -> float | None:
+    """Return the step at which val/loss is first at most ``goal``, by straight lines between evaluations;
+    None if it never is."""
+    for (before, above), (step, loss) in pairwise([curve[0], *curve]):
+        if loss <= goal:
+            return step - (goal - loss) / (above - loss) * (step - before) if above > loss else float(step)
+    return None
+
+
+def average(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None of nothing, or if a value is missing."""
+    numbers = [*values]
+    present = [number for number in numbers if number is not None]
+    return sum(present) / len(numbers) if numbers and len(present) == len(numbers) else None
+
+
+def by_key(words: Iterable[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (word.partition("=") for word in words)}

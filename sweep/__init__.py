@@ -1,1 +1,0 @@
-"""Run a sweep (several runs, started by one command): planning, tuning in two stages, progress, Slurm."""

@@ -1,0 +1,212 @@
+"""The words of ablate.py become arms, titles, trials and seeds, and study.json says them once and for all."""
+
+import itertools
+import json
+import math
+
+import pytest
+import yaml
+
+from cli.errors import CONF
+from data.errors import ConfigError
+from study import plan
+from study.plan import (
+    Study,
+    compared_jobs,
+    compared_names,
+    composed,
+    composing,
+    declare,
+    difference,
+    read_part,
+    read_words,
+    trial_jobs,
+    words_and_arms,
+    write_once,
+)
+from study.trials import AS_GIVEN
+from tests.conftest import LETTERS, TRAIN, configured
+from training.identity import folder_of
+
+PRESET = {
+    "grid": {"norm": "layernorm,rmsnorm", "placement": "pre,post"},
+    "also": ["norm=dyt placement=pre norm.alpha=0.8"],
+    "runs": "train.steps=5 train.eval_every=100",
+}
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Return a function from words to the study of the preset that they declare; arms are not tried, and all
+    are different models."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(LETTERS)
+    (tmp_path / "mine" / "study").mkdir(parents=True)
+    digests = itertools.count()
+
+    def different(arms):
+        return [{"precision": "fp32", "digest": next(digests), "parameters": 1} for _ in arms]
+
+    monkeypatch.setattr(plan, "try_arms", different)
+
+    def make(*words: str, preset=PRESET) -> Study:
+        (tmp_path / "mine" / "study" / "own.yaml").write_text(yaml.safe_dump(preset))
+        return declare(["--config-dir", "mine", "study=own", *TRAIN, *words])[0]
+
+    return make
+
+
+def titles(study: Study) -> list[str]:
+    return [arm.title.replace("norm=", "").replace("placement=", "") for arm in study.arms]
+
+
+def test_a_grid_its_named_arms_and_what_all_runs_have(study):
+    made = study()
+    assert titles(made)[:4] == ["layernorm pre", "layernorm post", "rmsnorm pre", "rmsnorm post"]
+    assert made.arms[4].overrides == ["norm=dyt", "placement=pre", "norm.alpha=0.8"]
+    assert titles(made)[4] == "dyt pre"  # the only arm of this label
+    assert "train.steps=6" in made.words  # typed, in place of the preset's 5
+    assert "train.eval_every=100" in made.words
+    assert (made.baseline, made.comparisons) == ("norm=layernorm placement=pre", 4)
+    assert (made.metric, made.trials, made.trial_seeds, made.precision) == ("val/full_loss", [], [], "fp32")
+
+
+def test_a_typed_key_of_the_grid_replaces_it_and_drops_the_named_arms(study):
+    assert titles(study("norm=layernorm,none", "placement=pre")) == ["layernorm pre", "none pre"]
+
+
+def test_other_words_with_several_values_multiply_all_arms(study):
+    made = study("model.n_layer=1,2", "by=model.n_layer")
+    assert len(made.arms) == 10
+    assert titles(made)[:2] == ["layernorm pre model.n_layer=1", "layernorm pre model.n_layer=2"]
+    assert made.comparisons == 8
+    deep = next(
+        arm for arm in made.arms if arm.overrides[-1] == "model.n_layer=2" and "norm=dyt" in arm.overrides
+    )
+    assert made.baseline_of(deep).title == "norm=layernorm placement=pre model.n_layer=2"
+
+
+def test_arms_may_differ_in_their_text(study):
+    made = study("data.val_fraction=0.1,0.2", "placement=pre", "norm=layernorm", "seeds=1")
+    assert (len(made.arms), made.tokens) == (2, None)
+    names = compared_names(made, {arm.title: AS_GIVEN for arm in made.arms}, made.seeds)
+    assert len({name for [name] in names.values()}) == 2
+
+
+def test_only_named_arms_whose_titles_say_what_differs(study):
+    named = ["norm=layernorm", "norm=layernorm optim.learning_rate=1e-2", "norm=none"]
+    made = study(preset={"also": named})
+    assert titles(made) == ["layernorm pre", "layernorm pre optim.learning_rate=1e-2", "none pre"]
+    assert made.baseline == made.arms[0].title
+
+
+def test_a_studys_seeds_are_its_own(study):
+    made = study("seeds=3")
+    more = study("seeds=6", "name=own_6")
+    assert (len(made.seeds), len(made.further_seeds)) == (3, 3)
+    assert not {*made.seeds} & {*made.further_seeds}
+    assert not {*made.seeds} & {*more.seeds}  # of another name
+    assert min(made.seeds) >= 2  # 0 and 1 are the tuning seeds
+
+
+def test_trials_are_named_as_the_runs_of_their_commands(study):
+    made = study("tune={optim.learning_rate: log 1e-3 1e-2, model.init: gpt2 xavier}", "trials=4", "seeds=2")
+    assert (len(made.trials), made.trial_seeds, made.metric) == (4, [0, 1], "val/report_loss")
+    first, others = trial_jobs(made), trial_jobs(made, {arm.title: [3] for arm in made.arms})
+    assert (len(first), len(others)) == (5 * 4, 5)
+    chosen = {arm.title: AS_GIVEN | {"settings": made.trials[3]} for arm in made.arms}
+    names = compared_names(made, chosen, made.seeds)
+    runs = compared_jobs(
+        made, {"arms": {title: each | {"runs": names[title]} for title, each in chosen.items()}}
+    )
+    for job in (first[0], first[-4], others[-3], runs[0], runs[3]):  # of arms that are in conf/
+        config = configured(*job.overrides)
+        assert folder_of(config, "fp32", made.tokens).name == job.name
+    assert study("tune={optim.learning_rate: log 1e-3 1e-2}", "optim.learning_rate=1e-3", "name=x").tune == {}
+
+
+def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
+    written = study()
+    text = (tmp_path / "studies" / "own" / "study.json").read_text()
+    assert study() == written
+    for words, what in (
+        (["train.steps=7"], "another train.steps"),
+        (["norm=layernorm,none"], "other arms"),
+        (["seeds=6"], "other seeds"),
+        (["matters=0.1"], "another matters"),
+    ):
+        with pytest.raises(
+            ConfigError, match=f"^studies/own: the study has {what}; give it a new name: name="
+        ):
+            study(*words)
+    assert (tmp_path / "studies" / "own" / "study.json").read_text() == text
+    first, *others = written.arms
+    edited = written.model_copy(update={"arms": [first.model_copy(update={"group": "?"}), *others]})
+    assert str(difference(edited, written)).startswith("another norm=layernorm placement=pre: its options or")
+
+
+def test_a_file_is_written_once(tmp_path):
+    write_once(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(FileExistsError):
+        write_once(tmp_path / "a.json", {"a": 2})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_a_damaged_part_of_a_study_is_not_taken_for_a_missing_one(tmp_path):
+    file = tmp_path / "extended.json"
+    assert read_part(file) is None
+    file.write_text('{"seeds": [')
+    with pytest.raises(ConfigError, match="is damaged; restore it"):
+        read_part(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["study=norm"], "study: there is no 'norm'; did you mean norms?"),
+        ([], "study: give one, such as study=norms; all: atlas, "),
+        (["study=norms", "trails=4"], "trails: unknown key; did you mean trials?"),
+        (["study=norms", "seed=0,1"], "seed: a study draws its own seeds; give their number, as seeds=5"),
+        (["study=norms", "fresh=true"], "fresh: a study trains each run once"),
+        (["study=norms", "seeds=many"], "seeds: invalid value 'many'"),
+        (["study=norms", "baseline=norm=dyt"], "baseline: no arm is norm=dyt; add it, or give"),
+        (["study=norms", "by=optim"], "by: arms do not differ in optim; choose from norm, placement"),
+        (["study=norms", "--seeds", "4"], "--seeds: write seeds=4"),
+        (
+            ["study=norms", "optim.learning_rate=interval(1,2)"],
+            "optim.learning_rate: an interval has no list",
+        ),
+        (["study=norms", "name=a/b"], "name: is one word without /"),
+        (
+            ["study=cs336_layer_norm", "optim.learning_rate=3e-3"],
+            "optim.learning_rate: the study's arms set it; give several values",
+        ),
+        (
+            ["study=cs336_layer_norm", "tune={optim.learning_rate: log 1e-4 1e-2}"],
+            "tune: optim.learning_rate is what arms differ in",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(words, message, study):
+    with pytest.raises(ConfigError) as error:
+        declare(words)
+    assert str(error.value).startswith(message)
+
+
+ARMS = {"norms": 8, "fair": 8, "atlas": 41, "atlas_map": 108, "atlas_best": 6, "lr_sensitivity": 105}
+ARMS |= {"depth": 36, "batch_size": 8, "cs336_layer_norm": 3}
+ARMS |= {f"cs336_{name}": 2 for name in ("pre_norm", "no_pos_emb", "swiglu")}
+
+
+@pytest.mark.parametrize("file", sorted((CONF / "study").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_study_of_conf_has_the_runs_that_its_comment_says(file):
+    asked, typed, _ = read_words([f"study={file.stem}"])
+    with composing(None) as parser:
+        shared, arms = words_and_arms(asked, typed, parser)
+        ends = [composed(None, (*shared, *arm)) for arm in (arms[0], arms[-1])]
+    assert len(arms) == ARMS[file.stem]
+    assert ends[0] != ends[1]
+    trials = asked.trials if asked.tune else 0
+    runs = trials + math.ceil(trials / 4) * (asked.trial_seeds - 1) + asked.seeds
+    assert f"{len(arms) * runs:,} runs" in file.read_text()

@@ -1,0 +1,108 @@
+"""python train.py -m: each run of a sweep is a process, of which the other runs know nothing."""
+
+import json
+import signal
+
+import pytest
+
+from cli.compose import arguments_for_hydra
+from data.errors import ConfigError
+from tests.conftest import TINY, TRAIN
+from tests.helpers.contract import check_one_line, check_refused, error_lines
+from tests.helpers.own_norm import write_norm
+from tests.helpers.programs import Program
+from training.run_folder import read_json, read_status
+
+SWEEP = ("-m", "data.cache=cache", "data=text", 'data.path="my, text.txt"', *TINY)
+
+
+@pytest.fixture
+def text(text_file):
+    text_file.rename(text_file.parent / "my, text.txt")
+
+
+def by_name(folder):
+    return {file.parent.name.rpartition("-")[0]: file.parent for file in folder.glob("runs/*/status.json")}
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_what_its_commands_alone_would_and_goes_on_where_one_fails(text, command, tmp_path):
+    write_norm(tmp_path, "raises", "raise KeyError('boo')")
+    words = [
+        *SWEEP,
+        "--config-dir",
+        str(tmp_path),
+        "norm=layernorm,raises",
+        "seed=0,1",
+        "hydra.launcher.n_jobs=2",
+    ]
+    done = command("train.py", *words, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "4 runs: 4 to do, 2 at once" in done.stdout
+    failed = [line for line in done.stderr.splitlines() if line.startswith("raises-pre-s")]
+    assert len(failed) == 2
+    assert all("KeyError: 'boo'" in line and ".sweep/raises-pre-s" in line for line in failed)
+    [error] = error_lines(done.stderr)
+    assert "2 of 4 failed" in error
+    runs = by_name(tmp_path)
+    assert {name: read_status(folder)["state"] for name, folder in runs.items()} == {
+        "layernorm-pre-s0": "finished",
+        "layernorm-pre-s1": "finished",
+    }
+    for folder in runs.values():  # the same name by itself: nothing is left to do
+        assert f"{folder.name}  {read_status(folder)['final']:.4f}" in done.stdout
+        assert (tmp_path / "runs" / ".sweep" / f"{folder.name}.log").exists()
+        assert read_json(folder / "environment.json")["threads"] == 1
+    alone = command("train.py", "seed=1", *SWEEP[1:])
+    assert f"{runs['layernorm-pre-s1'].name}: finished" in alone.stdout
+    assert "nothing left to do" in alone.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_runs_and_the_same_command_completes_them(text, tmp_path):
+    words = [
+        *SWEEP,
+        "seed=0,1",
+        "hydra.launcher.n_jobs=2",
+        "train.checkpoint_every=20",
+        "train.log_every=100",
+    ]
+    with Program("train.py", *words, "train.steps=100000", cwd=tmp_path) as program:
+        program.until(lambda: len([*tmp_path.glob("runs/*/checkpoints/*.safetensors")]) >= 2)
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate()
+    assert program.returncode == 128 + signal.SIGINT
+    assert not error_lines(errors)
+    statuses = [read_status(folder) for folder in by_name(tmp_path).values()]
+    assert [status["state"] for status in statuses] == ["interrupted"] * 2
+    assert all(status["saved"] == status["step"] > 0 for status in statuses)
+
+
+def test_what_cannot_run_is_refused_before_any_run_begins(text, command, tmp_path):
+    check_refused(command("train.py", *SWEEP, "seed=0,1", "model.n_head=2,3"), "error: model.n_")
+    check_refused(command("train.py", *SWEEP, "norm=layernorm,layernom"), "norm: there is no 'layernom'")
+    check_refused(
+        command("train.py", *SWEEP, "seed=0,1", "hydra.launcher.n_jobs=0"), "hydra.launcher.n_jobs: "
+    )
+    check_one_line(
+        command("train.py", *SWEEP, "seed=0,1", "runs_dir=a,b"), "runs_dir: a sweep has one folder"
+    )
+    assert not by_name(tmp_path)
+
+
+def test_dry_run_is_no_option():
+    with pytest.raises(ConfigError, match="--dry-run: write dry-run="):
+        arguments_for_hydra(["--dry-run"])
+
+
+@pytest.mark.slow
+def test_the_defaults_sweep_too(succeed, text_file, tmp_path):
+    """precision=auto, n_jobs by the machine, a preset that sets threads."""
+    small = [word for word in TRAIN if not word.startswith(("precision", "device", "train.threads"))]
+    done = succeed(
+        "train.py", "-m", *small, "experiment=finding", "norm=none,layernorm", "wandb.mode=disabled"
+    )
+    assert "2 runs: 2 to do" in done.stdout
+    for folder in by_name(tmp_path).values():
+        assert f"{folder.name}  {read_status(folder)['final']:.4f}" in done.stdout
+        assert json.loads((folder / "environment.json").read_text())["threads"] == 1

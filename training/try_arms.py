@@ -1,0 +1,97 @@
+"""Try the arms of a study: build the model of each config, and run it on its first micro-batch.
+
+    python -m training.try_arms < CONFIGS.json
+
+stdin is a JSON list of configs, as in a run's config.yaml; the last line of stdout is a list of answers:
+{"precision": what auto becomes here, "digest": of what the model computes, "parameters": how many}, or
+{"error": the line a run of it would end with}. study/plan.py starts this program before it declares a study.
+"""
+
+import hashlib
+import json
+import sys
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cli.errors import checked, error_line
+from cli.schema import RunConfig
+from model import GPT
+from model.seeds import seed_torch
+from training import device
+from training.batches import Batches, MicroBatch
+from training.build import build_and_try, explained
+from training.ddp import Ranks
+from training.evaluation import evaluate
+from training.loss import Loss
+from training.open_run import load_tokens
+
+ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
+
+
+def tried(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to one config; an error of the user's is an answer."""
+    try:
+        return answer(checked(RunConfig, plain))
+    except Exception as error:
+        if (line := error_line(error)) is None:
+            raise
+        return {"error": line}
+
+
+def answer(config: RunConfig) -> dict[str, Any]:
+    """Build and try a model as training/setup.py does. Raises UserError."""
+    tokens = load_tokens(config, Ranks())
+    compute = device.choose(config.device, config.precision)
+    device.set_switches(config.train.threads, config.deterministic)
+    batches, loss = Batches(config, tokens, compute, Ranks()), Loss(compute)
+    with device.memory_explained(device.out_of_memory(config)):
+        batch = batches.first_micro_batch(0)
+        loss_of_step = partial(loss, x=batch.x, y=batch.y)
+        model = build_and_try(config, tokens.tokenizer.vocab_size, compute, loss_of_step)
+        with explained(config):
+            evaluate(model, loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
+            digest = behaviour(model, batch)
+    parameters = sum(p.numel() for p in model.parameters())
+    return {"precision": compute.precision, "digest": digest, "parameters": parameters}
+
+
+def behaviour(model: GPT, batch: MicroBatch) -> str:
+    """Return a digest of logits and gradients in fp32, equal for two models that compute the same.
+
+    The first logits are too little: with rezero no norm has a part in them, and running estimates or a
+    gradient that is cut off show later. So all parameters are moved a little, and the digest is of two
+    forwards in training mode, the gradients of the first, and a forward in evaluation mode. The model is
+    changed.
+    """
+    generator, digest = torch.Generator().manual_seed(0), hashlib.sha256()
+    x = batch.x[:ROWS]
+
+    def add(*tensors: Tensor) -> None:
+        for tensor in tensors:
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+
+    def logits() -> Tensor:
+        seed_torch(batch.dropout_seed)
+        return model(x)
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(0.02 * noise.to(parameter.device, parameter.dtype))
+    first = logits()
+    first.square().mean().backward()
+    add(first, *(p if p.grad is None else p.grad for p in model.parameters()))
+    with torch.no_grad():
+        add(logits(), model.eval()(x))
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    with redirect_stdout(sys.stderr):  # what a user's norm prints is no answer
+        answers = [tried(plain) for plain in json.load(sys.stdin)]
+    print(json.dumps(answers))
