@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from filelock import FileLock
 
 from cli.compose import key_of
 from cli.errors import CONF, known_keys
@@ -99,8 +100,19 @@ def reason_of(command: str) -> str | None:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
-    """A folder with what the pages suppose: a text, runs, GPT-2's weights, exports."""
-    home = tmp_path_factory.mktemp("home")
+    """A folder with what the pages suppose: a text, runs, GPT-2's weights, exports. Processes that test side
+    by side share it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return furnished(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.getbasetemp().parent / "home"
+    with FileLock(f"{home}.lock"):
+        if not home.exists():
+            home.with_name("home.new").mkdir()
+            furnished(home.with_name("home.new")).rename(home)
+    return home
+
+
+def furnished(home: Path) -> Path:
     (home / "my.txt").write_text(LETTERS * 4, encoding="utf-8")
     (home / "beginning.txt").write_text("Now is", encoding="utf-8")
     (home / "results").symlink_to(ROOT / "results")
