@@ -68,7 +68,8 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_completes_them(text, tmp_pat
         "train.log_every=100",
     ]
     with Program("train.py", *words, "train.steps=100000", cwd=tmp_path) as program:
-        program.until(lambda: len([*tmp_path.glob("runs/*/checkpoints/*.safetensors")]) >= 2)
+        saved = lambda: {file.parent for file in tmp_path.glob("runs/*/checkpoints/*.safetensors")}  # noqa: E731
+        program.until(lambda: len(saved()) == 2)  # both runs have saved
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate()
     assert program.returncode == 128 + signal.SIGINT
