@@ -54,7 +54,7 @@ ELSEWHERE = {
     "--candidate": "its exit status is a verdict: tests/comparison/test_machine.py",
     "--watch": "goes on until its runs have ended: tests/test_compare.py",
 }
-LONG = ("-m findings ", "torchrun", "study=cs336_", "study=fair", "extend=true")
+LONG = ("-m findings ", "torchrun", "-m experiment=cs336", "study=cs336_", "study=fair", "extend=true")
 # In place of sizes that take long, and of downloads.
 SHORT = {"train.steps": "6", "model.n_layer": "2", "seed": "0"}
 # Appended to a finding, except for the keys that it varies.
