@@ -157,25 +157,10 @@ SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "certificate.json": TypeAdapter(Annotated[Certificate, BeforeValidator(with_start)]),
     "wandb.json": TypeAdapter(Wandb),
 }
-# A line of metrics.jsonl.
-Row = TypedDict(
-    "Row",
-    {
-        "step": int,
-        "seconds": float,
-        "train/loss": NotRequired[float],
-        "val/loss": NotRequired[float],
-        "val/full_loss": NotRequired[float],
-    },
-)
-ROW = TypeAdapter(with_config(ConfigDict(extra="allow"))(Row))
-
-
 # Keys of train.* that are not part of a run's identity: they change how the run is watched, and thereby when
 # it is called diverged, or the last digits of its numbers.
 NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every", "threads"}
 SELECT, REPORT = "val/select_loss", "val/report_loss"  # the losses on the halves of the validation split
-DECISIVE = ("val/loss", "val/full_loss")  # a run in which one of these is non-finite has diverged
 
 
 def read_json(file: Path) -> dict[str, Any]:

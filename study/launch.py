@@ -159,9 +159,7 @@ def run_all(
             time.sleep(PAUSE)
         stop.check()
     # a run that a process of an earlier, killed command has ended meanwhile did not fail
-    return {
-        name: status and int(not has_ended(runs_dir / name)) and status for name, status in statuses.items()
-    }
+    return {name: 0 if has_ended(runs_dir / name) else status for name, status in statuses.items()}
 
 
 # ---------------------------------------------------------------------------------------------------

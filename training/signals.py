@@ -18,9 +18,6 @@ class Interrupted(SystemExit):
         super().__init__(128 + number)
         self.number, self.signal_name = number, signal.Signals(number).name
 
-    def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
-        return Interrupted, (self.number,)  # a launcher's workers send it to their parent
-
 
 class Stop:
     """Inside ``with``, a signal only sets a flag, on which ``check`` acts between two steps. A second one,

@@ -33,7 +33,7 @@ ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
 
 
 def tried(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one config; an error of the user's is an answer."""
+    """Try one config. Return what was found or, if the user made a mistake, the error's line."""
     try:
         return answer(checked(RunConfig, plain))
     except Exception as error:
