@@ -35,9 +35,10 @@ from rich.console import Console
 
 from cli.errors import one_line_errors
 from data.errors import ConfigError
-from study import launch, plan, table
+from study import files, launch, plan, report, table
+from study.files import Study
 from study.launch import Job
-from study.plan import Asked, Study, Words
+from study.plan import Asked, Words
 from study.trials import AS_GIVEN, best_quarter, choice, select_loss
 
 Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
@@ -105,15 +106,15 @@ def extended_json(study: Study, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def written_once(file: Path, content: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the content of a JSON file, which is made and written if it is not there. Raises ConfigError."""
-    if (old := plan.read_part(file)) is not None:
+    if (old := files.read_part(file)) is not None:
         return old
-    plan.write_once(file, new := content())
+    files.write_once(file, new := content())
     return new
 
 
 def dry_run(study: Study, folder: Path, n_jobs: int) -> None:
     """Print the commands of the runs that come next."""
-    chosen = plan.read_part(folder / "chosen.json")
+    chosen = files.read_part(folder / "chosen.json")
     if study.trials and not chosen:
         jobs = plan.trial_jobs(study)
     else:
@@ -138,7 +139,6 @@ def ablate(words: Words) -> None:
         dry_run(study, folder, n_jobs)
         return
     train, logs = trainer(study, folder, asked, n_jobs), folder / "logs"
-    extended = None
     try:
         with FileLock(folder / ".lock", timeout=0):
             chosen = written_once(
@@ -150,9 +150,7 @@ def ablate(words: Words) -> None:
                 statuses |= train(plan.further_jobs(study, chosen, extended))
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
-    table.print_rows(
-        table.load(study, chosen, extended or plan.read_part(folder / "extended.json")), Console()
-    )
+    table.print_rows(report.load(folder), Console())
     launch.check(statuses, logs)
 
 

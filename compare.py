@@ -106,11 +106,9 @@ def judge(args: argparse.Namespace, console: Console) -> None:
 
 def show_study(args: argparse.Namespace, console: Console) -> None:
     """Print a study: its table, its JSON, or the verdict on one arm, with whose status the program ends."""
-    from study import plan, table
+    from study import report, table
 
-    folder = Path(args.runs[0])
-    chosen, extended = (plan.read_part(folder / name) for name in ("chosen.json", "extended.json"))
-    shown = table.load(plan.read(folder), chosen, extended)
+    shown = report.load(Path(args.runs[0]))
     if args.json:
         print(json.dumps(table.as_json(shown), indent=1, allow_nan=False))
     elif args.candidate is not None:

@@ -13,7 +13,6 @@ import random
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,15 +33,15 @@ from cli.errors import CONF, checked, known_keys, no_such_choice, unknown_key
 from cli.schema import Checked, Count, Float, GivenPath, RunConfig, number_as_text
 from data.errors import ConfigError
 from data.files import digest
+from study.files import Arm, Metric, Settings, Study, read, split_by, write_once
 from study.launch import Job
-from study.trials import Settings, draw, replaced
+from study.trials import draw, replaced
 from training.environment import ROOT, git_state
 from training.identity import folder_of, group_name, identity
 from training.open_run import tokens_of
 
 Words = list[str]
 Text = Annotated[str, BeforeValidator(number_as_text)]
-Metric = Literal["val/report_loss", "val/full_loss"]
 NOT_DECLARED = {
     "written",
     "git",
@@ -94,58 +93,6 @@ class Asked(Checked):
 
 HOW = ("extend", "n_jobs", "launcher", "slurm", "--dry-run")  # words that declare nothing
 TYPED = Asked.model_fields.keys() - {"grid", "also", "runs"}  # keys of the study on a command line
-
-
-class Arm(Checked):
-    title: str
-    overrides: list[str]
-    same_as: list[str]  # titles of arms that are the same model
-    group: str  # identity of the arm, and of those in same_as, without the seed: shows an edit
-    trials: list[list[str]]  # names of its runs: a list for each setting, a name for each tuning seed
-
-
-class Study(Checked):
-    """study.json."""
-
-    schema_: Literal[1] = Field(alias="schema")
-    name: str
-    written: str  # ISO time, UTC
-    git: dict[str, Any] | None
-    torch: str
-    declared_by: list[str]  # the words of the command
-    words: list[str]  # overrides of all runs
-    config_dir: str | None
-    runs_dir: str
-    precision: str | None  # of all runs; null: each arm says its own
-    tokens: str | None  # their fingerprint; null: arms differ in it
-    baseline: str  # title; ``baseline_of`` finds that of an arm
-    by: list[str]
-    metric: Metric
-    matters: float
-    verdicts: bool
-    tune: dict[str, str]
-    trials: list[Settings]
-    trial_seeds: list[int]
-    seeds: list[int]
-    further_seeds: list[int]
-    comparisons: int
-    arms: list[Arm]
-
-    def baseline_of(self, arm: Arm) -> Arm:
-        """Return the arm that ``arm`` is compared with, possibly itself: the baseline of its values of
-        ``by``. Raises ConfigError if there is none."""
-        baseline = next(each for each in self.arms if each.title == self.baseline)
-        wanted = split_by(arm.overrides, self.by)[0], split_by(baseline.overrides, self.by)[1]
-        for each in self.arms:
-            if split_by(each.overrides, self.by) == wanted:
-                return each
-        raise ConfigError(f"baseline: {self.baseline} has no arm with {' '.join(wanted[0])}; add it")
-
-
-def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the overrides of the keys ``by``, and the others."""
-    own = frozenset(word for word in overrides if key_of(word) in by)
-    return own, frozenset(overrides) - own
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -462,36 +409,6 @@ def difference(old: Study, new: Study) -> str | None:
         if before != after:
             return f"another {before.title}: its options or its code were edited since"
     return None
-
-
-# ---------------------------------------------------------------------------------------------------
-# The files
-
-
-def read(folder: Path) -> Study:
-    """Return the study of a folder. Raises OSError; ConfigError if study.json is not one of this version."""
-    return checked(Study, json.loads((folder / "study.json").read_text(encoding="utf-8")))
-
-
-def read_part(file: Path) -> dict[str, Any] | None:
-    """Return the content of chosen.json or extended.json; None if it is not there. Raises ConfigError."""
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError):
-        raise ConfigError(f"{file}: is damaged; restore it, or declare the study anew: name=…") from None
-
-
-def write_once(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all, also after a power failure. Raises FileExistsError if it is
-    there."""
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", encoding="utf-8") as new:
-        json.dump(content, new, indent=1)
-        new.flush()
-        os.fsync(new.fileno())
-        os.chmod(new.name, 0o644)
-        os.link(new.name, file)
 
 
 # ---------------------------------------------------------------------------------------------------

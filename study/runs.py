@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from data.files import first_error
-from training.run_folder import has_ended, leaking_losses, read_json, read_rows
+from training.run_folder import REPORT, SELECT, has_ended, leaking_losses, read_json, read_rows
 
 LARGEST = 3.5e38  # the largest number of fp32: no loss of a run is larger
 MODES = {"train/loss": "training", "val/loss": "evaluation"}  # in which a loss is measured
@@ -55,7 +55,8 @@ class End(File):
 
     loss: Finite = Field(alias="val/loss")
     full_loss: Finite = Field(alias="val/full_loss")
-    report_loss: Finite | None = Field(None, alias="val/report_loss")
+    report_loss: Finite | None = Field(None, alias=REPORT)
+    select_loss: Finite | None = Field(None, alias=SELECT)
     bpb: Finite = Field(alias="val/bpb")
 
 
@@ -93,13 +94,15 @@ class RunResult:
     """A run that has ended.
 
     Attributes:
-        losses: val/full_loss, val/report_loss and val/bpb; empty if it diverged.
+        folder: None: a published run.
+        losses: val/full_loss, val/report_loss, val/select_loss and val/bpb; empty if it diverged.
         leaks: "training", "evaluation", "not tested".
         tokens_per_s: median. memory: peak, bytes.
         conditions: what may change its numbers beside its settings.
     """
 
     name: str
+    folder: Path | None
     diverged: bool
     losses: dict[str, float]
     collapsed: bool
@@ -135,6 +138,7 @@ def read_run(folder: Path, metric: str) -> RunResult:
     speeds = [row.tokens_per_s for row in values if isinstance(row.tokens_per_s, float)]
     return RunResult(
         name=folder.name,
+        folder=folder,
         diverged=status.state == "diverged",
         losses=losses,
         collapsed=status.collapsed,
@@ -160,7 +164,8 @@ def final_losses(rows: list[dict[str, Any]], status: Status, metric: str) -> dic
     end = checked(End, rows[-1] if rows else {}, "metrics.jsonl")
     if status.final != end.full_loss:
         raise ValueError(f"status.json says {status.final}, metrics.jsonl {end.full_loss}: one was changed")
-    losses = {"val/full_loss": end.full_loss, "val/report_loss": end.report_loss, "val/bpb": end.bpb}
+    halves = {REPORT: end.report_loss, SELECT: end.select_loss}
+    losses = {"val/full_loss": end.full_loss, "val/bpb": end.bpb} | halves
     present = {name: loss for name, loss in losses.items() if loss is not None}
     if metric not in present:
         raise ValueError(f"metrics.jsonl: it has no {metric}")

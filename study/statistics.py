@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t
 
+from study.files import Study
 from study.runs import Curve, RunResult
-
-if TYPE_CHECKING:  # importing study.plan takes a second: it composes configs
-    from study.plan import Study
 
 Floats = NDArray[np.float64]
 Outcome = str  # better, worse, equivalent or open
@@ -110,26 +108,42 @@ def seeds_needed(differences: Floats, comparisons: int, matters: float) -> int |
 # The rows
 
 
-def rows(
-    study: "Study",
+def results_of(
+    study: Study,
     chosen: Mapping[str, Any] | None,
     extended: Mapping[str, Any] | None,
     runs: Mapping[str, RunResult],
-) -> list[Row]:
-    """Return a row an arm.
+) -> dict[str, dict[int, RunResult]]:
+    """Return the compared runs that have ended, by title and seed.
 
     Args:
         chosen, extended: the content of chosen.json and of extended.json, once they are written.
         runs: those that have ended, by name.
     """
-    seeds = [*study.seeds, *(extended["seeds"] if extended else [])]
+    found = {}
+    for arm in study.arms:
+        names = [*chosen["arms"].get(arm.title, {}).get("runs", [])] if chosen else []
+        names += extended["runs"].get(arm.title, []) if extended else []
+        # an arm without usable settings has no runs
+        pairs = zip(seeds_of(study, extended), names, strict=False)
+        found[arm.title] = {seed: runs[name] for seed, name in pairs if name in runs}
+    return found
+
+
+def seeds_of(study: Study, extended: Mapping[str, Any] | None) -> list[int]:
+    return [*study.seeds, *(extended["seeds"] if extended else [])]
+
+
+def rows(
+    study: Study,
+    chosen: Mapping[str, Any] | None,
+    extended: Mapping[str, Any] | None,
+    results: Mapping[str, Mapping[int, RunResult]],
+) -> list[Row]:
+    """Return a row an arm; ``results`` as ``results_of`` returns them."""
+    seeds = seeds_of(study, extended)
     share = EXTENDED if extended else FIRST
     choices = {arm.title: chosen["arms"].get(arm.title, {}) if chosen else {} for arm in study.arms}
-    results: dict[str, dict[int, RunResult]] = {}  # by title and seed
-    for title, choice in choices.items():
-        names = [*choice.get("runs", []), *(extended["runs"].get(title, []) if extended else [])]
-        pairs = zip(seeds, names, strict=False)  # an arm without usable settings has no runs
-        results[title] = {seed: runs[name] for seed, name in pairs if name in runs}
     flaws = {title: flaw(study, choices[title], results[title], seeds) for title in choices}
 
     table = []
@@ -157,10 +171,11 @@ def rows(
 
 
 def flaw(
-    study: "Study", choice: Mapping[str, Any], own: Mapping[int, RunResult], seeds: Sequence[int]
+    study: Study, choice: Mapping[str, Any], own: Mapping[int, RunResult], seeds: Sequence[int]
 ) -> str | None:
     """Return why an arm's own runs allow no verdict; None if they do."""
     written, runs = datetime.fromisoformat(study.written), own.values()
+    was_declared = study.declared != "reconstructed"
     flaws = [
         ("no verdicts in this study", not study.verdicts),
         (choice.get("reason"), choice.get("reason")),
@@ -168,7 +183,7 @@ def flaw(
         # losses are measured in evaluation; a model that leaks in training only is marked
         ("it leaks", any("evaluation" in run.leaks for run in runs)),
         ("causality not tested", any("not tested" in run.leaks for run in runs)),
-        ("began before the study", any(run.began < written for run in runs)),
+        ("began before the study", was_declared and any(run.began < written for run in runs)),
         ("unfinished", len(own) < len(seeds)),
         (f"fewer than {MIN_PAIRS} pairs", len(seeds) < MIN_PAIRS),
     ]
@@ -176,7 +191,7 @@ def flaw(
 
 
 def compared(
-    pairs: Sequence[tuple[RunResult, RunResult]], reason: str | None, study: "Study", share: float
+    pairs: Sequence[tuple[RunResult, RunResult]], reason: str | None, study: Study, share: float
 ) -> dict[str, Any]:
     """Return what a row says of an arm's runs beside its baseline's of the same seeds. Where there is no
     verdict, there is no interval either, unless the study gives none to any arm."""

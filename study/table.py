@@ -1,15 +1,11 @@
-"""Show the rows of a study: in a terminal of any width, in Markdown, as JSON, and as an exit status.
+"""Show the rows of a comparison: in a terminal of any width, in Markdown, as JSON, and as an exit status.
 
 The conclusion comes first, then the table, what a verdict means, the warnings, and at most one command.
 """
 
-import math
-import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -17,13 +13,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from data.errors import ConfigError
-from study.runs import differing, read_runs
-from study.statistics import EXTENDED, FIRST, Row, rows
+from study.files import Settings, Study
+from study.runs import RunResult
+from study.statistics import Row
 
-if TYPE_CHECKING:  # importing study.plan takes a second: it composes configs
-    from study.plan import Study
-
-THAN = {"better": " than", "worse": " than", "equivalent": " to"}
 COLORS = {"better": "green", "worse": "red"}
 EXIT = {"better": 0, "worse": 10, "equivalent": 11, "open": 12}
 UNFIT = 13
@@ -32,47 +25,35 @@ SPARE = ("settings", "bits/byte", "memory", "tokens/s", "steps to baseline", "ha
 ARM, VERDICT = 18, 14  # characters to which an arm and a verdict are wrapped at most
 
 Cells = dict[str, str]  # by column
+Trial = tuple[Settings, float | None]  # settings, and their loss; None: diverged
 
 
 @dataclass(frozen=True)
 class Table:
-    """A study's rows, and what is said around them.
+    """A comparison: rows, and what is said around them.
 
     Attributes:
-        warnings: a line each.
+        name: of the study, or of the folders of loose runs.
+        conclusion: the sentence that comes first. caption: what the numbers are.
+        notes: sentences below the table. warnings: a line each.
+        advice: what to do next, and the command.
+        runs: of each row, by title and seed: those that have ended.
+        trials: of each row that was tuned, by title: the settings that were tried, with the loss on the first
+            tuning seed by which they were chosen; None: diverged.
+        study: what was declared; None: loose runs, which have no verdicts.
     """
 
-    study: "Study"
+    name: str
+    conclusion: str
+    caption: str
     rows: list[Row]
-    extended: bool
+    notes: list[str]
     warnings: list[str]
-
-
-def load(
-    study: "Study",
-    chosen: Mapping[str, Any] | None,
-    extended: Mapping[str, Any] | None,
-) -> Table:
-    """Read the compared runs of a study and judge its arms."""
-    parts = [*chosen["arms"].values()] if chosen else []
-    names = [name for arm in parts for name in arm["runs"]]
-    names += [name for more in extended["runs"].values() for name in more] if extended else []
-    runs, skipped = read_runs(Path(study.runs_dir), names, study.metric)
-    judged = rows(study, chosen, extended, runs)
-    conditions = differing(runs.values())
-    warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
-    return Table(study, ordered(study, judged), bool(extended), warnings + skipped)
-
-
-def ordered(study: "Study", judged: Sequence[Row]) -> list[Row]:
-    """Return each baseline followed by the arms that are compared with it, the lowest loss first."""
-    titles = [arm.title for arm in study.arms]
-
-    def place(row: Row) -> tuple[int, bool, float]:
-        loss = math.inf if row.mean is None else row.mean
-        return titles.index(row.baseline or row.title), row.baseline is not None, loss
-
-    return sorted(judged, key=place)
+    advice: tuple[str, str] | None
+    runs: Mapping[str, Mapping[int, RunResult]]
+    trials: Mapping[str, Sequence[Trial]]
+    study: Study | None = None
+    extended: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -82,68 +63,6 @@ def ordered(study: "Study", judged: Sequence[Row]) -> list[Row]:
 def short(title: str) -> str:
     """``norm=l1 placement=pre norm.eps=1`` -> ``l1 pre norm.eps=1``."""
     return " ".join(word.removeprefix("norm=").removeprefix("placement=") for word in title.split())
-
-
-def conclusion(table: Table) -> str:
-    """Return the sentence that comes first."""
-    compared = [row for row in table.rows if row.baseline]
-    bases = sorted({row.baseline for row in compared if row.baseline})
-    base = short(bases[0]) if len(bases) == 1 else f"their baselines (by {', '.join(table.study.by)})"
-    if not table.study.verdicts:
-        return f"{len(compared)} arms beside {base}; the study was declared to give no verdicts."
-    if not compared:
-        return "One arm, which is compared with nothing."
-    counts = Counter(row.outcome for row in compared)
-    phrases: list[str] = []
-    for outcome in ("better", "worse", "equivalent", "open", None):
-        if count := counts[outcome]:
-            verb = "" if phrases else "is " if count == 1 else "are "
-            against = f"{THAN[outcome]} {base}" if outcome in THAN and base not in "".join(phrases) else ""
-            phrases.append(f"{count} {verb}{outcome or 'without a verdict'}{against}")
-    said = ", ".join(phrases)
-    beside = "" if base in said else f" compared with {base}"
-    return f"Of {len(compared)} arm{'s' * (len(compared) != 1)}{beside}, {said}."
-
-
-def notes(table: Table) -> list[str]:
-    """Return the sentences below the table: how the arms were extended, and what a verdict leaves out."""
-    study = table.study
-    lines = []
-    if table.extended:
-        lines.append(
-            "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a "
-            "verdict may be open again."
-        )
-    if study.tune:
-        lines.append(
-            "A verdict is about the chosen settings. Half the trials: by how much the lowest loss of the "
-            "trials would be expected to rise with half as many, so what another draw may change."
-        )
-    else:
-        lines.append(
-            "A verdict is about the given settings, the same for all arms, none tuned: at each arm's own "
-            "best settings the order may differ."
-        )
-    lines.append("The noise of the evaluation text is not in the interval.")
-    return lines
-
-
-def more_seeds(table: Table) -> tuple[str, str] | None:
-    """Return a sentence and a command for the open arm that needs the fewest seeds; None if there is none, or
-    if no number of seeds that anyone would run decides."""
-    needing = [(row.seeds_needed, row.title) for row in table.rows if row.seeds_needed]
-    if not needing:
-        return None
-    needed, title = min(needing)
-    study = table.study
-    words = [word for word in study.declared_by if word.partition("=")[0] not in ("name", "seeds", "extend")]
-    if needed <= 2 * len(study.seeds) and not table.extended:
-        words, how = [*study.declared_by, "extend=true"], "double the seeds, once"
-    else:
-        words += [f"name={study.name}_{needed}_seeds", f"seeds={needed}"]
-        how = "declare a new study, with its own seeds"
-    sentence = f"{short(title)} needs some {needed} seeds, if its difference is as large as seen: {how}."
-    return sentence, shlex.join(["python", "ablate.py", *words])
 
 
 def verdict(row: Row) -> str:
@@ -175,7 +94,7 @@ def number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def cells(table: Table, row: Row) -> Cells:
+def cells(row: Row) -> Cells:
     interval = "" if row.low is None else f" [{row.low:+.4f}, {row.high:+.4f}]"
     settings = [f"{key}={value}{' (edge)' * (key in row.edges)}" for key, value in row.settings.items()]
     return {
@@ -194,18 +113,9 @@ def cells(table: Table, row: Row) -> Cells:
 
 def filled(table: Table) -> list[Cells]:
     """Return the cells of all rows, without columns in which there is nothing."""
-    grid = [cells(table, row) for row in table.rows]
+    grid = [cells(row) for row in table.rows]
     empty = {column for column in grid[0] if column in SPARE and not any(row[column] for row in grid)}
     return [{column: text for column, text in row.items() if column not in empty} for row in grid]
-
-
-def caption(table: Table) -> str:
-    """Return the line above the table: what is in it."""
-    study, share = table.study, EXTENDED if table.extended else FIRST
-    half = " on the half of the text that tuning did not read" * (study.metric == "val/report_loss")
-    seeds = len(table.rows[0].seeds)
-    level = f"Student's t, two-sided at 1 − {share}/{study.comparisons}"
-    return f"Mean validation loss{half} over {seeds} seeds; difference paired by seed; {level}."
 
 
 def print_rows(table: Table, console: Console) -> None:
@@ -230,16 +140,16 @@ def print_rows(table: Table, console: Console) -> None:
         )
     for row, texts in zip(table.rows, grid, strict=True):
         drawn.add_row(*(Text(text, COLORS.get(row.outcome or "", "")) for text in texts.values()))
-    console.print(Text(conclusion(table), "bold"))
-    console.print(Text(caption(table), "dim"))
+    console.print(Text(table.conclusion, "bold"))
+    console.print(Text(table.caption, "dim"))
     console.print(drawn)
-    for line in notes(table):
+    for line in table.notes:
         console.print(Text(line, "dim"))
     if left_out:
         console.print(Text(f"Left out for lack of room: {', '.join(left_out)}.", "dim"))
     for warning in table.warnings:
         console.print(Text(f"warning: {warning}", "yellow"))
-    if advice := more_seeds(table):
+    if advice := table.advice:
         sentence, command = advice
         console.print(Text(sentence))
         print(f"  {command}", file=console.file)  # not wrapped, so that it can be copied
@@ -254,11 +164,11 @@ def width(grid: Sequence[Cells]) -> int:
 def markdown(table: Table) -> str:
     """Return table.md."""
     grid = filled(table)
-    lines = [conclusion(table), "", caption(table), "", row_of(grid[0]), row_of(["---"] * len(grid[0]))]
+    lines = [table.conclusion, "", table.caption, "", row_of(grid[0]), row_of(["---"] * len(grid[0]))]
     lines += [row_of(row.values()) for row in grid]
-    lines += ["", *(f"- {line}" for line in notes(table))]
+    lines += ["", *(f"- {line}" for line in table.notes)]
     lines += [f"- warning: {warning}" for warning in table.warnings]
-    if advice := more_seeds(table):
+    if advice := table.advice:
         lines += ["", f"{advice[0]}", "", f"    {advice[1]}"]
     return "\n".join(lines) + "\n"
 
@@ -277,9 +187,9 @@ def as_json(table: Table) -> dict[str, Any]:
     return {
         "schema": "normgpt study",
         "version": 1,
-        "conclusion": conclusion(table),
+        "conclusion": table.conclusion,
         "extended": table.extended,
-        "study": table.study.model_dump(mode="json", by_alias=True),
+        "study": table.study and table.study.model_dump(mode="json", by_alias=True),
         "arms": [asdict(row) for row in table.rows],
         "warnings": table.warnings,
     }
@@ -293,7 +203,8 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
             several arms that have them, it is the one with the fewest keys.
     """
     compared = [row for row in table.rows if row.baseline]
-    same = {other: each.title for each in table.study.arms for other in each.same_as}  # one arm with another
+    arms = table.study.arms if table.study else []
+    same = {other: each.title for each in arms for other in each.same_as}  # one arm with another
     arm = next((title for other, title in same.items() if arm in (other, short(other))), arm)
     found = [row for row in compared if arm in (row.title, short(row.title))]
     wanted = {(key, value) for key, _, value in (word.partition("=") for word in arm.split(","))}

@@ -14,9 +14,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from cli.errors import checked
 from cli.schema import RunConfig
 from data.errors import ConfigError
+from study.files import Settings
 from training.run_folder import SELECT, last_row, read_status
 
-Settings = dict[str, Any]  # a value of each tuned key
 SPARE = 16  # points drawn for each setting: where keys have few values, several points give the same setting
 
 

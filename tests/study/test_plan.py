@@ -10,19 +10,17 @@ import yaml
 from cli.errors import CONF
 from data.errors import ConfigError
 from study import plan
+from study.files import Study, read_part, write_once
 from study.plan import (
-    Study,
     compared_jobs,
     compared_names,
     composed,
     composing,
     declare,
     difference,
-    read_part,
     read_words,
     trial_jobs,
     words_and_arms,
-    write_once,
 )
 from study.trials import AS_GIVEN
 from tests.conftest import LETTERS, TRAIN, configured

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.plan import Arm, Study
+from study.files import Arm, Study
 from study.runs import RunResult
-from study.statistics import EXTENDED, FIRST, judge, rows, seeds_needed, steps_to
+from study.statistics import EXTENDED, FIRST, judge, results_of, rows, seeds_needed, steps_to
 from tests.conftest import ROOT
 
 WRITTEN = datetime(2026, 11, 29, 10, tzinfo=UTC)
@@ -178,7 +178,7 @@ def a_run(loss, **changes):
     losses = {} if loss is None else {"val/full_loss": loss, "val/report_loss": loss, "val/bpb": 2 * loss}
     curve = ((0, 4.0), (100, loss or 4.0))
     began = WRITTEN + timedelta(seconds=1)
-    run = RunResult("", loss is None, losses, False, [], began, 1000.0, 2**30, curve, {"threads": "1"})
+    run = RunResult("", None, loss is None, losses, False, [], began, 1000.0, 2**30, curve, {"threads": "1"})
     return replace(run, **changes)
 
 
@@ -197,7 +197,9 @@ def judged(study, losses, /, extended=None, **changes):
             "seeds": study.further_seeds,
             "runs": {title: each[n:] for title, each in names.items()},
         }
-    return {row.title: row for row in rows(study, chosen, extended, runs)}
+    return {
+        row.title: row for row in rows(study, chosen, extended, results_of(study, chosen, extended, runs))
+    }
 
 
 WORSE = {BASE: [2.0, 2.1, 1.9, 2.0], OTHER: [2.1, 2.2, 2.001, 2.1]}
@@ -245,14 +247,19 @@ def test_two_seeds_or_a_missing_one_give_a_number_and_no_verdict():
 
 
 def test_before_settings_are_chosen_nothing_is_judged():
-    assert {row.reason for row in rows(a_study(), None, None, {})} == {"unfinished"}
+    assert {row.reason for row in rows(a_study(), None, None, {title: {} for title in WORSE})} == {
+        "unfinished"
+    }
 
 
 def test_an_arm_without_usable_settings_says_so():
     study = a_study()
     chosen = {"arms": {title: {"runs": [], "settings": None, "reason": None} for title in WORSE}}
     chosen["arms"][OTHER]["reason"] = "no usable setting"
-    assert [row.reason for row in rows(study, chosen, None, {})] == ["unfinished", "no usable setting"]
+    assert [row.reason for row in rows(study, chosen, None, {title: {} for title in WORSE})] == [
+        "unfinished",
+        "no usable setting",
+    ]
 
 
 def test_a_map_has_intervals_and_no_verdicts():

@@ -1,0 +1,96 @@
+"""The files of a study: study.json, chosen.json and extended.json. Hydra and torch are not imported here."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from cli.errors import checked
+from cli.schema import Checked
+from data.errors import ConfigError
+
+Metric = Literal["val/report_loss", "val/full_loss"]
+Settings = dict[str, Any]  # a value of each tuned key
+
+
+class Arm(Checked):
+    title: str
+    overrides: list[str]
+    same_as: list[str]  # titles of arms that are the same model
+    group: str  # identity of the arm, and of those in same_as, without the seed: shows an edit
+    trials: list[list[str]]  # names of its runs: a list for each setting, a name for each tuning seed
+
+
+class Study(Checked):
+    """study.json."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    name: str
+    written: str  # ISO time, UTC
+    declared: Literal["before its runs", "reconstructed"] = "before its runs"
+    git: dict[str, Any] | None
+    torch: str
+    declared_by: list[str]  # the words of the command
+    words: list[str]  # overrides of all runs
+    config_dir: str | None
+    runs_dir: str  # empty: published; the runs are in runs.csv beside this file
+    precision: str | None  # of all runs; null: each arm says its own
+    tokens: str | None  # their fingerprint; null: arms differ in it
+    baseline: str  # title; ``baseline_of`` finds that of an arm
+    by: list[str]
+    metric: Metric
+    matters: float
+    verdicts: bool
+    tune: dict[str, str]
+    trials: list[Settings]
+    trial_seeds: list[int]
+    seeds: list[int]
+    further_seeds: list[int]
+    comparisons: int
+    arms: list[Arm]
+
+    def baseline_of(self, arm: Arm) -> Arm:
+        """Return the arm that ``arm`` is compared with, possibly itself: the baseline of its values of
+        ``by``. Raises ConfigError if there is none."""
+        baseline = next(each for each in self.arms if each.title == self.baseline)
+        wanted = split_by(arm.overrides, self.by)[0], split_by(baseline.overrides, self.by)[1]
+        for each in self.arms:
+            if split_by(each.overrides, self.by) == wanted:
+                return each
+        raise ConfigError(f"baseline: {self.baseline} has no arm with {' '.join(wanted[0])}; add it")
+
+
+def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the overrides of the keys ``by``, and the others."""
+    own = frozenset(word for word in overrides if word.partition("=")[0].lstrip("+") in by)
+    return own, frozenset(overrides) - own
+
+
+def read(folder: Path) -> Study:
+    """Return the study of a folder. Raises OSError; ConfigError if study.json is not one of this version."""
+    return checked(Study, json.loads((folder / "study.json").read_text(encoding="utf-8")))
+
+
+def read_part(file: Path) -> dict[str, Any] | None:
+    """Return the content of chosen.json or extended.json; None if it is not there. Raises ConfigError."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise ConfigError(f"{file}: is damaged; restore it, or declare the study anew: name=…") from None
+
+
+def write_once(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all, also after a power failure. Raises FileExistsError if it is
+    there."""
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", encoding="utf-8") as new:
+        json.dump(content, new, indent=1)
+        new.flush()
+        os.fsync(new.fileno())
+        os.chmod(new.name, 0o644)
+        os.link(new.name, file)

@@ -1,0 +1,144 @@
+"""Read a study's folder: its rows, and what is said of them."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from study import files
+from study.files import Arm, Study
+from study.runs import RunResult, differing, read_runs
+from study.statistics import EXTENDED, FIRST, Row, results_of, rows
+from study.table import Table, Trial, short
+from training.run_folder import SELECT
+
+THAN = {"better": " than", "worse": " than", "equivalent": " to"}
+
+
+def load(folder: Path) -> Table:
+    """Return the table of a study, live or published. Raises OSError and ConfigError."""
+    study = files.read(folder)
+    chosen, extended = (files.read_part(folder / name) for name in ("chosen.json", "extended.json"))
+    compared = [name for arm in chosen["arms"].values() for name in arm["runs"]] if chosen else []
+    compared += [name for names in extended["runs"].values() for name in names] if extended else []
+    tried = [name for arm in study.arms for names in arm.trials for name in names]
+    runs, skipped = read_runs(Path(study.runs_dir), [*compared, *tried], study.metric)
+    results = results_of(study, chosen, extended, runs)
+    conditions = differing([runs[name] for name in compared if name in runs])
+    warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
+    trials = {arm.title: trials_of(study, arm, runs) for arm in study.arms} if study.tune else {}
+    judged = rows(study, chosen, extended, results)
+    return table_of(study, judged, bool(extended), results, trials, warnings + skipped)
+
+
+def table_of(
+    study: Study,
+    judged: Sequence[Row],
+    extended: bool,
+    results: Mapping[str, Mapping[int, RunResult]],
+    trials: Mapping[str, Sequence[Trial]],
+    warnings: Sequence[str],
+) -> Table:
+    return Table(
+        name=study.name,
+        conclusion=conclusion(study, judged),
+        caption=caption(study, extended),
+        rows=ordered(study, judged),
+        notes=notes(study, extended),
+        warnings=[*warnings],
+        advice=more_seeds(study, judged, extended),
+        runs=results,
+        trials=trials,
+        study=study,
+        extended=extended,
+    )
+
+
+def trials_of(study: Study, arm: Arm, runs: Mapping[str, RunResult]) -> list[Trial]:
+    """Return the settings that an arm tried, with the loss on the first tuning seed; None: diverged."""
+    firsts = [names[0] for names in arm.trials]
+    ended = [
+        (settings, runs[name]) for settings, name in zip(study.trials, firsts, strict=True) if name in runs
+    ]
+    return [(settings, run.losses.get(SELECT)) for settings, run in ended]
+
+
+def ordered(study: Study, judged: Sequence[Row]) -> list[Row]:
+    """Return each baseline followed by the arms that are compared with it, the lowest loss first."""
+    titles = [arm.title for arm in study.arms]
+
+    def place(row: Row) -> tuple[int, bool, float]:
+        loss = math.inf if row.mean is None else row.mean
+        return titles.index(row.baseline or row.title), row.baseline is not None, loss
+
+    return sorted(judged, key=place)
+
+
+def conclusion(study: Study, judged: Sequence[Row]) -> str:
+    """Return the sentence that comes first."""
+    compared = [row for row in judged if row.baseline]
+    bases = sorted({row.baseline for row in compared if row.baseline})
+    base = short(bases[0]) if len(bases) == 1 else f"their baselines (by {', '.join(study.by)})"
+    if not study.verdicts:
+        return f"{len(compared)} arms beside {base}; the study was declared to give no verdicts."
+    if not compared:
+        return "One arm, which is compared with nothing."
+    counts = Counter(row.outcome for row in compared)
+    phrases: list[str] = []
+    for outcome in ("better", "worse", "equivalent", "open", None):
+        if count := counts[outcome]:
+            verb = "" if phrases else "is " if count == 1 else "are "
+            against = f"{THAN[outcome]} {base}" if outcome in THAN and base not in "".join(phrases) else ""
+            phrases.append(f"{count} {verb}{outcome or 'without a verdict'}{against}")
+    said = ", ".join(phrases)
+    beside = "" if base in said else f" compared with {base}"
+    return f"Of {len(compared)} arm{'s' * (len(compared) != 1)}{beside}, {said}."
+
+
+def notes(study: Study, extended: bool) -> list[str]:
+    """Return the sentences below the table: how the arms were extended, and what a verdict leaves out."""
+    lines = []
+    if extended:
+        lines.append(
+            "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a "
+            "verdict may be open again."
+        )
+    if study.tune:
+        lines.append(
+            "A verdict is about the chosen settings. Half the trials: by how much the lowest loss of the "
+            "trials would be expected to rise with half as many, so what another draw may change."
+        )
+    else:
+        lines.append(
+            "A verdict is about the given settings, the same for all arms, none tuned: at each arm's own "
+            "best settings the order may differ."
+        )
+    lines.append("The noise of the evaluation text is not in the interval.")
+    return lines
+
+
+def more_seeds(study: Study, judged: Sequence[Row], extended: bool) -> tuple[str, str] | None:
+    """Return a sentence and a command for the open arm that needs the fewest seeds; None if there is none, or
+    if no number of seeds that anyone would run decides."""
+    needing = [(row.seeds_needed, row.title) for row in judged if row.seeds_needed]
+    if not needing:
+        return None
+    needed, title = min(needing)
+    words = [word for word in study.declared_by if word.partition("=")[0] not in ("name", "seeds", "extend")]
+    if needed <= 2 * len(study.seeds) and not extended:
+        words, how = [*study.declared_by, "extend=true"], "double the seeds, once"
+    else:
+        words += [f"name={study.name}_{needed}_seeds", f"seeds={needed}"]
+        how = "declare a new study, with its own seeds"
+    sentence = f"{short(title)} needs some {needed} seeds, if its difference is as large as seen: {how}."
+    return sentence, shlex.join(["python", "ablate.py", *words])
+
+
+def caption(study: Study, extended: bool) -> str:
+    """Return the line above the table: what is in it."""
+    share = EXTENDED if extended else FIRST
+    half = " on the half of the text that tuning did not read" * (study.metric == "val/report_loss")
+    seeds = len(study.seeds) * (1 + extended)
+    level = f"Student's t, two-sided at 1 − {share}/{study.comparisons}"
+    return f"Mean validation loss{half} over {seeds} seeds; difference paired by seed; {level}."
