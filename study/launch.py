@@ -12,11 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
+from itertools import islice
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+
+from filelock import FileLock, Timeout
 
 from data.errors import ConfigError
 from training.environment import ROOT, duration
@@ -42,6 +45,17 @@ def pending(jobs: Iterable[Job], runs_dir: Path) -> list[Job]:
     """Return the jobs whose runs have not ended, each run once."""
     todo = {job.name: job for job in jobs if job.sets("fresh") or not has_ended(runs_dir / job.name)}
     return [*todo.values()]
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether a process trains a run, such as one that a killed command has left behind."""
+    if not folder.exists():
+        return False
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def command(job: Job, threads: int, config_dir: str | None) -> list[str]:
@@ -104,6 +118,15 @@ class Child:
             )
         return cls(job, slot, process, time.monotonic())
 
+    def status(self, folder: Path, log: Path) -> int:
+        """Return the exit status of a process that has ended: 1 if the run in ``folder`` has not."""
+        status = self.process.returncode
+        if status or has_ended(folder):
+            return status
+        with log.open("a") as file:
+            file.write("it trained a run of another name: was its norm edited?\n")
+        return 1
+
 
 class TwoSignals(Stop):
     """Inside ``with``: ``number`` is that of a signal that was received, ``twice`` whether another one
@@ -132,14 +155,18 @@ def run_all(
     progress = Progress(len(statuses), len(waiting), runs_dir, logs, n_jobs)
     threads = max(1, cores() // n_jobs)
     running: list[Child] = []
-    sent = None
+    sent, is_told = None, False
     with TwoSignals() as stop:
         while running or (waiting and not stop.number):
-            while waiting and len(running) < n_jobs and not stop.number:
+            free = [] if stop.number else [*first_free(waiting, runs_dir, n_jobs - len(running))]
+            for job in free:
+                waiting.remove(job)
                 slot = min({*range(n_jobs)} - {child.slot for child in running})
-                job = waiting.pop(0)
                 words = command(job, threads, config_dir)
                 running.append(Child.start(job, slot, words, logs / f"{job.name}.log"))
+            if not (running or stop.number or is_told):
+                print(f"{waiting[0].name}: another process trains it; waiting", flush=True)
+                is_told = True
             signal = SIGKILL if stop.twice else SIGTERM if stop.number else None
             if signal and signal != sent:
                 print(f"{signal.name} to {len(running)} runs", file=sys.stderr, flush=True)
@@ -148,18 +175,18 @@ def run_all(
                 sent = signal
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
-                status, name = child.process.returncode, child.job.name
-                if status == 0 and not has_ended(runs_dir / name):
-                    status = 1
-                    with (logs / f"{name}.log").open("a") as log:
-                        log.write("it trained a run of another name: was its norm edited?\n")
-                statuses[name] = status
+                name = child.job.name
+                statuses[name] = child.status(runs_dir / name, logs / f"{name}.log")
                 if not stop.number:
-                    progress.ended(name, status, time.monotonic() - child.started)
+                    progress.ended(name, statuses[name], time.monotonic() - child.started)
             time.sleep(PAUSE)
         stop.check()
-    # a run that a process of an earlier, killed command has ended meanwhile did not fail
-    return {name: 0 if has_ended(runs_dir / name) else status for name, status in statuses.items()}
+    return statuses
+
+
+def first_free(jobs: Sequence[Job], runs_dir: Path, count: int) -> Iterator[Job]:
+    """Return the first ``count`` jobs whose runs no other process trains."""
+    return islice((job for job in jobs if not is_trained(runs_dir / job.name)), count)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -170,13 +197,8 @@ class Progress:
     """Prints how many runs are to do; then a line for each that ends: its loss, or why it failed."""
 
     def __init__(self, runs: int, todo: int, runs_dir: Path, logs: Path, n_jobs: int) -> None:
-        self.runs, self.ends, self.runs_dir, self.logs, self.n_jobs = (
-            runs,
-            runs - todo,
-            runs_dir,
-            logs,
-            n_jobs,
-        )
+        self.runs, self.ends, self.n_jobs = runs, runs - todo, n_jobs
+        self.runs_dir, self.logs = runs_dir, logs
         self.seconds: list[float] = []  # of each run that has finished
         before = f"{self.ends} ended before, " if self.ends else ""
         counts = f"{before}{todo} to do, {min(n_jobs, todo)} at once" if todo else "all have ended"

@@ -42,14 +42,7 @@ from training.open_run import tokens_of
 
 Words = list[str]
 Text = Annotated[str, BeforeValidator(number_as_text)]
-NOT_DECLARED = {
-    "written",
-    "git",
-    "torch",
-    "declared_by",
-    "words",
-    "arms",
-}  # compared otherwise, or not at all
+HOW_DECLARED = {"written", "git", "torch", "declared_by", "words"}  # these may differ
 
 
 def one_or_more(value: Any) -> Any:
@@ -235,6 +228,15 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
     return found
 
 
+def check_tuned(config_dir: str | None, shared: Words, arms: Sequence[Candidate], settings: Settings) -> None:
+    """Raise ConfigError if a tuned key is one that other keys copy: a trial's value would not reach them."""
+    words = [f"{key}={value}" for key, value in settings.items()]
+    for arm in arms:
+        whole = composed(config_dir, (*shared, *arm.overrides, *words))
+        if whole != replaced(arm.config, settings, whole.seed):
+            raise ConfigError(f"tune: other keys copy one of {', '.join(settings)}; make it an arm instead")
+
+
 def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Words:
     """Return the title of the baseline of each value of ``by``: the arm that has all words of
     ``asked.baseline`` and the fewest others. Raises ConfigError."""
@@ -306,7 +308,9 @@ def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
         if not old:
             print(f"{asked.folder}: {len(overrides)} arms; each is built once, to try it", flush=True)
         configs = [composed(config_dir, (*shared, *arm)) for arm in overrides]
-    arms = candidates(overrides, configs)
+        arms = candidates(overrides, configs)
+        if asked.tune and not old:
+            check_tuned(config_dir, shared, arms, draw(asked.tune, 1)[0])
     baselines = find_baselines(asked, shared, arms)
     if old:  # not tried again: on another machine, auto may become another precision
         arms = [arm.resolved(old.precision) for arm in arms]
@@ -324,7 +328,8 @@ def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
         old = read(asked.folder)
     if old and (change := difference(old, study)):
         raise ConfigError(f"{asked.folder}: the study has {change}; give it a new name: name=…")
-    return old or study, asked.folder
+    # a word such as wandb.mode=offline may change when the study goes on
+    return (old or study).model_copy(update={"words": study.words}), asked.folder
 
 
 def study_of(
@@ -398,17 +403,18 @@ def now() -> str:
 
 def difference(old: Study, new: Study) -> str | None:
     """Return what differs between two declarations; None if they are the same."""
+    declared = [key for key in Study.model_fields if key not in HOW_DECLARED]
+    if all(getattr(old, key) == getattr(new, key) for key in declared):
+        return None
     if words := [word for word in (*old.words, *new.words) if (word in old.words) != (word in new.words)]:
         return f"another {key_of(words[0])}"
     if [arm.title for arm in old.arms] != [arm.title for arm in new.arms]:
         return "other arms"
-    for key in Study.model_fields:
-        if key not in NOT_DECLARED and getattr(old, key) != getattr(new, key):
+    for key in declared:
+        if key != "arms" and getattr(old, key) != getattr(new, key):
             return f"other {key}" if key.endswith("s") and key != "matters" else f"another {key}"
-    for before, after in zip(old.arms, new.arms, strict=True):
-        if before != after:
-            return f"another {before.title}: its options or its code were edited since"
-    return None
+    edited = next(before for before, after in zip(old.arms, new.arms, strict=True) if before != after)
+    return f"another {edited.title}: its options or its code were edited since"
 
 
 # ---------------------------------------------------------------------------------------------------

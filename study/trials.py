@@ -37,7 +37,9 @@ def draw(tune: Mapping[str, str], count: int) -> list[Settings]:
 def value_at(key: str, text: str, u: float) -> Any:
     """Return the value of a range at u, 0 ≤ u < 1: a number with three significant digits, or one of the
     values to choose from. Raises ConfigError."""
-    kind, *values = text.split()
+    kind, *values = text.split() or [""]
+    if not kind:
+        raise ConfigError(f"tune.{key}: has no range; write log LOWEST HIGHEST, or values to choose from")
     if kind not in ("log", "linear"):
         value = text.split()[int(u * len(text.split()))]
         return OverridesParser.create().parse_override(f"{key}={value}").value()

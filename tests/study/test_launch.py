@@ -96,6 +96,20 @@ def test_runs_go_on_where_one_fails_and_a_line_says_how_each_ended(capsys):
     assert capsys.readouterr().out == "2 runs: all have ended\n"
 
 
+def test_a_run_that_another_process_trains_is_waited_for(capsys):
+    """Such as one that a killed command has left behind."""
+    Path("runs/a").mkdir(parents=True)
+    holds = "lock = filelock.FileLock('runs/a/.lock'); lock.acquire(); print(1, flush=True); time.sleep(1)"
+    words = [sys.executable, "-c", f"import filelock, time; {holds}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        other.stdout.readline()
+        assert run(job("a"), job("b"), n_jobs=1) == {"a": 0, "b": 0}
+        released = time.time()
+    lines = capsys.readouterr().out.splitlines()
+    assert "a: another process trains it; waiting" in lines
+    assert status("b")["ended"] < status("a")["began"] < released
+
+
 def test_at_most_n_jobs_run_at_once_and_share_the_cores(monkeypatch):
     run(*map(job, "abcd"), job("own", "runs", "train.threads=5"), n_jobs=3)
     spans = [(status(name)["began"], status(name)["ended"]) for name in ("a", "b", "c", "d", "own")]

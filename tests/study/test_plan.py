@@ -127,6 +127,9 @@ def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
     written = study()
     text = (tmp_path / "studies" / "own" / "study.json").read_text()
     assert study() == written
+    more = study("wandb.mode=disabled")  # changes no run's identity
+    assert more == written.model_copy(update={"words": more.words})
+    assert "wandb.mode=disabled" in more.words
     for words, what in (
         (["train.steps=7"], "another train.steps"),
         (["norm=layernorm,none"], "other arms"),
@@ -184,6 +187,11 @@ def test_a_damaged_part_of_a_study_is_not_taken_for_a_missing_one(tmp_path):
             ["study=cs336_layer_norm", "tune={optim.learning_rate: log 1e-4 1e-2}"],
             "tune: optim.learning_rate is what arms differ in",
         ),
+        (
+            ["study=norms", "tune={model.bias: true false}"],
+            "tune: other keys copy one of model.bias; make it",
+        ),
+        (["study=norms", "tune={optim.learning_rate: ''}"], "tune.optim.learning_rate: has no range; write"),
     ],
 )
 def test_a_mistake_is_one_line(words, message, study):
