@@ -15,6 +15,7 @@ from data.errors import ConfigError
 
 Metric = Literal["val/report_loss", "val/full_loss"]
 Settings = dict[str, Any]  # a value of each tuned key
+Part = Mapping[str, Any] | None  # the content of chosen.json or of extended.json, once it is written
 
 
 class Arm(Checked):

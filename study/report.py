@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from study import files
-from study.files import Arm, Study
+from study.files import Arm, Part, Study
+from study.publish import read_runs_csv
 from study.runs import RunResult, differing, read_runs
-from study.statistics import EXTENDED, FIRST, Row, results_of, rows
+from study.statistics import EXTENDED, FIRST, Row, compared_runs, has_two_parts, results_of, rows
 from study.table import Table, Trial, short
 from training.run_folder import SELECT
 
@@ -18,18 +19,27 @@ THAN = {"better": " than", "worse": " than", "equivalent": " to"}
 
 def load(folder: Path) -> Table:
     """Return the table of a study, live or published. Raises OSError and ConfigError."""
-    study = files.read(folder)
-    chosen, extended = (files.read_part(folder / name) for name in ("chosen.json", "extended.json"))
-    compared = [name for arm in chosen["arms"].values() for name in arm["runs"]] if chosen else []
-    compared += [name for names in extended["runs"].values() for name in names] if extended else []
-    tried = [name for arm in study.arms for names in arm.trials for name in names]
-    runs, skipped = read_runs(Path(study.runs_dir), [*compared, *tried], study.metric)
+    study, chosen, extended, runs, skipped = read(folder)
     results = results_of(study, chosen, extended, runs)
-    conditions = differing([runs[name] for name in compared if name in runs])
+    conditions = differing([run for own in results.values() for run in own.values()])
     warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
     trials = {arm.title: trials_of(study, arm, runs) for arm in study.arms} if study.tune else {}
     judged = rows(study, chosen, extended, results)
+    warnings += [line for row in judged for line in two_parts(row)]
     return table_of(study, judged, bool(extended), results, trials, warnings + skipped)
+
+
+def read(folder: Path) -> tuple[Study, Part, Part, dict[str, RunResult], list[str]]:
+    """Return study.json, chosen.json and extended.json of a study; its runs that have ended, by name; and a
+    line for each run that is skipped. Raises OSError and ConfigError."""
+    study = files.read(folder)
+    chosen, extended = (files.read_part(folder / name) for name in ("chosen.json", "extended.json"))
+    if not study.runs_dir:
+        return study, chosen, extended, read_runs_csv(folder, study.metric), []
+    compared = [name for arm in study.arms for name in compared_runs(arm.title, chosen, extended)]
+    tried = [name for arm in study.arms for names in arm.trials for name in names]
+    runs, skipped = read_runs(Path(study.runs_dir), [*compared, *tried], study.metric)
+    return study, chosen, extended, runs, skipped
 
 
 def table_of(
@@ -53,6 +63,14 @@ def table_of(
         study=study,
         extended=extended,
     )
+
+
+def two_parts(row: Row) -> list[str]:
+    """Return a warning if a mean hides that the seeds of an arm fall into two parts."""
+    losses = sorted(loss for loss in row.losses.values() if loss is not None)
+    listed = ", ".join(f"{loss:.3f}" for loss in losses)
+    warning = f"{short(row.title)}: its seeds fall into two parts, and the mean describes neither: {listed}"
+    return [warning] if row.mean and has_two_parts(losses) else []
 
 
 def trials_of(study: Study, arm: Arm, runs: Mapping[str, RunResult]) -> list[Trial]:
@@ -99,6 +117,10 @@ def conclusion(study: Study, judged: Sequence[Row]) -> str:
 def notes(study: Study, extended: bool) -> list[str]:
     """Return the sentences below the table: how the arms were extended, and what a verdict leaves out."""
     lines = []
+    if study.declared == "reconstructed":
+        lines.append(
+            "The runs are older than study.json, which was reconstructed from the plan that they recorded."
+        )
     if extended:
         lines.append(
             "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a "
@@ -126,7 +148,7 @@ def more_seeds(study: Study, judged: Sequence[Row], extended: bool) -> tuple[str
         return None
     needed, title = min(needing)
     words = [word for word in study.declared_by if word.partition("=")[0] not in ("name", "seeds", "extend")]
-    if needed <= 2 * len(study.seeds) and not extended:
+    if needed <= 2 * len(study.seeds) and not extended and study.runs_dir:
         words, how = [*study.declared_by, "extend=true"], "double the seeds, once"
     else:
         words += [f"name={study.name}_{needed}_seeds", f"seeds={needed}"]
@@ -139,6 +161,7 @@ def caption(study: Study, extended: bool) -> str:
     """Return the line above the table: what is in it."""
     share = EXTENDED if extended else FIRST
     half = " on the half of the text that tuning did not read" * (study.metric == "val/report_loss")
-    seeds = len(study.seeds) * (1 + extended)
+    count = len(study.seeds) * (1 + extended)
+    seeds = f"{count} seed{'s' * (count != 1)}"
     level = f"Student's t, two-sided at 1 − {share}/{study.comparisons}"
-    return f"Mean validation loss{half} over {seeds} seeds; difference paired by seed; {level}."
+    return f"Mean validation loss{half} over {seeds}; difference paired by seed; {level}."

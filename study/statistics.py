@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t
 
-from study.files import Study
+from study.files import Part, Study
 from study.runs import Curve, RunResult
 
 Floats = NDArray[np.float64]
@@ -109,36 +109,33 @@ def seeds_needed(differences: Floats, comparisons: int, matters: float) -> int |
 
 
 def results_of(
-    study: Study,
-    chosen: Mapping[str, Any] | None,
-    extended: Mapping[str, Any] | None,
-    runs: Mapping[str, RunResult],
+    study: Study, chosen: Part, extended: Part, runs: Mapping[str, RunResult]
 ) -> dict[str, dict[int, RunResult]]:
     """Return the compared runs that have ended, by title and seed.
 
     Args:
-        chosen, extended: the content of chosen.json and of extended.json, once they are written.
         runs: those that have ended, by name.
     """
     found = {}
     for arm in study.arms:
-        names = [*chosen["arms"].get(arm.title, {}).get("runs", [])] if chosen else []
-        names += extended["runs"].get(arm.title, []) if extended else []
         # an arm without usable settings has no runs
-        pairs = zip(seeds_of(study, extended), names, strict=False)
+        pairs = zip(seeds_of(study, extended), compared_runs(arm.title, chosen, extended), strict=False)
         found[arm.title] = {seed: runs[name] for seed, name in pairs if name in runs}
     return found
 
 
-def seeds_of(study: Study, extended: Mapping[str, Any] | None) -> list[int]:
+def compared_runs(title: str, chosen: Part, extended: Part) -> list[str]:
+    """Return the names of an arm's compared runs, in the order of their seeds."""
+    names = [*chosen["arms"].get(title, {}).get("runs", [])] if chosen else []
+    return names + (extended["runs"].get(title, []) if extended else [])
+
+
+def seeds_of(study: Study, extended: Part) -> list[int]:
     return [*study.seeds, *(extended["seeds"] if extended else [])]
 
 
 def rows(
-    study: Study,
-    chosen: Mapping[str, Any] | None,
-    extended: Mapping[str, Any] | None,
-    results: Mapping[str, Mapping[int, RunResult]],
+    study: Study, chosen: Part, extended: Part, results: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Row]:
     """Return a row an arm; ``results`` as ``results_of`` returns them."""
     seeds = seeds_of(study, extended)
@@ -221,6 +218,20 @@ def observed(runs: Collection[RunResult]) -> dict[str, Any]:
         "memory": max((run.memory for run in runs if run.memory), default=None),
         "bpb": average(run.losses.get("val/bpb") for run in runs),
     }
+
+
+def has_two_parts(losses: Sequence[float]) -> bool:
+    """Return whether the largest gap between neighbours, of at least five losses, is more than the 99.95 %
+    point of Student's t times the standard deviation within its two sides: so of at most 1.5 % of normal
+    samples."""
+    if len(losses) < 5:
+        return False
+    ordered = np.sort(losses)
+    gaps = np.diff(ordered)
+    sides = np.split(ordered, [int(gaps.argmax()) + 1])
+    degrees = len(losses) - 2
+    within = np.sqrt(sum(((side - side.mean()) ** 2).sum() for side in sides) / degrees)
+    return bool(gaps.max() > max(t.ppf(0.9995, degrees) * within, 1e-9 * ordered.max()))
 
 
 def steps_to(goal: float, curve: Curve) -> float | None:
