@@ -439,8 +439,8 @@ lines(rows, "step", "train/loss", zero=False)
 # %%
 for tables in ("results/reference", "results/atlas"):
     tuned = without_norm(compare(tables))
-    low, mean, high = (tuned["difference"][key] for key in ("low", "mean", "high"))
-    print(f"{tables}: {tuned['verdict']} than layernorm, by {mean:.3f} nats ({low:.3f} to {high:.3f})")
+    low, mean, high = (tuned[key] for key in ("low", "difference", "high"))
+    print(f"{tables}: {tuned['outcome']} than layernorm, by {mean:.3f} nats ({low:.3f} to {high:.3f})")
     assert tuned["outcome"] == "worse"
 
 # %% [markdown]

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from data.errors import ConfigError
 from data.files import first_error, write_atomically
 from study.files import Part, Study
-from study.runs import Content, Count, Curve, File, Finite, Number, RunResult, moment
+from study.runs import Content, Count, Curve, File, Finite, RunResult, moment
 from study.statistics import compared_runs, seeds_of
 from training.run_folder import REPORT, SELECT, read_status
 
@@ -64,7 +64,7 @@ class Point(File):
 
     name: str
     step: Count
-    val_loss: Number | None = Field(None, alias="val/loss")
+    val_loss: Finite | None = Field(None, alias="val/loss")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def read_runs_csv(folder: Path, metric: str) -> dict[str, RunResult]:
     finished run lacks ``metric``."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for _, point, _ in read_table(folder / CURVES, Point, ("name", "step", "val/loss")):
-        if isinstance(point.val_loss, float):
+        if point.val_loss is not None:
             curves.setdefault(point.name, []).append((point.step, point.val_loss))
     runs: dict[str, RunResult] = {}
     for number, line, cells in read_table(folder / RUNS, Line, COLUMNS):
