@@ -65,6 +65,36 @@ class Study(Checked):
         raise ConfigError(f"baseline: {self.baseline} has no arm with {' '.join(wanted[0])}; add it")
 
 
+class Choice(Checked):
+    """An arm's part of chosen.json: study/trials.py."""
+
+    settings: Settings
+    trial: int | None = None  # its number
+    loss: float | None = None
+    half_the_trials: float | None = None
+    edges: list[str] = Field([])
+    reason: str | None = None
+    runs: list[str]
+
+
+class Chosen(Checked):
+    """chosen.json."""
+
+    written: str = ""
+    arms: dict[str, Choice]
+
+
+class Extended(Checked):
+    """extended.json."""
+
+    written: str = ""
+    seeds: list[int]
+    runs: dict[str, list[str]]
+
+
+PARTS: dict[str, type[Checked]] = {"chosen.json": Chosen, "extended.json": Extended}
+
+
 def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the overrides of the keys ``by``, and the others."""
     own = frozenset(word for word in overrides if word.partition("=")[0].lstrip("+") in by)
@@ -73,13 +103,19 @@ def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str
 
 def read(folder: Path) -> Study:
     """Return the study of a folder. Raises OSError; ConfigError if study.json is not one of this version."""
-    return checked(Study, json.loads((folder / "study.json").read_text(encoding="utf-8")))
+    try:
+        plain = dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise ConfigError(f"{folder / 'study.json'}: is damaged; restore it") from None
+    return checked(Study, plain)
 
 
 def read_part(file: Path) -> dict[str, Any] | None:
     """Return the content of chosen.json or extended.json; None if it is not there. Raises ConfigError."""
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        plain = dict(json.loads(file.read_text(encoding="utf-8")))
+        PARTS[file.name].model_validate(plain)
+        return plain
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):

@@ -321,7 +321,7 @@ def ablated(folder: Path, words: list[str], output: str, new: set[str]) -> None:
 
 
 def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None:
-    if any(word.startswith("studies/") for word in words):
+    if any(word.startswith(("studies/", "results/")) for word in words):
         assert "layernorm" in output
         return
     pair = len([word for word in words if word.startswith("runs/")]) == 2

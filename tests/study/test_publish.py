@@ -13,7 +13,7 @@ from study.publish import CURVES, RUNS
 from study.report import load
 from tests.conftest import ROOT
 from tests.study.test_runs import REPORT, write_run
-from tests.study.test_statistics import BASE, OTHER, a_study
+from tests.study.test_statistics import BASE, OTHER, WRITTEN, a_study
 
 PROGRAM = "scripts/publish.py"
 RATE = "optim.learning_rate"
@@ -220,12 +220,19 @@ def test_a_huge_table_is_not_read(published):
         load(published)
 
 
-def test_a_run_whose_beginning_is_not_known_gives_a_declared_study_no_verdict(published):
+def test_a_run_whose_beginning_is_not_known_began_before_any_study(published):
     change(published / RUNS, "began", "")
-    [row] = [row for row in load(published).rows if row.title == OTHER]
-    assert row.outcome is None
+    assert load(published).runs[OTHER][91].began < WRITTEN
 
 
 def test_a_lost_table_is_one_line(published, fail):
     (published / CURVES).unlink()
     assert "curves.csv: No such file" in fail("compare.py", "published")
+
+
+@pytest.mark.parametrize("name", ["study.json", "chosen.json", "extended.json"])
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"arms": {"a": 5}, "runs": [3]}', "null"])
+def test_a_damaged_json_file_is_one_line(published, name, content):
+    (published / name).write_text(content)
+    with pytest.raises(ConfigError, match=r"^[^\n]*$"):
+        load(published)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from study.files import Arm, Study
 from study.runs import RunResult
-from study.statistics import EXTENDED, FIRST, judge, results_of, rows, seeds_needed, steps_to
+from study.statistics import EXTENDED, FIRST, has_two_parts, judge, results_of, rows, seeds_needed, steps_to
 from tests.conftest import ROOT
 
 WRITTEN = datetime(2026, 11, 29, 10, tzinfo=UTC)
@@ -314,6 +314,17 @@ def simulation():
     for arms, seeds in itertools.product(ARMS, SEEDS):
         found = [power(arms, seeds, effect, extended) for extended in (False, True) for effect in (1, 2, 3)]
         yield f"| {arms} | {seeds} | {' | '.join(f'{each:.0%}' for each in found)} |"
+
+
+def test_normal_noise_is_rarely_taken_for_two_parts_and_two_parts_are_found():
+    rng = np.random.default_rng(0)
+    for n in (5, 10):
+        normal = rng.normal(2, 0.01, (2000, n))
+        heaps = rng.normal(2, 0.01, (2000, n)) + np.arange(n) // (n - 1)
+        assert np.mean([has_two_parts(losses) for losses in normal]) < 0.025
+        assert np.mean([has_two_parts(losses) for losses in heaps]) > 0.9
+    assert not has_two_parts([2.0, 2.0, 2.0, 3.0])  # too few
+    assert not has_two_parts([2.0] * 5)
 
 
 if __name__ == "__main__":
