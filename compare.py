@@ -1,194 +1,108 @@
-"""Compare runs: which norm at which placement is better, by how much, and is the difference noise?
+"""Compare a study, or runs that no study declared: which norm is better, by how much, and is it noise?
 
-python compare.py studies/norms                         the table of a study that ablate.py ran
-python compare.py runs                                  a table of runs, and report/index.html
-python compare.py runs --where placement=pre            only the runs with this value
-python compare.py runs --baseline norm=batchnorm        a baseline other than pre-norm layernorm
-python compare.py runs --over model.n_layer             average over the values of a key
-python compare.py runs/A runs/B                         the step at which two runs begin to differ
+python compare.py studies/norms                           a study that ablate.py ran: table, verdicts, page
+python compare.py runs                                    runs: a row a group, 95 % intervals, no verdicts
+python compare.py runs --where placement=pre              only the runs with this value
+python compare.py runs --baseline norm=batchnorm          another baseline than layernorm in pre
+python compare.py runs --metric train/loss --out loss     another number, another folder for the page
+python compare.py studies/norms --json                    for programs: docs/programs.md
 """
 
 # Read this file from the bottom. compare.py imports neither torch nor a model.
 
 import argparse
 import json
-import math
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from cli import programs
 from cli.errors import one_line_errors
-from comparison.comparable import IncomparableError
-from comparison.drawing import printed
-from comparison.drawing.glance import sentence
-from comparison.groups import ComparisonError, key_values
-from comparison.load import UnreadableError, load
-from comparison.published import load_all
-from comparison.report import Report, build_report
-from comparison.verdicts import MATTERS
 from data.errors import ConfigError
+from data.files import write_atomically
+from study import loose, report
+from study.table import UNFIT, Table, as_json, candidate, markdown, print_rows
 
-PERIOD = 5.0  # seconds between two readings of --watch
-
-
-def baseline(text: str) -> dict[str, str]:
-    """Return the values of keys. Raises argparse's error."""
-    try:
-        return key_values(text)
-    except ComparisonError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+MOST_ROWS = 40  # of groups of loose runs, in a terminal
 
 
-def nats(text: str) -> float:
-    """Return a difference of losses. Raises argparse's error."""
-    value = float(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError("give a number of nats, 0 or more")
-    return value
+def key_values(text: str) -> dict[str, str]:
+    """Return ``norm=dyt,placement=pre`` as a dict. Raises argparse's error."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(equals for _, equals, _ in pairs):
+        raise argparse.ArgumentTypeError("write KEY=VALUE,…, for example norm=layernorm,placement=pre")
+    return {key: value for key, _, value in pairs}
 
 
-def seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 86_400:
-        raise argparse.ArgumentTypeError("give a number of seconds, up to a day")
-    return value
+def load(args: argparse.Namespace) -> tuple[Table, Path]:
+    """Return the table of a study or of loose runs, and the folder for its page. Raises OSError and
+    ConfigError."""
+    studies = [path for path in map(Path, args.runs) if (path / "study.json").exists()]
+    if not studies:
+        table = loose.load(args.runs, args.metric, args.baseline, args.where, args.mixed)
+        return table, args.out or Path("report")
+    if len(args.runs) > 1:
+        raise ConfigError(f"{studies[0]}: a study is compared by itself; name it alone")
+    if args.metric != loose.METRIC or args.baseline or args.where or args.mixed:
+        raise ConfigError(f"{studies[0]}: a study is compared as declared; leave options out")
+    table = report.load(studies[0])
+    is_live = table.study is not None and table.study.runs_dir
+    return table, args.out or (studies[0] if is_live else Path("report"))
 
 
-def load_report(args: argparse.Namespace) -> Report:
-    runs, passed_over = load_all(args.runs)
-    if not runs:
-        why = f"; {passed_over[0]}" if passed_over else ""
-        more = f" (and {len(passed_over) - 1} more)" if len(passed_over) > 1 else ""
-        raise ComparisonError(f"{' '.join(args.runs)}: no run here has ended{why}{more}; train one first")
-    report = build_report(runs, args.metric, args.baseline, args.over, args.mixed, args.matters, args.where)
-    report.passed_over = [*passed_over, *report.passed_over]
-    return report
+def show(table: Table, folder: Path, console: Console) -> None:
+    """Print the table, and write the page."""
+    rows = table.rows if table.study else table.rows[:MOST_ROWS]
+    print_rows(replace(table, rows=rows), console)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(
+        folder / "table.md", markdown(table)
+    )  # TODO(room of the page): page.write(table, folder)
+    if left := len(table.rows) - len(rows):
+        print(f"{left} more groups are on the page")
+    print(f"{folder / 'index.html'}: open it in a browser")
 
 
-def compare(args: argparse.Namespace, console: Console) -> None:
-    report = load_report(args)
-    console.print(printed.render(report, console.width), crop=False)
-    from comparison.write import write_report  # slow to import, so not before the table is printed
-
-    for line in write_report(report, args.out or Path("report")):
-        print(line, flush=True)
-    answer = sentence(report, warnings_at="above")
-    console.print(Text(f"\n{answer}", "bold"))
-
-
-def print_json(args: argparse.Namespace, console: Console) -> None:
-    from comparison import machine
-
-    data = machine.comparison(load_report(args))
-    print(json.dumps(data, indent=1, allow_nan=False))
-
-
-def judge(args: argparse.Namespace, console: Console) -> None:
-    """Print the verdict on one arm, and on stderr what may make it unfair and what was passed over; exit with
-    the verdict's status."""
-    from comparison import machine
-
-    try:
-        report = load_report(args)
-        status, line = machine.status_of(report, args.candidate)
-        doubt = [*([] if report.is_fair else report.how_chosen[:1]), *report.warnings, *report.passed_over]
-    except IncomparableError as error:
-        status, line, doubt = machine.ExitStatus.UNFIT, str(error), []
+def judge(table: Table, arm: str) -> int:
+    """Print the verdict on an arm, and warnings on stderr. Return the exit status."""
+    if table.study is None:
+        command = table.advice[1] if table.advice else "python ablate.py"
+        print(f"loose runs give no verdicts: a verdict needs a study: {command}")
+        return UNFIT
+    status, line = candidate(table, arm)
     print(line)
-    for unfair in doubt:
-        print(unfair, file=sys.stderr)
-    sys.exit(status)
-
-
-def show_study(args: argparse.Namespace, console: Console) -> None:
-    """Print a study: its table, its JSON, or the verdict on one arm, with whose status the program ends."""
-    from study import report, table
-
-    shown = report.load(Path(args.runs[0]))
-    if args.json:
-        print(json.dumps(table.as_json(shown), indent=1, allow_nan=False))
-    elif args.candidate is not None:
-        status, line = table.candidate(shown, args.candidate)
-        print(line)
-        for warning in shown.warnings:
-            print(warning, file=sys.stderr)
-        sys.exit(status)
-    else:
-        table.print_rows(shown, console)
-
-
-def compare_two(args: argparse.Namespace, console: Console) -> None:
-    from comparison import two_runs
-
-    runs = []
-    for path in args.runs:
-        try:
-            runs.append(load(Path(path))[0])
-        except UnreadableError as error:
-            raise UnreadableError(f"{path}: {error}") from None
-    console.print(two_runs.render(*runs))
-
-
-def watch(args: argparse.Namespace, console: Console) -> None:
-    """Print the table again whenever it changes, until Ctrl-C."""
-    shown = ""
-    while True:
-        with console.capture() as captured:
-            try:
-                report = load_report(args)
-                console.print(printed.render(report, console.width), crop=False)
-            except (ComparisonError, UnreadableError) as error:  # for example, no run has ended yet
-                console.print(Text(str(error)))
-        if captured.get() != shown:
-            shown = captured.get()
-            console.clear()
-            print(shown, end="", flush=True)
-        time.sleep(max(0.1, PERIOD if args.every is None else args.every))
+    for warning in table.warnings:
+        print(warning, file=sys.stderr)
+    return status
 
 
 def main() -> None:
     parser = programs.parser(__doc__)
     add = parser.add_argument
-    add("runs", nargs="*", default=["runs"], help="folders of runs, or globs; default: runs")
-    losses = "val/full_loss, or val/report_loss if the settings were tuned"
-    add("--metric", help=f"compare this metric's last value; default: {losses}")
+    add("runs", nargs="*", default=["runs"], help="a study, or folders of runs, or globs; default: runs")
+    add("--metric", default=loose.METRIC, help="compare this metric's last value; default: %(default)s")
     same = "compare with these values, all other keys being equal"
-    add("--baseline", metavar="KEY=VALUE,…", type=baseline, default={}, help=same)
-    add("--over", metavar="KEY", action="append", default=[], help="average over a key's values")
+    add("--baseline", metavar="KEY=VALUE,…", type=key_values, help=same)
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
-    smallest = f"smallest loss difference that matters; default: {MATTERS}"
-    add("--matters", type=nats, default=MATTERS, metavar="NATS", help=smallest)
-    add("--mixed", action="store_true", help="compare runs even if data, length or evaluation differ")
-    add("--out", type=Path, help="folder of the report; default: report")
+    add("--mixed", action="store_true", help="compare runs even if data, context or length differ")
+    add("--out", type=Path, help="folder of the page; default: report, or the study's own")
     one_of = parser.add_mutually_exclusive_group().add_argument
     one_of("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
     judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
     one_of("--candidate", metavar="ARM", help=judged)
-    one_of("--watch", action="store_true", help="print the table whenever it changes, until Ctrl-C")
-    add("--every", type=seconds, metavar="SECONDS", help=f"period of --watch; default: {PERIOD}")
     args = parser.parse_args()
-    is_judged = args.candidate is not None
-    if args.out and (args.json or is_judged or args.watch):
-        parser.error("--out: only a comparison without --json, --candidate and --watch writes a report")
-    if args.every is not None and not args.watch:
-        parser.error("--every: is the period of --watch; give both")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    options = args.metric, args.baseline, args.over, args.where, args.mixed, args.out, args.matters != MATTERS
+    if args.out and (args.json or args.candidate is not None):
+        parser.error("--out: with --json or --candidate no page is written; leave it out")
     with one_line_errors():
-        if len(args.runs) == 1 and (Path(args.runs[0]) / "study.json").exists():
-            if any(options) or args.watch:
-                raise ConfigError(f"{args.runs[0]}: a study is compared as declared; leave options out")
-            show_study(args, console)
-            return
-        are_runs = all((Path(path) / "metrics.jsonl").exists() for path in args.runs)
-        are_two_runs = len(args.runs) == 2 and are_runs and not any(options)
-        one_report = compare_two if are_two_runs else compare
-        action = print_json if args.json else judge if is_judged else watch if args.watch else one_report
-        action(args, console)
+        table, folder = load(args)
+        if args.json:
+            print(json.dumps(as_json(table), indent=1, allow_nan=False))
+        elif args.candidate is not None:
+            sys.exit(judge(table, args.candidate))
+        else:
+            show(table, folder, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read the runs of a study back: plain files, without torch. A damaged run is skipped, which a line says."""
+"""Read runs back: plain files, without torch. A damaged run is skipped, which a line says."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from data.files import first_error
 from training.run_folder import REPORT, SELECT, has_ended, leaking_losses, read_json, read_rows
 
 LARGEST = 3.5e38  # the largest number of fp32: no loss of a run is larger
+MOST_VALUES = 6  # of a condition that differs, in a warning
 MODES = {"train/loss": "training", "val/loss": "evaluation"}  # in which a loss is measured
 
 
@@ -30,7 +31,7 @@ Content = TypeVar("Content", bound="File")
 
 
 class File(BaseModel):
-    """What a study reads of a file in a run's folder; other keys are ignored."""
+    """What a comparison reads of a file in a run's folder; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -58,6 +59,12 @@ class End(File):
     report_loss: Finite | None = Field(None, alias=REPORT)
     select_loss: Finite | None = Field(None, alias=SELECT)
     bpb: Finite = Field(alias="val/bpb")
+
+
+class Value(File):
+    """Of any metric."""
+
+    value: float = Field(ge=-LARGEST, le=LARGEST)
 
 
 class Answer(File):
@@ -95,7 +102,8 @@ class RunResult:
 
     Attributes:
         folder: None: a published run.
-        losses: val/full_loss, val/report_loss, val/select_loss and val/bpb; empty if it diverged.
+        losses: val/full_loss, val/report_loss, val/select_loss, val/bpb, and the metric that was asked for;
+            empty if it diverged.
         leaks: "training", "evaluation", "not tested".
         tokens_per_s: median. memory: peak, bytes.
         conditions: what may change its numbers beside its settings.
@@ -121,13 +129,13 @@ def read_runs(runs_dir: Path, names: Iterable[str], metric: str) -> tuple[dict[s
         try:
             if has_ended(runs_dir / name):
                 runs[name] = read_run(runs_dir / name, metric)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             skipped.append(f"{name}: skipped: {error}")
     return runs, skipped
 
 
 def read_run(folder: Path, metric: str) -> RunResult:
-    """Return a run that has ended. Raises ValueError."""
+    """Return a run that has ended. Raises OSError and ValueError."""
     files = {name: read_json(folder / f"{name}.json") for name in ("status", "environment", "certificate")}
     status = checked(Status, files["status"], "status.json")
     environment = checked(Environment, files["environment"], "environment.json")
@@ -160,7 +168,8 @@ def checked(kind: type[Content], content: dict[str, Any], file: str) -> Content:
 
 
 def final_losses(rows: list[dict[str, Any]], status: Status, metric: str) -> dict[str, float]:
-    """Return the losses at the end of a finished run. Raises ValueError if the files do not agree on it."""
+    """Return the losses at the end of a finished run, and the last value of another ``metric``. Raises
+    ValueError if the files do not agree on the end, or if there is no such metric."""
     end = checked(End, rows[-1] if rows else {}, "metrics.jsonl")
     if status.final != end.full_loss:
         raise ValueError(f"status.json says {status.final}, metrics.jsonl {end.full_loss}: one was changed")
@@ -168,7 +177,10 @@ def final_losses(rows: list[dict[str, Any]], status: Status, metric: str) -> dic
     losses = {"val/full_loss": end.full_loss, "val/bpb": end.bpb} | halves
     present = {name: loss for name, loss in losses.items() if loss is not None}
     if metric not in present:
-        raise ValueError(f"metrics.jsonl: it has no {metric}")
+        values = [row[metric] for row in rows if row.get(metric) is not None]
+        if not values:
+            raise ValueError(f"metrics.jsonl: it has no {metric}")
+        present[metric] = checked(Value, {"value": values[-1]}, f"metrics.jsonl: {metric}").value
     return present
 
 
@@ -193,6 +205,11 @@ def conditions(environment: Environment) -> dict[str, str]:
 
 
 def differing(runs: Collection[RunResult]) -> list[str]:
-    """Return the conditions that differ between runs: ``threads (1, 2)``."""
-    values = {key: sorted({run.conditions[key] for run in runs}) for run in runs for key in run.conditions}
-    return [f"{key} ({', '.join(each)})" for key, each in values.items() if len(each) > 1]
+    """Return the conditions that differ between runs: ``threads (1, 2)``; of many values, the first ones."""
+    pairs = [*dict.fromkeys(pair for run in runs for pair in run.conditions.items())]
+    values = {key: sorted(value for other, value in pairs if other == key) for key, _ in pairs}
+    return [
+        f"{key} ({', '.join([*each[:MOST_VALUES], *['…'] * (len(each) > MOST_VALUES)])})"
+        for key, each in values.items()
+        if len(each) > 1
+    ]

@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Outcome = str  # better, worse, equivalent or open
 FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: by its seeds, by all seeds once extended
 MIN_PAIRS, MOST_SEEDS = 3, 1000
+NO_BASELINE = "no baseline"  # the reason of loose runs that are compared with nothing
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class Row:
 
     Attributes:
         keys: the arm's overrides, by key.
-        baseline: the title of the arm that it is compared with; None: it is a baseline.
+        baseline: the title of the arm that it is compared with; None: it is a baseline, or, if the reason is
+            NO_BASELINE, has none.
         seeds: those declared. ``losses`` has those whose run has ended, with None for a diverged one.
         mean: of the losses; None if a seed diverged.
         difference: mean of the differences from the baseline, paired by seed.
-        low, high: the interval of the difference; None where there is no verdict and the study gives some.
+        low, high: the interval of the difference; None where there is no verdict and the study gives some. Of
+            loose runs it is a plain 95 % interval.
         reason: why there is no outcome; of a baseline, why those compared with it have none.
         leaks: "training", "evaluation": modes in which logits depend on later tokens or other rows; "not
             tested".

@@ -3,26 +3,29 @@
 The conclusion comes first, then the table, what a verdict means, the warnings, and at most one command.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from pydantic import TypeAdapter
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+from typing_extensions import TypedDict
 
 from data.errors import ConfigError
 from study.files import Settings, Study
 from study.runs import RunResult
-from study.statistics import Row
+from study.statistics import NO_BASELINE, Row
 
 COLORS = {"better": "green", "worse": "red"}
 EXIT = {"better": 0, "worse": 10, "equivalent": 11, "open": 12}
 UNFIT = 13
 # columns that a narrow terminal goes without, the first one first
 SPARE = ("settings", "bits/byte", "memory", "tokens/s", "steps to baseline", "half the trials")
-ARM, VERDICT = 18, 14  # characters to which an arm and a verdict are wrapped at most
+WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # characters to which these columns are wrapped at most
 
 Cells = dict[str, str]  # by column
 Trial = tuple[Settings, float | None]  # settings, and their loss; None: diverged
@@ -66,10 +69,10 @@ def short(title: str) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Return the last cell of a row: seeds that diverged or collapsed first, then the outcome or why there is
-    none, then leaks."""
+    """Return a row's verdict: seeds that diverged or collapsed first, then the outcome or why there is none,
+    then leaks."""
     n = len(row.seeds)
-    parts = [] if row.baseline else ["baseline"]
+    parts = ["baseline"] if row.baseline is None and row.reason != NO_BASELINE else []
     parts += [f"{row.diverged} of {n} diverged"] if row.diverged else []
     parts += [f"{row.collapsed} of {n} collapsed"] if row.collapsed else []
     reason = f"{len(row.losses)} of {n} finished" if row.reason == "unfinished" else row.reason
@@ -94,14 +97,17 @@ def number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def cells(row: Row) -> Cells:
+def cells(row: Row, declared: bool = True) -> Cells:
+    """Return the cells of a row: of a study, or of loose runs, whose numbers of seeds differ and which have
+    remarks in place of verdicts."""
     interval = "" if row.low is None else f" [{row.low:+.4f}, {row.high:+.4f}]"
     settings = [f"{key}={value}{' (edge)' * (key in row.edges)}" for key, value in row.settings.items()]
     return {
         "arm": short(row.title),
-        "loss": number(row.mean, ".4f"),
+        **({} if declared else {"seeds": str(len(row.seeds))}),
+        "loss" if declared else "mean": number(row.mean, ".4f"),
         "difference [low, high]": number(row.difference, "+.4f") + interval,
-        "verdict": verdict(row),
+        "verdict" if declared else "remarks": verdict(row),
         "half the trials": number(row.half_the_trials, "+.4f"),
         "steps to baseline": number(row.steps_to_baseline, ",.0f"),
         "tokens/s": number(row.tokens_per_s, ",.0f"),
@@ -113,7 +119,7 @@ def cells(row: Row) -> Cells:
 
 def filled(table: Table) -> list[Cells]:
     """Return the cells of all rows, without columns in which there is nothing."""
-    grid = [cells(row) for row in table.rows]
+    grid = [cells(row, declared=table.study is not None) for row in table.rows]
     empty = {column for column in grid[0] if column in SPARE and not any(row[column] for row in grid)}
     return [{column: text for column, text in row.items() if column not in empty} for row in grid]
 
@@ -130,13 +136,13 @@ def print_rows(table: Table, console: Console) -> None:
     has_room = width(grid) <= console.width  # else differences are wrapped, too
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in grid[0]:
-        is_text = column in ("arm", "verdict", "settings")
+        is_text = column in (*WRAPPED, "settings")
         drawn.add_column(
             Text(column),  # not markup, which [low, high] would be
             justify="left" if is_text else "right",
-            no_wrap=not is_text and (has_room or column == "loss"),
+            no_wrap=not is_text and (has_room or column in ("loss", "mean")),
             overflow="fold",
-            min_width={"arm": ARM, "verdict": VERDICT}.get(column) if has_room else None,
+            min_width=WRAPPED.get(column) if has_room else None,
         )
     for row, texts in zip(table.rows, grid, strict=True):
         drawn.add_row(*(Text(text, COLORS.get(row.outcome or "", "")) for text in texts.values()))
@@ -158,7 +164,7 @@ def print_rows(table: Table, console: Console) -> None:
 def width(grid: Sequence[Cells]) -> int:
     """Return the width of a table in which arms and verdicts are wrapped."""
     widths = {column: max(len(column), *(len(row[column]) for row in grid)) for column in grid[0]}
-    return sum((widths | {"arm": ARM, "verdict": VERDICT}).values()) + 3 * len(widths)
+    return sum(WRAPPED.get(column, wide) for column, wide in widths.items()) + 3 * len(widths)
 
 
 def markdown(table: Table) -> str:
@@ -182,17 +188,35 @@ def row_of(texts: Iterable[str]) -> str:
 # For programs
 
 
+class Comparison(TypedDict):
+    """What ``compare.py --json`` prints: the study, or null for loose runs, and a row an arm."""
+
+    schema: Literal["normgpt comparison"]
+    version: Literal[1]  # grows if a key changes its meaning or goes
+    conclusion: str
+    caption: str
+    extended: bool
+    study: Study | None
+    arms: list[Row]
+    warnings: list[str]
+
+
+SCHEMA = TypeAdapter(Comparison)
+
+
 def as_json(table: Table) -> dict[str, Any]:
-    """Return the study and a row an arm as plain data. ``version`` grows if a key changes its meaning."""
-    return {
-        "schema": "normgpt study",
-        "version": 1,
-        "conclusion": table.conclusion,
-        "extended": table.extended,
-        "study": table.study and table.study.model_dump(mode="json", by_alias=True),
-        "arms": [asdict(row) for row in table.rows],
-        "warnings": table.warnings,
-    }
+    """Return a comparison as plain data, of the form of docs/compare.schema.json."""
+    comparison = Comparison(
+        schema="normgpt comparison",
+        version=1,
+        conclusion=table.conclusion,
+        caption=table.caption,
+        extended=table.extended,
+        study=table.study,
+        arms=table.rows,
+        warnings=table.warnings,
+    )
+    return dict(SCHEMA.dump_python(comparison, mode="json", by_alias=True))
 
 
 def candidate(table: Table, arm: str) -> tuple[int, str]:
@@ -218,3 +242,7 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
     status = EXIT.get(row.outcome or "", UNFIT)
     difference = "" if row.difference is None else f" ({row.difference:+.4f})"
     return status, f"{short(row.title)}: {verdict(row)}{difference}"
+
+
+if __name__ == "__main__":  # python -m study.table > docs/compare.schema.json
+    print(json.dumps(SCHEMA.json_schema(), indent=1))

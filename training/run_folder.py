@@ -56,7 +56,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Return the content of a small JSON file; {} if it is missing or damaged."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):  # the last one: brackets without end
         return {}
 
 
@@ -78,10 +78,10 @@ def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
             row = json.loads(line)
             if row["step"] < before:
                 rows.append(row)
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             damaged.append(number)
     if [each for each in damaged if each < number]:
-        print(f"{file}: {len(damaged)} damaged rows are left out", flush=True)
+        print(f"{file}: {len(damaged)} damaged rows are left out", file=sys.stderr)
     return rows
 
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from data.errors import ConfigError
 from study.files import write_once
 from study.report import load, ordered, table_of
-from study.table import as_json, candidate, markdown, print_rows
+from study.table import SCHEMA, as_json, candidate, markdown, print_rows
+from tests.conftest import ROOT
 from tests.study.test_runs import write_run
 from tests.study.test_statistics import BASE, OTHER, WORSE, a_study, judged
 
@@ -115,13 +116,19 @@ def test_the_best_arm_comes_first_below_its_baseline():
 
 def test_json_has_the_study_and_a_row_an_arm():
     data = json.loads(json.dumps(as_json(a_table()), allow_nan=False))
-    assert (data["schema"], data["version"]) == ("normgpt study", 1)
+    assert (data["schema"], data["version"]) == ("normgpt comparison", 1)
     assert data["study"]["schema"] == 1
     [row] = [arm for arm in data["arms"] if arm["title"] == OTHER]
     assert (row["title"], row["outcome"], row["leaks"]) == (OTHER, "better", [])
     assert row["keys"] == {"norm": "rmsnorm", "placement": "pre"}
     assert row["losses"] == {"10": 1.9, "11": 1.951, "12": 1.88, "13": 1.931}
     assert row["low"] < row["difference"] < row["high"] < 0
+
+
+def test_json_is_of_the_published_form():
+    file = ROOT / "docs" / "compare.schema.json"
+    assert json.loads(file.read_text()) == SCHEMA.json_schema(), f"python -m study.table > {file}"
+    SCHEMA.validate_json(json.dumps(as_json(a_table())))
 
 
 @pytest.mark.parametrize(
