@@ -1,17 +1,58 @@
-"""compare.py as a user sees it: a table of real runs, refusals in one line, and two runs side by side."""
+"""compare.py as a user sees it: tables of real runs and of studies, a page, refusals in one line."""
 
-import re
-import signal
+import json
+import resource
 import subprocess
 import sys
 
 import pytest
 
+import compare
+from study.files import write_once
+from study.table import SCHEMA
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
-from tests.helpers.programs import PATIENCE, Program
-from tests.helpers.run_folders import made
+from tests.helpers.programs import PATIENCE
+from tests.study.test_loose import BASE, LAYER, OTHER, RMS, write, write_all
+from tests.study.test_runs import write_run
+from tests.study.test_statistics import WORSE, a_study
+
+PAGE = "table.md"  # TODO(room of the page): index.html
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch, capsys):
+    """Return a function that runs compare.py here, in an empty folder: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, arguments)])
+        try:
+            status = compare.main() or 0
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def write_study(folder, runs_dir, losses=WORSE):
+    """Write a study whose runs have ended at these losses."""
+    study = a_study(*losses, runs_dir=str(runs_dir))
+    chosen = {"arms": {}}
+    for title, values in losses.items():
+        names = [f"{title.split()[0]}-{seed}" for seed in study.seeds]
+        chosen["arms"][title] = {"runs": names, "settings": {}}
+        for name, loss in zip(names, values, strict=True):
+            write_run(runs_dir / name, loss)
+    folder.mkdir(parents=True)
+    write_once(folder / "study.json", study.model_dump(by_alias=True))
+    write_once(folder / "chosen.json", chosen)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Loose runs
 
 
 @pytest.fixture(scope="module")
@@ -25,33 +66,40 @@ def swept(tmp_path_factory):
         ("norm=none", "optim.learning_rate=1e30", "train.grad_clip=0"),
     ):
         programs.succeed("train.py", *base, *more, cwd=folder)
-    (folder / "runs" / "foreign").mkdir()
+    (folder / "runs" / "notes").mkdir()
     with next(folder.glob("runs/batchnorm-*/metrics.jsonl")).open("a") as stream:
         stream.write('{"step": 10')
     return folder
 
 
-def compare(folder, *arguments: str):
-    return programs.run("compare.py", *arguments, cwd=folder)
-
-
 def test_real_runs_become_a_table_and_a_page(swept):
     done = programs.succeed("compare.py", cwd=swept)
-    printed = " ".join(done.stdout.split())
-    assert "passed over: runs/foreign: not a run: it has no metrics.jsonl" in printed
-    assert re.search(r"line \d+ is not a row and is passed over", printed)
+    assert done.stdout.startswith("7 runs in 3 groups; lowest mean validation loss: ")
     table = {line.split()[0]: line for line in done.stdout.splitlines() if line.split()}
     assert "baseline" in table["layernorm"]
-    assert "LEAKS" in table["batchnorm"]
-    assert "no baseline with the same other settings" in table["none"]
-    assert "1 of 1" in table["none"]
+    assert "[" in table["batchnorm"]
+    assert "LEAKS in training" in table["batchnorm"]
+    assert "1 of 1 diverged" in table["none"]
+    assert "so there are no verdicts" in done.stdout
+    assert "warning" not in done.stdout
     assert "report/index.html: open it in a browser" in done.stdout
-    assert (swept / "report" / "index.html").stat().st_size < 2e6
+    assert "LEAKS in training" in (swept / "report" / PAGE).read_text()
+    assert (swept / "report" / PAGE).stat().st_size < 2e6
 
 
 @pytest.mark.slow
-def test_it_imports_no_torch_and_nothing_of_training(swept):
-    heavy = {"torch", "training", "model", "wandb", "hydra", "scipy.stats"}
+def test_the_study_that_the_table_advises_can_be_declared(swept):
+    command = programs.succeed("compare.py", "runs/*-s*", cwd=swept).stdout.split("python ablate.py ")[1]
+    words = command.splitlines()[0].split()
+    assert "norm=layernorm,batchnorm,none" in words
+    assert "train.steps=6" in words
+    dry = programs.succeed("ablate.py", *words, "--dry-run", cwd=swept)
+    assert "12 arms" in dry.stdout  # three norms, two rates, two values of train.grad_clip
+
+
+@pytest.mark.slow
+def test_it_imports_no_torch_and_no_hydra(swept):
+    heavy = {"torch", "model", "wandb", "hydra"}
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['', 'runs', '--out', 'other']; "
         f"import compare; compare.main(); bad = {heavy} & set(sys.modules); assert not bad, bad"
@@ -61,96 +109,141 @@ def test_it_imports_no_torch_and_nothing_of_training(swept):
     assert done.returncode == 0, done.stderr
 
 
+def test_loose_runs_are_written_as_json(main, tmp_path):
+    write_all(tmp_path / "runs", {LAYER: BASE, OTHER: RMS})
+    status, out, _ = main("--json")
+    data = json.loads(out)
+    SCHEMA.validate_json(out)
+    assert (status, data["study"], len(data["arms"])) == (0, None, 2)
+    assert not (tmp_path / "report").exists()
+
+
+def test_loose_runs_give_no_verdict_on_a_candidate(main, tmp_path):
+    write_all(tmp_path / "runs", {LAYER: BASE, OTHER: RMS})
+    status, out, _ = main("runs", "--candidate", "rmsnorm pre")
+    assert status == 13
+    assert out.startswith(
+        "loose runs give no verdicts: a verdict needs a study: python ablate.py study=norms "
+    )
+    assert out.count("\n") == 1
+
+
+def test_options_choose_what_is_compared(main, tmp_path):
+    write_all(tmp_path / "runs", {LAYER: BASE, OTHER: RMS, "norm=none": BASE}, end={"act.rms/final": 3.0})
+    options = ("--where", "norm=layernorm,rmsnorm", "--baseline", "norm=rmsnorm,placement=pre")
+    status, out, _ = main("runs", *options, "--metric", "act.rms/final", "--out", "deep/er")
+    assert status == 0
+    assert "6 runs in 2 groups; lowest mean act.rms/final: rmsnorm pre, 3.0000." in out
+    assert (tmp_path / "deep" / "er" / PAGE).exists()
+
+
+def test_a_terminal_shows_the_first_forty_groups(main, tmp_path):
+    for seed in range(43):
+        write(tmp_path / "runs", LAYER, 2.0 + seed, edited=f"{seed:02}")
+    _, out, _ = main("runs")
+    assert out.count("layernorm pre code=") == 40 + 1  # and in the conclusion
+    assert "3 more groups are on the page" in out
+    assert (tmp_path / "report" / "table.md").read_text().count("| layernorm pre code=") == 43
+
+
 REFUSALS = [
     (["nowhere"], "nowhere: no such folder; train some runs"),
-    (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; available: norm=layernorm, none"),
+    (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; choose from norm=layernorm,none"),
     (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
-    (["empty"], "empty: no run here has ended; empty: not a run: it has no metrics.jsonl"),
-    (["runs", "--where", "norm"], "--where: 'norm' has no value"),
+    (["empty"], "empty: no run here; train one first"),
     (["runs", "--baseline", "foo.bar=3"], "--baseline: no group has foo.bar=3; the groups differ in norm"),
-    (["runs", "--over", "optim.learning_rate"], "--over: each group is compared at its own best rate"),
     (["runs", "--out", "file"], "file"),
-    (["runs", "--out", "mine"], "--out: mine has other files, such as notes.txt; name a new folder"),
-    (
-        ["runs", "--out", "site"],
-        "--out: site has files that are not of a report, or of one by an earlier version; remove",
-    ),
+    (["runs", "studies/norms"], "studies/norms: a study is compared by itself; name it alone"),
+    (["studies"], "studies: it has no runs, but studies; name one of them: studies/norms"),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "line"), REFUSALS)
-def test_what_cannot_be_done_is_one_line(tmp_path, arguments, line):
+def test_what_cannot_be_done_is_one_line(main, tmp_path, arguments, line):
     for norm in ("layernorm", "none"):
-        made(tmp_path / "runs", f"norm={norm}")
+        write(tmp_path / "runs", f"norm={norm}")
+    write_study(tmp_path / "studies" / "norms", tmp_path / "runs")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "index.html").write_text("mine")
-    check_refused(compare(tmp_path, *arguments), f"error: {line}")
-    assert (tmp_path / "site" / "index.html").read_text() == "mine"
+    status, out, err = main(*arguments)
+    check_refused(subprocess.CompletedProcess([], status, out, err), f"error: {line}")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--every", "3"], "--every: is the period of --watch; give both"),
-        (
-            ["--json", "--out", "new"],
-            "--out: only a comparison without --json, --candidate and --watch writes",
-        ),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, line):
-    done = compare(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"compare.py: error: {line}")
+@pytest.mark.parametrize("option", [["--json"], ["--candidate", "x"]])
+def test_a_page_is_not_written_for_programs(main, option):
+    status, _, err = main("runs", *option, "--out", "new")
+    assert status == 2
+    assert err.splitlines()[-1].startswith("compare.py: error: --out: with --json or --candidate no page")
 
 
-@pytest.mark.slow
-def test_what_differs_is_compared_all_the_same_if_told(tmp_path):
+def test_runs_of_another_length_are_compared_if_told(main, tmp_path):
     for steps in (10, 20):
-        made(tmp_path / "runs", f"train.steps={steps}")
-    assert compare(tmp_path).stderr.startswith(
-        "error: these runs cannot be compared, as they differ in tokens trained on: "
-    )
-    assert compare(tmp_path, "--mixed").returncode == 0
+        write(tmp_path / "runs", f"train.steps={steps}")
+    assert main("runs")[2].startswith("error: tokens trained on: differs between these runs ")
+    assert main("runs", "--mixed")[0] == 0
 
 
-def test_two_runs_stand_side_by_side(tmp_path):
-    same = {
-        step: {"act.rms/00.attn": 1.0, "act.rms/00.mlp": 1.0, "grad.rms/00.mlp": 1.0} for step in (0, 2, 4)
-    }
-    other = same | {4: {"act.rms/00.attn": 1.001, "act.rms/00.mlp": 1.2, "grad.rms/00.mlp": 7.0}}
-    a, b = made(tmp_path, "norm=none", curve=same), made(tmp_path, "seed=1", final=2.25, curve=other)
-    done = programs.succeed("compare.py", str(a), str(b), cwd=tmp_path)
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "norm none layernorm" in lines
-    assert "seed 0 1" in lines
-    assert "where statistics differ at all: from step 4, first act.rms/00.attn: 1 and 1.001" in lines
-    assert "where statistics differ by more than 1%: from step 4, first act.rms/00.mlp: 1 and 1.2" in lines
-    assert "val/full_loss: 2.0000 and 2.2500, differing by +0.2500" in lines
+# ---------------------------------------------------------------------------------------------------
+# Studies
 
 
-def test_two_runs_are_a_table_if_an_option_of_the_table_is_given(tmp_path):
-    made(tmp_path / "runs", "norm=none")
-    made(tmp_path / "runs", "norm=layernorm")
-    done = programs.succeed(
-        "compare.py", *map(str, (tmp_path / "runs").iterdir()), "--metric", "val/loss", cwd=tmp_path
-    )
-    assert "verdict" in done.stdout
-    assert "val/loss" in done.stdout
-
-
-def test_watching_begins_before_there_are_runs_and_goes_on_until_it_is_interrupted(tmp_path):
-    with Program("compare.py", "--watch", "--every", "0.1", cwd=tmp_path) as program:
-        program.until(lambda: "no such folder" in program.printed())
-        made(tmp_path / "runs", "norm=none")
-        program.until(lambda: "baseline" in program.printed())
-        assert program.poll() is None
-        program.send_signal(signal.SIGINT)
-        assert program.wait(30) == 130
+def test_a_live_study_has_its_page_in_its_folder(main, tmp_path):
+    write_study(tmp_path / "studies" / "norms", tmp_path / "runs")
+    status, out, _ = main("studies/norms")
+    assert status == 0
+    assert out.startswith("Of 1 arm, 1 is worse than layernorm pre.")
+    assert "studies/norms/index.html: open it in a browser" in out
+    assert (tmp_path / "studies" / "norms" / PAGE).exists()
     assert not (tmp_path / "report").exists()
+    main("studies/norms", "--out", "here")
+    assert (tmp_path / "here" / PAGE).exists()
+
+
+def test_a_study_is_read_by_programs(main, tmp_path):
+    write_study(tmp_path / "studies" / "norms", tmp_path / "runs")
+    _, out, _ = main("studies/norms", "--json")
+    assert json.loads(out)["study"]["name"] == "norms"
+    SCHEMA.validate_json(out)
+    status, out, _ = main("studies/norms", "--candidate", "rmsnorm pre")
+    assert status == 10
+    assert out.startswith("rmsnorm pre: worse")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--where", "norm=none"], ["--baseline", "norm=none"], ["--metric", "val/loss"], ["--mixed"]],
+)
+def test_no_option_changes_a_study(main, tmp_path, option):
+    write_study(tmp_path / "studies" / "norms", tmp_path / "runs")
+    _, _, err = main("studies/norms", *option)
+    assert err == "error: studies/norms: a study is compared as declared; leave options out\n"
+
+
+# ---------------------------------------------------------------------------------------------------
+# What is written
+
+
+def test_the_page_follows_no_link(main, tmp_path):
+    write(tmp_path / "runs", LAYER)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "report" / PAGE).symlink_to(tmp_path / "victim")
+    assert main("runs")[0] == 0
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not (tmp_path / "report" / PAGE).is_symlink()
+
+
+def test_a_full_disk_leaves_the_old_page(main, tmp_path):
+    write(tmp_path / "runs", LAYER)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / PAGE).write_text("old")
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # bytes of each file
+    try:
+        status, out, err = main("runs")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    check_refused(subprocess.CompletedProcess([], status, out, err), f"error: report/{PAGE}: File too large")
+    assert (tmp_path / "report" / PAGE).read_text() == "old"
+    assert [file.name for file in (tmp_path / "report").iterdir()] == [PAGE]
