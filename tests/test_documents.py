@@ -19,11 +19,11 @@ from cli.compose import key_of
 from cli.errors import CONF, known_keys
 from cli.errors import keys as keys_of
 from cli.schema import SampleConfig
-from comparison.machine import SCHEMA
 from data.external import TO_JSON
 from findings.finding import load_findings
 from interop.hub import HUB
 from interop.pickle_hint import FROM_NANOGPT, conversion_command
+from study.table import SCHEMA
 from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import gpt2_models, programs
 
@@ -51,8 +51,7 @@ ELSEWHERE = {
     "export PYTHONPATH=mine": "is the shell's own",
     "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
-    "--candidate": "its exit status is a verdict: tests/comparison/test_machine.py",
-    "--watch": "goes on until its runs have ended: tests/test_compare.py",
+    "--candidate": "its exit status is a verdict: tests/study/test_table.py",
 }
 LONG = ("-m findings ", "torchrun", "-m experiment=cs336", "study=cs336_", "study=fair", "extend=true")
 # In place of sizes that take long, and of downloads.
@@ -321,16 +320,13 @@ def ablated(folder: Path, words: list[str], output: str, new: set[str]) -> None:
 
 
 def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None:
-    if any(word.startswith(("studies/", "results/")) for word in words):
-        assert "layernorm" in output
-        return
-    pair = len([word for word in words if word.startswith("runs/")]) == 2
     assert "layernorm" in output
     if "--json" in words:
         SCHEMA.validate_json(output)
-    elif not pair:
-        out = words[words.index("--out") + 1] if "--out" in words else "report"
-        assert "<html" in (folder / out / "index.html").read_text()
+    else:
+        is_live = words[0].startswith("studies/")
+        out = words[words.index("--out") + 1] if "--out" in words else words[0] if is_live else "report"
+        assert "| layernorm pre" in (folder / out / "table.md").read_text()
 
 
 def exported(folder: Path, words: list[str], output: str, new: set[str]) -> None:
