@@ -12,22 +12,25 @@ The line below the table tells whether the model is causal. The figure shows the
 gain and bias, against its inputs."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
+from rich import box
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from cli import programs
 from cli.errors import one_line_errors
 from cli.schema import ModelSource
-from comparison.drawing.convert import FORMATS, save
-from comparison.drawing.specs import Spec, number, spec
 from data.errors import ConfigError
 from data.prepared import Prepared, prepare
 from data.windows import fixed_windows
 from interop.hub import HUB
-from scripts.depth_table import Columns, depth_table
+from study.figures import FORMATS, save
 from training.checkpoint import Checkpoint
 from training.load_run import load as load_chosen
 from training.load_run import load_model
@@ -39,6 +42,7 @@ CACHE = "data/cache"  # folder of prepared tokens
 TOKENS = 4096  # default number of tokens taken from the validation split
 POINTS = 400  # number of points in a panel of the figure
 COST, DISTANCE, VARIANCE = "loss without it − with it", "angular distance", "variance after it"
+Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block as 00, or final
 Maps = dict[str, tuple["Tensor", "Tensor"]]  # site of a norm -> its inputs, its outputs
 
 
@@ -126,22 +130,36 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
     return Measurements(headline, columns, maps, causality.describe(certificate, config.label()))
 
 
-def maps_figure(maps: Maps) -> Spec:
+def depth_table(columns: Columns, formats: Mapping[str, str] | None = None) -> Table:
+    """Return a table for a terminal: a row for the embedding, for each block, and for the final norm.
+    ``formats``: title -> format of the column, by default .3g."""
+    order = {"embed": 0, "final": 2}  # before and after the blocks 00, 01, …, 100
+    found = {site for column in columns.values() for site in column}
+    sites = sorted(found, key=lambda site: (order.get(site, 1), len(site), site))
+    forms = {title: (formats or {}).get(title, ".3g") for title in columns}
+    cells = {
+        title: [format(column[site], forms[title]) if site in column else "" for site in sites]
+        for title, column in columns.items()
+    }
+    table = Table(Column(no_wrap=True), box=box.SIMPLE_HEAD, pad_edge=False)
+    for title, numbers in cells.items():  # where there is no room titles wrap, and numbers do not
+        table.add_column(Text(title), justify="right", overflow="fold", min_width=max(map(len, numbers)))
+    for row in zip(sites, *cells.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def maps_figure(maps: Maps) -> alt.FacetChart:
     """Return a figure with a panel per norm: POINTS of its outputs against their inputs."""
     rows = [
-        {"norm": site, "x": x_value, "y": y_value}
+        {"norm": site, "in": x_value, "out": y_value}
         for site, pair in maps.items()
         for x_value, y_value in zip(*(sampled(x.flatten()).tolist() for x in pair), strict=True)
     ]
-    mark = {"type": "point", "filled": True, "size": 5, "opacity": 0.5}
-    encoding = {"x": number("x", "in", scale={}), "y": number("y", "out", scale={})}
-    return spec(
-        data={"values": rows},
-        facet={"field": "norm", "title": None, "sort": list(maps)},
-        columns=4,
-        resolve={"scale": {"x": "independent"}},
-        spec={"width": 130, "height": 110, "mark": mark, "encoding": encoding},
-    )
+    points = alt.Chart(alt.InlineData(values=rows), width=130, height=110).encode(x="in:Q", y="out:Q")
+    points = points.mark_point(filled=True, size=5, opacity=0.5)
+    facet = alt.Facet("norm:N", title=None, sort=[*maps])
+    return points.facet(facet, columns=4).resolve_scale(x="independent")
 
 
 def sampled(values: "Tensor") -> "Tensor":

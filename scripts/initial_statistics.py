@@ -17,7 +17,7 @@ from cli import compose as app
 from cli import programs
 from cli.errors import one_line_errors
 from cli.schema import RunConfig
-from scripts.depth_table import Columns, depth_table
+from scripts.blocks import Columns, depth_table
 
 QUANTITIES = ("variance of the stream", "attention / stream", "MLP / stream", "norm of the gradient")
 

@@ -9,19 +9,20 @@ still be running. --out chooses SVG, PNG or PDF by its extension.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import filter as matching
+from math import isfinite
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import altair as alt
+import yaml
 
 from cli import programs
 from cli.errors import one_line_errors
-from comparison.drawing.convert import FORMATS, save
-from comparison.drawing.specs import Spec, number, spec
-from comparison.load import read_metrics
 from data.errors import ConfigError
+from study.figures import FORMATS, save
+from training.run_folder import read_rows
 
 METRICS = (
     "act.rms/*.mlp",
@@ -34,17 +35,12 @@ Curves = dict[str, list[tuple[int, float]]]  # metric -> (step, finite value)
 
 
 def read_curves(folder: Path) -> Curves:
-    """Return every metric of a run. Raises ConfigError if a metric is not a number, and OSError if the run
-    has no metrics.jsonl."""
-    try:
-        axes, metrics, _ = read_metrics(folder / "metrics.jsonl")
-    except ValueError as error:
-        raise ConfigError(f"{folder}: {error}; leave this run out") from None
+    """Return every metric of a run that is a number."""
     result: Curves = {}
-    for name, (rows, values) in metrics.items():
-        finite = np.isfinite(values)
-        steps = map(int, axes["step"][rows[finite]])
-        result[name] = list(zip(steps, values[finite].tolist(), strict=True))
+    for row in read_rows(folder / "metrics.jsonl"):
+        for name, value in row.items():
+            if isinstance(value, float | int) and isfinite(value):
+                result.setdefault(name, []).append((row["step"], value))
     return result
 
 
@@ -53,23 +49,29 @@ def block(metric: str) -> str:
     return metric.partition("/")[2].partition(".")[0]
 
 
-def titles(folders: Sequence[Path]) -> list[str]:
-    """Return the names of the folders, or their paths if two have the same name."""
-    names = [folder.resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
-
-
-def figure_spec(runs: dict[str, Curves], patterns: Sequence[str]) -> Spec:
-    """Return a figure with a row of panels for each pattern and a column for each run."""
-    names = {name for run in runs.values() for pattern in patterns for name in matching(run, pattern)}
-    blocks = sorted({block(name) for name in names if block(name).isdigit()}, key=int)
-    resolve = {"scale": {"y": "shared", "x": "shared"}}
-    rows = [
-        [panel(title, run, pattern, blocks, is_log(runs.values(), pattern)) for title, run in runs.items()]
-        for pattern in patterns
+def titles(folders: Sequence[Path]) -> list[list[str]]:
+    """Return norm and placement of each run, as the lines of a title; where two have the same, a second line
+    has the folder's name. Raises OSError if a folder is not that of a run."""
+    configs = [yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) for folder in folders]
+    labels = [f"{config['norm']['_name_']} {config['placement']['_name_']}" for config in configs]
+    counts = Counter(labels)
+    return [
+        [label, folder.resolve().name] if counts[label] > 1 else [label]
+        for label, folder in zip(labels, folders, strict=True)
     ]
-    parts = [{"hconcat": panels, "resolve": resolve} for panels in rows]
-    return spec(vconcat=parts, resolve={"scale": {"color": "shared"}})
+
+
+def figure(runs: Sequence[tuple[list[str], Curves]], patterns: Sequence[str]) -> alt.VConcatChart:
+    """Return a figure with a row of panels for each pattern and a column for each run, title and curves."""
+    names = {name for _, run in runs for pattern in patterns for name in matching(run, pattern)}
+    blocks = sorted({block(name) for name in names if block(name).isdigit()}, key=int)
+    rows = []
+    for pattern in patterns:
+        log = is_log([run for _, run in runs], pattern)
+        panels = [panel(title, run, pattern, blocks, log) for title, run in runs]
+        rows.append(alt.hconcat(*panels).resolve_scale(x="shared", y="shared"))
+    # a reader's font may be wider than the one by which the figure is laid out
+    return alt.vconcat(*rows, padding={"left": 24, "right": 24, "top": 5, "bottom": 5})
 
 
 def is_log(runs: Iterable[Curves], pattern: str) -> bool:
@@ -78,35 +80,30 @@ def is_log(runs: Iterable[Curves], pattern: str) -> bool:
     return bool(values) and min(values) > 0 and max(values) > 10 * min(values)
 
 
-def panel(title: str, run: Curves, pattern: str, blocks: list[str], logarithmic: bool) -> Spec:
+def panel(title: list[str], run: Curves, pattern: str, blocks: list[str], logarithmic: bool) -> alt.Chart:
     """Return the panel of one pattern of one run."""
     metrics = sorted(matching(run, pattern))
     kind, _, site = pattern.partition("/")
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"metric": metric, "block": block(metric), "step": step, "value": value}
         for metric in metrics
         for step, value in run[metric]
     ]
-    powers = [0, *(10**i for i in range(9))]
-    x = number("step", "step", scale={"type": "symlog"}, axis={"values": powers, "format": "~s"})
-    y = number(
-        "value",
-        kind if set("*?[") & set(site) else pattern,
-        scale={"type": "log" if logarithmic else "linear", "zero": False},
-        axis={"format": ".0e" if logarithmic else "~g", "minExtent": 40, "tickCount": 4},
+    # an axis of type symlog gives a format one unit for all numbers: 0k, 0k, 0.1k
+    powers = alt.Axis(values=[0, *(10**i for i in range(9))], labelExpr="format(datum.value, '~s')")
+    x = alt.X("step:Q", scale=alt.Scale(type="symlog"), axis=powers)
+    y = alt.Y(
+        "value:Q",
+        title=kind if set("*?[") & set(site) else pattern,
+        scale=alt.Scale(type="log" if logarithmic else "linear", zero=False),
+        axis=alt.Axis(format=".0e" if logarithmic else "~g", minExtent=40, tickCount=4),
     )
-    color: Spec = {"value": "currentColor"}
-    if any(block(metric) in blocks for metric in metrics):
-        scale = {"domain": blocks, "scheme": {"name": "viridis", "extent": [0, 0.9]}}  # without pale yellow
-        color = {"field": "block", "type": "ordinal", "scale": scale}
-    return {
-        "title": {"text": title, "fontSize": 9, "fontWeight": "normal", "color": "currentColor"},
-        "width": 170,
-        "height": 110,
-        "data": {"values": rows},
-        "mark": {"type": "line", "strokeWidth": 1},
-        "encoding": {"x": x, "y": y, "color": color, "detail": {"field": "metric"}},
-    }
+    chart = alt.Chart(alt.InlineData(values=rows), title=alt.Title(title, fontSize=9, fontWeight="normal"))
+    chart = chart.mark_line(strokeWidth=1).encode(x, y, detail="metric:N").properties(width=170, height=110)
+    if not any(block(metric) in blocks for metric in metrics):
+        return chart.encode(color=alt.value("black"))
+    scheme = alt.SchemeParams(name="viridis", extent=[0, 0.9])  # without pale yellow
+    return chart.encode(color=alt.Color("block:O", scale=alt.Scale(domain=blocks, scheme=scheme)))
 
 
 def main() -> None:
@@ -116,14 +113,14 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="patterns, e.g. 'act.rms/*.mlp'")
     args = parser.parse_args()
     with one_line_errors():
-        runs = dict(zip(titles(args.runs), map(read_curves, args.runs), strict=True))
+        runs = [*zip(titles(args.runs), map(read_curves, args.runs), strict=True)]
         for pattern in args.metrics:
-            if not any(matching(run, pattern) for run in runs.values()):
+            if not any(matching(run, pattern) for _, run in runs):
                 raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
         if args.out.suffix not in FORMATS:
             raise ConfigError(f"--out: {args.out} should end in .svg, .png or .pdf")
         print("drawing", file=sys.stderr, flush=True)
-        save(figure_spec(runs, args.metrics), args.out)
+        save(figure(runs, args.metrics), args.out)
         print(args.out)
 
 

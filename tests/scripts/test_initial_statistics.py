@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from scripts import initial_statistics
-from scripts.depth_table import depth_table
+from scripts.blocks import depth_table
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows, train_anew
