@@ -16,7 +16,7 @@ from bench import harness, nanogpt, ours
 from bench.harness import Bench, Measured, Variants
 from bench.nanogpt import Peer
 from cli import programs
-from comparison.run_files import read_json
+from training.run_folder import read_json
 
 SWEEP = ("-m", "norm=layernorm,torch_layernorm,batchnorm,none", "placement=pre,post", "seed=0")
 

@@ -12,8 +12,8 @@ from typing import Any
 from bench import child
 from bench.child import BenchError, Child
 from bench.harness import Bench
-from comparison.run_files import read_json
 from training.environment import ROOT
+from training.run_folder import read_json
 
 QUIET = ("train.eval_every=0", "train.checkpoint_every=0")  # nothing runs between the timed steps
 KEYS = ("n_layer", "n_head", "n_embd", "block_size", "dropout", "batch_size")

@@ -90,13 +90,14 @@ def panel(title: list[str], run: Curves, pattern: str, blocks: list[str], logari
         for step, value in run[metric]
     ]
     # an axis of type symlog gives a format one unit for all numbers: 0k, 0k, 0.1k
-    powers = alt.Axis(values=[0, *(10**i for i in range(9))], labelExpr="format(datum.value, '~s')")
-    x = alt.X("step:Q", scale=alt.Scale(type="symlog"), axis=powers)
+    powers = [0, *(10**i for i in range(9))]
+    axis = alt.Axis(values=powers, labelExpr="format(datum.value, '~s')", gridOpacity=0.4)
+    x = alt.X("step:Q", scale=alt.Scale(type="symlog"), axis=axis)
     y = alt.Y(
         "value:Q",
         title=kind if set("*?[") & set(site) else pattern,
         scale=alt.Scale(type="log" if logarithmic else "linear", zero=False),
-        axis=alt.Axis(format=".0e" if logarithmic else "~g", minExtent=40, tickCount=4),
+        axis=alt.Axis(format=".0e" if logarithmic else "~g", minExtent=40, tickCount=4, gridOpacity=0.4),
     )
     chart = alt.Chart(alt.InlineData(values=rows), title=alt.Title(title, fontSize=9, fontWeight="normal"))
     chart = chart.mark_line(strokeWidth=1).encode(x, y, detail="metric:N").properties(width=170, height=110)

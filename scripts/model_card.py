@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader
 
-from comparison.run_files import answers, read_json
 from data import tokenizers
 from probe import causality
 from training.checkpoint import Checkpoint, Meta
+from training.run_folder import read_json
 
 # The settings that the card lists, without folders and settings that only change what is logged.
 OF_MODEL = {"model", "norm", "placement"}
@@ -55,6 +55,7 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
     settings = config.model_dump(by_alias=True, include=SETTINGS if is_trained else OF_MODEL)
     if is_trained:
         settings["data"] = config.data.model_dump(include=OF_DATA)
+    answer = files["certificate"]["end"] or files["certificate"]["start"]
     front = {"library_name": "transformers"} if form == "hf" else {}
     return TEMPLATES.get_template("model_card.md").render(
         front=front | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]},
@@ -66,9 +67,7 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
         weights=config.init_from,
         train_tokens=files["environment"].get("data", {}).get("train_tokens"),
         status=files["status"],
-        causality=causality.describe(answers(files["certificate"])[-1], "this model").removeprefix(
-            "causality: "
-        ),
+        causality=causality.describe(answer, "this model").removeprefix("causality: "),
         form=form,
         start=repr(tokenizers.from_spec(meta.tokenizer).start),
         max_new_tokens=min(50, config.model.block_size - 1),

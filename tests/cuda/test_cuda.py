@@ -10,7 +10,6 @@ import signal
 import pytest
 import torch
 
-from comparison.run_files import read_json
 from probe.causality import certificate
 from tests.conftest import NORMS, OPTIMIZERS, configured
 from tests.helpers.model import SMALL_KEYS, random_tokens
@@ -27,6 +26,7 @@ from tests.helpers.runs import (
 from training import device
 from training.build import build_model
 from training.loss import Loss
+from training.run_folder import read_json
 from training.signals import Interrupted
 
 DEVICE = os.environ.get("TEST_DEVICE", "cuda")

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comparison.run_files import read_json
 from model import GPT
 from model.placements import Pre
 from probe import metric_names, norm_maps, statistics
@@ -19,6 +18,7 @@ from tests.conftest import AROUND, NORMS, configured, daily
 from tests.helpers.runs import final_tensors, metric_rows, same_tensors, train_anew
 from training.build import build_model
 from training.checkpoint import model_tensors
+from training.run_folder import read_json
 
 V, B, T, C = 11, 6, 20, 16
 SIZES = ("model.n_layer=2", "model.n_head=2", f"model.n_embd={C}", f"model.block_size={T}")

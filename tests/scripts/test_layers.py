@@ -54,9 +54,7 @@ def test_runs_are_drawn_without_torch(tiny, tmp_path):
 )
 def test_bad_input_is_one_line(command, tmp_path, arguments, error):
     (tmp_path / "config.yaml").write_text(CONFIG.format("layernorm", "pre"))
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 0, "act.rms/00.mlp": 1, "act.ratio/00": 1}\n'
-    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "act.rms/00.mlp": 1, "act.ratio/00": 1}\n')
     chosen = ("--metrics", "act.rms/*") if "--metrics" not in arguments else ()
     arguments = [str(tmp_path) if word == "RUN" else word for word in arguments]
     check_one_line(command("scripts/layers.py", *arguments, *chosen), error)
