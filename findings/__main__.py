@@ -22,11 +22,9 @@ from rich.console import Console
 
 from cli import programs
 from cli.errors import error_line, one_line_errors
-from comparison.find import FINDINGS
-from comparison.verdicts import CONFIDENCE, LOOKS
 from data.errors import ConfigError, described
 from findings.finding import Finding, load_findings
-from findings.judging import LOOK, judge
+from findings.judging import MIN_SEEDS, judge
 from training.environment import ROOT
 
 RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
@@ -45,8 +43,8 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
             raise ConfigError(f"no finding is called {name!r}; {advice}")
     if names and args.under is not None:
         raise ConfigError("--under: cannot be combined with names; leave out one of the two")
-    if args.seeds not in (None, *LOOKS):
-        raise ConfigError(f"--seeds: a verdict is possible at {', '.join(map(str, LOOKS))}, not {args.seeds}")
+    if args.seeds is not None and args.seeds < MIN_SEEDS:
+        raise ConfigError(f"--seeds: a verdict needs at least {MIN_SEEDS}, not {args.seeds}")
     limit = math.inf if args.under is None else args.under
     selected = [name for name in names or findings if findings[name].minutes <= limit]
     if not selected:
@@ -83,10 +81,9 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
             continue
         if args.control:
             print(f"control of {name}, which should not PASS: {finding.control.what}")
-        confidence = CONFIDENCE if args.seeds is None else LOOK
-        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed, confidence)))
+        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed)))
         if args.seeds is not None:
-            print(f"  The intervals are {LOOK:.1%} ones, so you may try other numbers of seeds.")
+            print("  One number of seeds, chosen before: each further number is another chance to be wrong.")
     return all_measured
 
 
@@ -123,11 +120,10 @@ def main() -> None:
     add("words", nargs="*", metavar="NAME", help="names of findings, and overrides such as model.n_embd=96")
     add("--under", type=float, metavar="MINUTES", help="all findings that take at most this many minutes")
     add("--control", action="store_true", help="measure the findings' controls, which must not PASS")
-    seeds = ", ".join(map(str, LOOKS))
-    add("--seeds", type=int, metavar="N", help=f"measure on N seeds ({seeds}), by wider intervals")
+    add("--seeds", type=int, metavar="N", help=f"measure on N seeds, at least {MIN_SEEDS}")
     add("--docs", action="store_true", help="write results/findings.md, with numbers and pictures")
     add("--config-dir", help="a folder with additions to conf/: finding, norm, …")
-    add("--out", type=Path, default=Path("runs") / FINDINGS, help="default: runs/findings")
+    add("--out", type=Path, default=Path("runs/findings"), help="default: runs/findings")
     args = parser.parse_intermixed_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     with one_line_errors():

@@ -8,14 +8,13 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import Field, model_validator
 
 from cli.errors import CONF, checked
 from cli.schema import Checked
-from comparison.verdicts import Interval
 from data.errors import ConfigError
 
 Scalar = bool | int | float | str | None
@@ -26,6 +25,15 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3)]
 def override(key: str, value: Scalar) -> str:
     """Return ``key=value`` as the user types it."""
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+class Interval(NamedTuple):
+    """The interval of the mean of n numbers. For n = 1, low and high are NaN."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
 
 
 class Expected(Checked):

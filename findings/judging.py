@@ -1,6 +1,7 @@
 """Judge a finding by the numbers of each seed.
 
-The mean of a quantity has a 95 % t-interval over seeds (Student 1908). The quantity
+The mean of a quantity has a 95 % t-interval over seeds (Student 1908), in scipy
+``t.interval(0.95, n - 1, mean, sem)``. The quantity
 
 - passes if the interval lies in the expected range;
 - fails if the interval, widened if the finding has several quantities, lies outside the range;
@@ -12,9 +13,7 @@ the finding is no likelier than a false PASS of a quantity (Berger 1982). Since 
 FAIL would be likelier, so the k intervals that decide a FAIL are simultaneous (Bonferroni, 1 − 5 % / k). The
 conditions come first: if one of ``inconclusive`` is not fulfilled, the finding is INCONCLUSIVE.
 
-The number of seeds is part of a finding, since it must not depend on results. Other numbers of seeds may be
-tried one after another: the intervals of a try have the confidence LOOK, so a false verdict in any of the
-tries that comparison/verdicts.py has as LOOKS is no likelier than 5 % (Bonferroni).
+The number of seeds is part of a finding, since it must not depend on results.
 """
 
 import math
@@ -22,11 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from comparison.verdicts import CONFIDENCE, LOOKS, Interval, interval
-from findings.finding import Expected, Finding
+import numpy as np
+from scipy.stats import sem, t
 
-MIN_SEEDS = LOOKS[0]
-LOOK = 1 - (1 - CONFIDENCE) / len(LOOKS)  # the confidence of a try
+from findings.finding import Expected, Finding, Interval
+
+ERROR = 0.05  # the chance of a false verdict
+MIN_SEEDS = 3
 
 
 class Verdict(StrEnum):
@@ -54,30 +55,29 @@ class Judgement:
     because: list[Outcome]
 
 
-def judge_quantity(
-    quantity: str,
-    expected: Expected,
-    values: Sequence[float],
-    comparisons: int,
-    confidence: float = CONFIDENCE,
-) -> Outcome:
-    """Return the outcome of a quantity, from its value in each seed. ``comparisons``: how many quantities are
+def interval(values: Sequence[float], error: float = ERROR) -> Interval:
+    """Return the t-interval of the mean, which misses it with a chance of ``error``."""
+    n, mean = len(values), float(np.mean(values))
+    half = float(t.ppf(1 - error / 2, n - 1) * sem(values)) if n > 1 else math.nan
+    return Interval(n, mean, mean - half, mean + half)
+
+
+def judge_quantity(quantity: str, expected: Expected, values: Sequence[float], together: int) -> Outcome:
+    """Return the outcome of a quantity, from its value in each seed. ``together``: how many quantities are
     judged together, such as all of a finding, which widens the interval that decides a FAIL."""
     if not all(map(math.isfinite, values)):
         no_interval = Interval(len(values), math.nan, math.nan, math.nan)
         return Outcome(quantity, expected, no_interval, Verdict.INCONCLUSIVE)
-    mean_interval = interval(values, confidence)
+    mean_interval = interval(values)
     verdict = Verdict.INCONCLUSIVE
     if len(values) >= MIN_SEEDS and expected.holds(mean_interval):
         verdict = Verdict.PASS
-    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, 1 - (1 - confidence) / comparisons)):
+    elif len(values) >= MIN_SEEDS and expected.excludes(interval(values, ERROR / together)):
         verdict = Verdict.FAIL
     return Outcome(quantity, expected, mean_interval, verdict)
 
 
-def judge(
-    finding: Finding, by_seed: Mapping[int, Mapping[str, float]], confidence: float = CONFIDENCE
-) -> Judgement:
+def judge(finding: Finding, by_seed: Mapping[int, Mapping[str, float]]) -> Judgement:
     """Return the verdict on a finding, with its reason and outcomes; the rules are at the top of this file.
     ``by_seed``: seed -> quantity -> value."""
 
@@ -85,7 +85,7 @@ def judge(
         judged = []
         for name, expected in expectations.items():
             values = [values_of_seed.get(name, math.nan) for values_of_seed in by_seed.values()]
-            judged.append(judge_quantity(name, expected, values, len(expectations), confidence))
+            judged.append(judge_quantity(name, expected, values, len(expectations)))
         return judged
 
     parts = judge_all(finding.expected), judge_all(finding.inconclusive), judge_all(finding.because)

@@ -1,5 +1,6 @@
 """The models of a finding: for each seed, one model per arm and value of the varied key."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli import compose as app
 from cli.schema import ModelSource, RunConfig
-from comparison import load
 from data import windows
 from data.errors import ConfigError
 from data.files import digest, write_atomically
@@ -19,6 +19,7 @@ from findings.finding import Finding, Scalar, override
 from training import device
 from training.identity import folder_of
 from training.open_run import tokens_of
+from training.run_folder import read_json, read_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,24 @@ T = TypeVar("T")
 TRAINING = ("wandb.mode=disabled", "train.threads=1")
 UNSEEN = 1_000_000  # no run reaches this step, so the batches from here on are new to every model
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first N characters of data=shakespeare
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    diverged: bool
+    environment: dict[str, Any]
+    rows: list[dict[str, Any]]  # of metrics.jsonl, where a non-finite number is a word, "NaN"
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Return the finite values of a metric by step."""
+        pairs = ((row["step"], float(row[metric])) for row in self.rows if metric in row)
+        return {step: value for step, value in pairs if math.isfinite(value)}
+
+    def last(self, metric: str) -> float:
+        """Return the last value of a metric; NaN if the run does not have it."""
+        return next((float(row[metric]) for row in reversed(self.rows) if metric in row), math.nan)
 
 
 @dataclass
@@ -82,18 +101,16 @@ class Case:
         return torch.from_numpy(x), torch.from_numpy(y)
 
     @cached_property
-    def run(self) -> load.Run:
-        """The model's run, read from its folder. Raises ConfigError if the run cannot be read."""
+    def run(self) -> "Run":
+        """The model's run, read from its folder, which has ended."""
         assert self.folder
-        try:
-            return load.load(self.folder)[0]
-        except load.UnreadableError as error:
-            raise ConfigError(f"{self.folder}: {error}; delete the folder and rerun the command") from None
+        status, environment = (read_json(self.folder / f"{name}.json") for name in ("status", "environment"))
+        return Run(status["state"] == "diverged", environment, read_rows(self.folder / "metrics.jsonl"))
 
     def loss(self) -> float:
         """Return min(last val/full_loss, first val/loss), in nats per token; the first val/loss for a run
         that diverged (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
-        first = float(self.run.curve("val/loss")[1][0])
+        first = next(iter(self.run.curve("val/loss").values()))
         return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
 
 

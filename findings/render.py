@@ -1,5 +1,6 @@
 """Write results for a reader: in the terminal, and as results/findings.md."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from comparison.drawing.convert import save
-from comparison.table import number
-from comparison.verdicts import Interval
-from findings.figure import figure_spec
-from findings.finding import Finding, Overrides, override
+from findings.figure import figure
+from findings.finding import Finding, Interval, Overrides, override
 from findings.judging import Judgement, Verdict, judge
 from findings.running import Result, find_result
+from study.figures import save
 from training.environment import duration
 
 COLORS: dict[str, str] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
@@ -59,8 +58,8 @@ def entries(findings: Mapping[str, Finding], folders: Sequence[Path]) -> list[En
 
 def mean(interval: Interval) -> str:
     """Format a mean with its interval."""
-    low, high = number(interval.low, ".3g"), number(interval.high, ".3g")
-    return f"{number(interval.mean, '.3g')} ({low} to {high})"
+    mean, low, high = (f"{x:.3g}" if math.isfinite(x) else "—" for x in interval[1:])
+    return f"{mean} ({low} to {high})"
 
 
 def settings(overrides: Overrides) -> str:
@@ -98,7 +97,7 @@ def write_document(findings: Sequence[Entry], file: Path, pictures: Path) -> Non
     pictures.mkdir(parents=True, exist_ok=True)
     for entry in findings:
         if entry.result:
-            save(figure_spec(entry.finding, entry.result.rows), pictures / f"{entry.name}.svg")
+            save(figure(entry.finding.picture, entry.result.rows), pictures / f"{entry.name}.svg")
     link = os.path.relpath(pictures, file.parent)
     file.write_text(document(findings, link), encoding="utf-8")
 

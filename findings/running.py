@@ -96,7 +96,7 @@ def content_hash(finding: Finding, cases: list[Cases]) -> str:
     code = [
         file.read_text(encoding="utf-8") for part in PARTS for file in sorted((ROOT / part).rglob("*.py"))
     ]
-    code.append(source(finding.measure))  # and what it uses of other folders, such as comparison/
+    code.append(source(finding.measure))  # and what it uses of other folders, such as study/
     return digest({"conditions": finding.conditions(), "models": models, "code": code})[:8]
 
 
@@ -129,7 +129,7 @@ def measure(name: str, finding: Finding, cases: list[Cases]) -> Result:
             available = ", ".join(map(repr, measured.values))
             raise ConfigError(f"{finding.measure} returns no {missing[0]!r}; it returns {available}")
     runs = [*{case.folder: case.run for case in each_case(cases) if case.folder}.values()]
-    training = sum(float(run.axes["seconds"][-1]) for run in runs)
+    training = sum(float(run.rows[-1]["seconds"]) for run in runs)
     packages = {name: version(name) for name in PACKAGES}
     machine: dict[str, Any] = {"processor": processor(), "precision": "fp32", "packages": packages}
     if runs:

@@ -5,17 +5,16 @@ from itertools import permutations
 
 import numpy as np
 
-from comparison.rates import sensitivity
-from comparison.reach import first_step
 from data.errors import ConfigError
 from findings.models import Case, Cases, Measured
+from study.statistics import steps_to
 
 Table = dict[float, float]  # value of the varied key, or step -> loss
 
 
 def loss_curve(case: Case) -> Table:
     """Return val/loss by step, for the picture."""
-    return dict(zip(*case.run.curve("val/loss"), strict=True))
+    return {float(step): loss for step, loss in case.run.curve("val/loss").items()}
 
 
 def final_losses(cases: Cases) -> Measured:
@@ -51,8 +50,7 @@ def tables_of(cases: Cases) -> dict[str, Table]:
 
 def best_rates(cases: Cases) -> dict[str, float]:
     """Return each arm's rate with the lowest mean loss over the finding's ``tuning_seeds``. The measured
-    seeds do not choose, which would make intervals too narrow (simulated in results/verdicts.md).
-    Raises ConfigError without such seeds."""
+    seeds do not choose, which would make intervals too narrow. Raises ConfigError without such seeds."""
     if not cases.tuning:
         raise ConfigError("tuning_seeds: this measurement needs seeds that choose each arm's rate; name some")
     all_tables = [tables_of(other) for other in cases.tuning]
@@ -83,8 +81,8 @@ def crossing(table: Table, limit: float, upwards: bool = True) -> float:
 
 def val_loss(case: Case, fraction: float) -> float:
     """Return val/loss after a fraction of the steps, by linear interpolation between evaluations."""
-    steps, losses = case.run.curve("val/loss")
-    return float(np.interp(fraction * case.config.train.steps, steps, losses))
+    curve = case.run.curve("val/loss")
+    return float(np.interp(fraction * case.config.train.steps, [*curve], [*curve.values()]))
 
 
 def at_best_rate(cases: Cases) -> Measured:
@@ -116,7 +114,8 @@ def steps_to_loss(cases: Cases, target: str) -> Measured:
     best = best_rates(cases)
     best_case = {arm: cases.over(arm)[rate] for arm, rate in best.items()}
     goal = val_loss(best_case[target], 1.0)
-    steps = {arm: first_step(case.run, goal) for arm, case in best_case.items()}
+    curves = {arm: tuple(case.run.curve("val/loss").items()) for arm, case in best_case.items()}
+    steps = {arm: steps_to(goal, curve) or math.inf for arm, curve in curves.items()}
     values = {f"{target}'s steps / {arm}'s": steps[target] / count for arm, count in steps.items()}
     tables = tables_of(cases)
     values |= {f"{arm}: best rate is an edge": is_edge(best[arm], tables[arm]) for arm in best}
@@ -124,16 +123,22 @@ def steps_to_loss(cases: Cases, target: str) -> Measured:
     return Measured(values, {arm: loss_curve(case) for arm, case in best_case.items()})
 
 
+def sensitivity(table: Table, initial: float) -> float:
+    """Return the learning rate sensitivity E_η [min(ℓ(η), ℓ0)] − ℓ* (Wortsman et al. 2023, arXiv 2309.14322,
+    §2.2) of the losses at log-spaced rates. ``initial``: ℓ0, the loss before training."""
+    losses = [min(loss, initial) for loss in table.values()]
+    return float(np.mean(losses)) - min(losses)
+
+
 def rate_sensitivity(cases: Cases) -> Measured:
-    """Learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, §2.2); the second arm's
+    """Learning rate sensitivity of each arm; the second arm's
     minus the first's; and log10(second arm's highest rate / first arm's), where the highest rate is the one
     up to which an arm's loss is within 0.2 nats of its lowest."""
     tables = tables_of(cases)
-    initial = float(cases.members[0].run.curve("val/loss")[1][0])
+    initial = next(iter(cases.members[0].run.curve("val/loss").values()))
     values, highest = {}, {}
     for arm, table in tables.items():
-        _, interval = sensitivity({rate: {0: loss} for rate, loss in table.items()}, initial)
-        values[f"sensitivity, {arm}"] = interval.mean
+        values[f"sensitivity, {arm}"] = sensitivity(table, initial)
         highest[arm] = crossing(table, min(table.values()) + 0.2)
     plain, normed = cases.arms
     values["sensitivity, difference"] = values[f"sensitivity, {normed}"] - values[f"sensitivity, {plain}"]

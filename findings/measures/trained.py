@@ -83,12 +83,13 @@ def alpha_and_std(cases: Cases, shuffled: bool) -> Measured:
         shuffled: permute α at random: each norm's values over the steps, the last values over the norms.
     """
     case, random = cases["dyt"], np.random.default_rng(cases.seed)
-    sites = [name.removeprefix("norm.alpha/") for name in case.run.metrics if name.startswith("norm.alpha/")]
+    metrics = dict.fromkeys(name for row in case.run.rows for name in row)
+    sites = [name.removeprefix("norm.alpha/") for name in metrics if name.startswith("norm.alpha/")]
     over_time, points, last = [], {}, []
     for site in sites:
-        steps, alpha = case.run.curve(f"norm.alpha/{site}")
-        is_regular = steps % case.config.stats.every == 0  # the first steps are logged more often
-        alpha, inverse = alpha[is_regular], 1 / case.run.curve(f"act.std/{site}.in")[1][is_regular]
+        alpha_at, std_at = (case.run.curve(name) for name in (f"norm.alpha/{site}", f"act.std/{site}.in"))
+        steps = [step for step in alpha_at if step % case.config.stats.every == 0]  # the first have more rows
+        alpha, inverse = np.array([(alpha_at[step], 1 / std_at[step]) for step in steps]).T
         alpha = random.permutation(alpha) if shuffled else alpha
         over_time.append(correlation(alpha, inverse))
         last.append((alpha[-1], inverse[-1]))

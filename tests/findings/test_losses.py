@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from data.errors import ConfigError
 from findings.finding import Finding, load_findings
-from findings.measures.losses import best_rates, trainable_scales
-from findings.models import Case, Cases
+from findings.measures.losses import best_rates, sensitivity, trainable_scales
+from findings.models import Case, Cases, Run
 
 RATES = (1e-3, 3e-3, 1e-2)
 LOSSES = st.lists(st.floats(0, 5), min_size=3, max_size=3)
@@ -63,3 +63,14 @@ def test_no_seed_is_tuned_and_measured():
     assert load_findings()["dyt_data_regime"].first_seeds(5) == [1, 2, 3, 4, 5]  # seed 0 chose its rate
     with pytest.raises(ValueError, match="tuning_seeds: 1 is also measured"):
         Finding.model_validate(finding.model_dump(exclude_unset=True) | {"seeds": [1, 2, 3]})
+
+
+def test_the_sensitivity_is_the_mean_rise_above_the_lowest_loss_and_no_loss_counts_more_than_the_first():
+    losses = dict(zip(RATES, (2.0, 2.6, 9.0), strict=True))
+    assert sensitivity(losses, initial=4.4) == pytest.approx((0.0 + 0.6 + 2.4) / 3)
+
+
+def test_a_curve_has_no_loss_that_is_not_finite_and_the_last_loss_may_be_one():
+    run = Run(False, {}, [{"step": 0, "val/loss": 4.0}, {"step": 5}, {"step": 9, "val/loss": "NaN"}])
+    assert run.curve("val/loss") == {0: 4.0}
+    assert math.isnan(run.last("val/loss"))

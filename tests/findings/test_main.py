@@ -160,7 +160,7 @@ def test_an_error_in_a_finding_is_one_line_with_its_place(measured, mine, change
     ("arguments", "error"),
     [
         (("warmup",), "no finding is called 'warmup'; did you mean warm_up?"),
-        (("warm_up", "--seeds", "2"), "--seeds: a verdict is possible at 3, 4, 5, 6"),
+        (("warm_up", "--seeds", "2"), "--seeds: a verdict needs at least 3, not 2"),
         (("--control",), "no finding is named"),
         (("--under", "0.01"), "--under: no finding takes 0.01 minutes or less"),
         (("warm_up", "--under", "9"), "--under: cannot be combined with names"),
