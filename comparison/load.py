@@ -20,9 +20,9 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from comparison import run_files
+from comparison.files import escape_strings, lines, parse_json, small_text
 from data.errors import UserError
 from data.files import first_error
-from interop.files import escape_strings, lines, parse_json, small_text
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, if installed
 # Keys that say where a run was trained and how it was watched, not what was trained.

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from comparison.files import escape_strings, parse_json, small_text
 from comparison.find import SHARED, find_runs
 from comparison.load import Run, UnreadableError, ended_run, load, naming_errors
 from comparison.roles import by_role
 from comparison.run_files import SCHEMAS
 from data.errors import UserError
 from data.files import write_atomically
-from interop.files import escape_strings, parse_json, small_text
 
 TABLE, CURVES_FILE = "runs.csv", "curves.csv"
 LARGEST = 2**26  # the most bytes of a table

@@ -24,7 +24,6 @@ from data.errors import ConfigError, UserError
 from data.external import read_meta
 from data.files import file_digest, first_error
 from interop import hub, tokenizer_json
-from interop.files import parse_json, safetensors_header, small_text
 from interop.gpt2_layout import GPT2, entries
 from interop.hub import HUB, WEIGHTS
 from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # constants in old files, not weights
-LARGEST = 2**20  # bytes of a config.json
 FLOATING = ("F64", "F32", "F16", "BF16")
 EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
 
@@ -110,7 +108,6 @@ class Pretrained:
                 )
             slices = {}
             for file in self.files:
-                parse_json(safetensors_header(file)[8:])  # raises if it is too long or has a key twice
                 content = safe_open(file, framework="pt")  # checks the header against the file's size
                 for name in content.keys():  # noqa: SIM118 not a dict
                     short = name.removeprefix("transformer.")
@@ -168,7 +165,7 @@ def pretrained(name: str) -> Pretrained:
     the model is missing or not a GPT-2."""
     file = file_of(name, "config.json")
     with reading(file):
-        return Pretrained(name, GPT2.model_validate(parse_json(small_text(file, LARGEST))))
+        return Pretrained(name, GPT2.model_validate_json(file.read_text(encoding="utf-8")))
 
 
 def file_of(name: str, part: str) -> Path:

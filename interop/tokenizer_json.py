@@ -7,6 +7,7 @@ the order of the merges. Hugging Face spells bytes as printable characters: ALPH
 
 import base64
 import copy
+import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -16,9 +17,7 @@ from typing import Any
 from data import tokenizers
 from data.errors import DataError
 from data.tokenizers import ALPHABET, BYTE_OF
-from interop.files import parse_json, small_text
 
-LARGEST = 2**24  # bytes of a tokenizer.json; GPT-2's has 1.4 million
 MOST_WORK = 10**8  # Σ length² over tokens, which takes find_merges a few seconds; GPT-2's is 3 million
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 # Options of Hugging Face's byte pair encoding that ours lacks.
@@ -102,7 +101,7 @@ def read(file: Path) -> dict[str, Any]:
     """Return the spec of the tokenizer in a tokenizer.json. Raises DataError if our tokenizers cannot express
     it, and OSError if the file cannot be read."""
     try:
-        content = parse_json(small_text(file, LARGEST))
+        content = json.loads(file.read_text(encoding="utf-8"))
         for spec in candidates(content):
             tokenizers.from_spec(spec)  # raises if it is invalid
             if essence(to_tokenizer_json(spec)) == essence(content):

@@ -1,4 +1,4 @@
-"""Checks of small files that comparison/ and interop/ read."""
+"""Checks of small files that comparison/ reads."""
 
 import errno
 import json
@@ -10,7 +10,6 @@ from typing import Any
 
 LARGEST = 2**20  # the most bytes of a JSON file; a few thousand are typical
 LONGEST = 2**24  # the most bytes of a line of metrics.jsonl, which may hold many histograms
-HEADER_LIMIT = 2**26  # bytes; 10,000 blocks take 54 million, a tokenizer of 2^20 tokens 14 million
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -70,14 +69,3 @@ def escape_strings(value: Any) -> Any:
     if isinstance(value, dict):
         return {escape_strings(key): escape_strings(inner) for key, inner in value.items()}
     return type(value)(map(escape_strings, value)) if isinstance(value, list | tuple) else value
-
-
-def safetensors_header(path: Path) -> bytes:
-    """Return the bytes of a safetensors file before the tensors: 8 that hold n, then n of JSON. Raises
-    OSError, and ValueError if n is too large."""
-    with path.open("rb") as file:
-        length = file.read(8)
-        n = int.from_bytes(length, "little")
-        if n > HEADER_LIMIT:
-            raise ValueError("the header is too long")
-        return length + file.read(n)
