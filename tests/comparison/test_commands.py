@@ -11,7 +11,7 @@ from comparison.groups import group_runs
 from comparison.load import load
 from comparison.published import load_all
 from comparison.report import build_report
-from tests.helpers.fair_runs import FAR, fair_runs, role
+from tests.comparison.runs import FAR, fair_runs, role
 from tests.helpers.run_folders import FACTS, made
 
 NORMS = ("layernorm", "none")

@@ -4,7 +4,7 @@ import pytest
 
 from comparison.comparable import check_comparable
 from comparison.groups import ComparisonError
-from tests.helpers.run_folders import several
+from tests.comparison.runs import several
 
 METRIC = "val/full_loss"
 

@@ -17,9 +17,10 @@ from comparison.report import Report, build_report
 from comparison.table import cells
 from comparison.two_runs import render
 from comparison.write import run_row, write_report
+from tests.comparison.runs import several
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
-from tests.helpers.run_folders import ASKED, CLEAN, made, several
+from tests.helpers.run_folders import ASKED, CLEAN, made
 
 BASE = [2.00, 2.05, 1.95, 2.02, 1.98]
 TRAIN_ONLY = {"train": {"future": 0.4, "rows": 0.4}, "eval": {"future": 0.0, "rows": 0.0}}

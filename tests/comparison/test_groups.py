@@ -6,7 +6,7 @@ import pytest
 
 from comparison.groups import ComparisonError, average, differing, group_runs, select, short_names, title
 from comparison.report import build_report
-from tests.helpers.run_folders import several
+from tests.comparison.runs import several
 
 METRIC = "val/full_loss"
 

@@ -7,10 +7,10 @@ import pytest
 from comparison.groups import ComparisonError
 from comparison.machine import SCHEMA, ExitStatus, comparison, status_of
 from comparison.report import build_report
+from tests.comparison.runs import role, several
 from tests.conftest import ROOT
 from tests.helpers import programs
-from tests.helpers.fair_runs import role
-from tests.helpers.run_folders import ARMS, made, several
+from tests.helpers.run_folders import ARMS, made
 
 ONE_RATE = (
     "All groups have one learning rate, 0.002: "

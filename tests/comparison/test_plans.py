@@ -8,7 +8,8 @@ from comparison import plans
 from comparison.load import load
 from comparison.report import build_report
 from comparison.verdicts import decide
-from tests.helpers.run_folders import made, several
+from tests.comparison.runs import several
+from tests.helpers.run_folders import made
 
 NORMS = ("layernorm", "rmsnorm", "none", "dyt")
 HIDDEN = "no verdict: --where hides runs of it or of its baseline"

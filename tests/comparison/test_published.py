@@ -17,7 +17,7 @@ from comparison.published import cell, flat, load_any, nested, parsed, publish, 
 from comparison.report import build_report
 from data.errors import UserError
 from data.files import write_atomically
-from tests.helpers.fair_runs import FAR, NEAR, fair_runs
+from tests.comparison.runs import FAR, NEAR, fair_runs
 
 NAMES = st.text(st.characters(exclude_characters=":"), min_size=1)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

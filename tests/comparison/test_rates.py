@@ -6,7 +6,7 @@ import pytest
 
 from comparison.groups import group_runs
 from comparison.rates import families, sensitivities, sensitivity
-from tests.helpers.run_folders import several
+from tests.comparison.runs import several
 
 
 def test_learning_rate_sensitivity_of_a_case_worked_by_hand():

@@ -6,7 +6,7 @@ from comparison.curves import curves, operations_per_token
 from comparison.reach import reach
 from comparison.report import build_report
 from comparison.table import cells
-from tests.helpers.run_folders import several
+from tests.comparison.runs import several
 
 CURVES = {
     "norm=layernorm": {step: {"val/loss": 4 - step / 1000} for step in (0, 400, 800)},

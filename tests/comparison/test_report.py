@@ -10,7 +10,8 @@ from comparison.load import load
 from comparison.report import Report, build_report
 from comparison.table import cells, verdict
 from comparison.write import markdown
-from tests.helpers.run_folders import BASE, made, several
+from tests.comparison.runs import several
+from tests.helpers.run_folders import BASE, made
 
 PAIR = [2.0, 2.1]  # the losses of two seeds
 THREE = {

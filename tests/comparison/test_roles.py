@@ -8,8 +8,7 @@ from comparison.load import load
 from comparison.published import publish, read
 from comparison.report import build_report
 from comparison.roles import by_role
-from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
-from tests.helpers.run_folders import several
+from tests.comparison.runs import FAR, NEAR, fair_runs, role, several
 
 FAIR = (
     "Each group is at its own best settings of 2 tried, chosen by other runs on other seeds and on the other "

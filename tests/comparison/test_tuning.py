@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from comparison.report import Report, build_report
 from comparison.settings import cost_of_half, tried
 from comparison.table import settings
-from tests.helpers.fair_runs import FAR, NEAR, fair_runs, role
-from tests.helpers.run_folders import several
+from tests.comparison.runs import FAR, NEAR, fair_runs, role, several
 
 RATE = "optim.learning_rate"
 OTHER = "chosen by other runs on other seeds and on the other half of the validation split."

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from comparison.load import Run, load
 from tests.conftest import EARLIER_DEFAULTS, configured
 
 ASKED = {mode: {"cuts": 63, "all_cuts": 63, "rows": 32, "cut_rows": 0.1} for mode in ("train", "eval")}
@@ -79,14 +78,3 @@ def made(
     (folder / "certificate.json").write_text(json.dumps({"start": answer, "end": answer}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
-
-
-def several(
-    parent: Path, losses: Mapping[str, list[float | None]], first: int = 0, **options: Any
-) -> list[Run]:
-    """Write and load runs of each command line that ended with these losses, at seeds first, first + 1, …"""
-    return [
-        load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
-        for arguments, by_seed in losses.items()
-        for seed, loss in enumerate(by_seed, first)
-    ]

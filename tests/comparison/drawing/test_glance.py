@@ -9,7 +9,8 @@ from comparison.drawing.glance import crossed, differences, effort, next_step, s
 from comparison.drawing.page import page
 from comparison.drawing.specs import grid
 from comparison.report import build_report
-from tests.helpers.run_folders import ARMS, several
+from tests.comparison.runs import several
+from tests.helpers.run_folders import ARMS
 
 SURE = "The chance that any of these verdicts is false is about 5 %."
 NOT_TUNED = "the arms may not be at their own best settings"

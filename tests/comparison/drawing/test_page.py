@@ -13,10 +13,9 @@ from comparison.drawing.page import page
 from comparison.published import read
 from comparison.report import build_report
 from comparison.write import write_report
+from tests.comparison.runs import FAR, NEAR, fair_runs, several
 from tests.conftest import ROOT
 from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
-from tests.helpers.fair_runs import FAR, NEAR, fair_runs
-from tests.helpers.run_folders import several
 from tests.helpers.waiting import until
 
 

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from comparison.drawing.printed import render
 from comparison.report import build_report
-from tests.helpers.run_folders import several
+from tests.comparison.runs import several
 
 NOISY = {"norm=layernorm": [2.0, 2.1, 1.9, 2.0], "norm=torch_layernorm": [2.3, 2.1, 2.2, 1.8]}
 

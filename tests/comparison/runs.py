@@ -1,6 +1,11 @@
-"""Runs of a fair comparison, of which two keys were tuned, with chosen losses."""
+"""Runs with chosen losses, loaded; and those of a fair comparison, of which two keys were tuned."""
 
-from tests.helpers.run_folders import several
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comparison.load import Run, load
+from tests.helpers.run_folders import made
 
 FAR = "optim.learning_rate=1e-2 model.init=xavier"
 NEAR = "optim.learning_rate=3e-3 model.init=gpt2"
@@ -26,4 +31,15 @@ def fair_runs(folder, norm, best, ends, borrowed=None, worse=None, worst=2.1):
         *several(folder / "a", trials, roles=[role("trial", norm)]),
         *several(folder / "b", compared, first=10, roles=[role("compared", norm)]),
         *several(folder / "c", at_others, first=10, roles=[role("borrowed", norm)]),
+    ]
+
+
+def several(
+    parent: Path, losses: Mapping[str, list[float | None]], first: int = 0, **options: Any
+) -> list[Run]:
+    """Write and load runs of each command line that ended with these losses, at seeds first, first + 1, …"""
+    return [
+        load(made(parent, *arguments.split(), f"seed={seed}", final=loss, **options))[0]
+        for arguments, by_seed in losses.items()
+        for seed, loss in enumerate(by_seed, first)
     ]
