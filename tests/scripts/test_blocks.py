@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from data.errors import ConfigError
 from data.tokenizers import CharTokenizer
@@ -32,6 +33,24 @@ def test_the_points_of_a_map_are_of_all_channels():
     channels = blocks.sampled(torch.arange(64 * 64 * 128)) % 128
     assert len(channels) == blocks.POINTS
     assert len(channels.unique()) > 100
+
+
+def test_blocks_are_in_their_order_beyond_a_hundred():
+    sites = ["embed", *(f"{i:02d}" for i in range(103)), "final"]
+    table = blocks.depth_table({"x": dict.fromkeys(reversed(sites), 1.0)})
+    assert [str(cell) for cell in table.columns[0].cells] == sites
+
+
+def test_titles_are_wrapped_and_sites_stay_where_there_is_no_room():
+    titles = [f"norm={n} placement={p}" for n in ("layernorm", "batchnorm") for p in ("pre", "post")]
+    table = blocks.depth_table({title: {"embed": 1.0, "00": -0.000412} for title in titles})
+    console = Console(width=70)
+    with console.capture() as printed:
+        console.print(table)
+    lines = printed.get().splitlines()
+    assert "…" not in printed.get()
+    assert any(line.split() == ["00", *["-0.000412"] * 4] for line in lines)
+    assert any("=post" in line for line in lines)
 
 
 @pytest.mark.slow

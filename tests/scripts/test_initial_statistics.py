@@ -1,10 +1,8 @@
 """python -m scripts.initial_statistics shows what step 0 of a run sees, for one choice or several."""
 
 import pytest
-from rich.console import Console
 
 from scripts import initial_statistics
-from scripts.blocks import depth_table
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows, train_anew
@@ -51,24 +49,6 @@ def test_nothing_of_a_table_is_cut_in_a_pipe(succeed, tmp_path, text_file):
     assert "…" not in done.stdout
     assert all(title in done.stdout for title in initial_statistics.QUANTITIES)
     assert {"embed", "00", "final"} <= {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
-
-
-def test_blocks_are_in_their_order_beyond_a_hundred():
-    sites = ["embed", *(f"{i:02d}" for i in range(103)), "final"]
-    table = depth_table({"x": dict.fromkeys(reversed(sites), 1.0)})
-    assert [str(cell) for cell in table.columns[0].cells] == sites
-
-
-def test_titles_are_wrapped_and_sites_stay_where_there_is_no_room():
-    titles = [f"norm={n} placement={p}" for n in ("layernorm", "batchnorm") for p in ("pre", "post")]
-    table = depth_table({title: {"embed": 1.0, "00": -0.000412} for title in titles})
-    console = Console(width=70)
-    with console.capture() as printed:
-        console.print(table)
-    lines = printed.get().splitlines()
-    assert "…" not in printed.get()
-    assert any(line.split() == ["00", *["-0.000412"] * 4] for line in lines)
-    assert any("=post" in line for line in lines)
 
 
 @pytest.mark.slow
