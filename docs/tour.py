@@ -43,13 +43,13 @@ import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from typing import Any
 
+import altair as alt
+import numpy as np
 import torch
+from scipy import stats
 from torch import nn
 
-from comparison.drawing.convert import svg
-from comparison.drawing.specs import LINE, number, spec
 from model import GPT
 from model.batchnorms import BatchNorm
 from model.init import XAVIER
@@ -58,25 +58,27 @@ from model.placements import Output, Peri, Post, Pre
 from probe.activations import Activations, without_effects
 from probe.causality import certificate
 from probe.metric_names import selection
+from study.figures import svg
+from study.report import load
 
 WORK = Path(tempfile.mkdtemp())  # all files that this notebook writes are in here
 
 
 @dataclass
 class Picture:
-    """A figure in Vega-Lite, which a notebook draws if it is a cell's last expression."""
+    """A figure, which a notebook draws if it is a cell's last expression."""
 
-    description: dict[str, Any]
+    chart: alt.Chart
 
     def _repr_svg_(self):
-        return svg(self.description)
+        return svg(self.chart)
 
 
 def lines(rows, x, y, **scale):
     """Return a picture with a line for each value of "arm"."""
-    color = {"field": "arm", "type": "nominal", "title": None, "sort": None}
-    encoding = {"x": number(x, x), "y": number(y, y, scale=scale), "color": color}
-    return Picture(spec(width=480, height=200, mark=LINE, data={"values": rows}, encoding=encoding))
+    chart = alt.Chart(alt.InlineData(values=rows), width=480, height=200).mark_line(point=True)
+    color = alt.Color("arm:N", title=None, sort=None)
+    return Picture(chart.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q", scale=alt.Scale(**scale)), color=color))
 
 
 def difference(a, b):
@@ -361,37 +363,27 @@ for folder in folders:
 assert len(folders) == 6
 
 # %% [markdown]
-# Now we compare, at first the runs of one seed alone.
-
+# Each run without a norm is compared with the run of the same seed with LayerNorm: they began with the same
+# weights, apart from the norms, and saw the same batches. So each seed gives a difference.
 
 # %%
-def compare(*folders):
-    """Return a comparison of runs as data."""
-    return json.loads(python("compare.py", *folders, "--json"))
-
-
-def without_norm(comparison):
-    """Return the arm norm=none, with pre if there are several, of a comparison."""
-    arms = [arm for arm in comparison["arms"] if arm["keys"]["norm"] == "none"]
-    return next(arm for arm in arms if arm["keys"].get("placement", "pre") == "pre")
-
-
-seeds = json.loads((WORK / "studies/norms/study.json").read_text())["seeds"]
-one_seed = without_norm(compare(*(WORK / "runs").glob(f"*-s{seeds[0]}-*")))
-print(f"difference from layernorm {one_seed['difference']['mean']:+.3f}, {one_seed['verdict']}")
+baseline, without_norm = load(WORK / "studies/norms").rows
+seeds = baseline.seeds
+differences = np.array([without_norm.losses[seed] - baseline.losses[seed] for seed in seeds])
+print("differences in nats, by seed:", *(f"{difference:+.3f}" for difference in differences))
 
 # %% [markdown]
-# There is a difference, but no verdict: another seed gives another difference, and one number does not say
-# how much these vary. With three seeds each run without a norm is compared with the run of the same seed with
-# LayerNorm. From the variation of these three differences comes an interval, made so that 96 % of such
-# intervals contain the true mean difference. This is the end of what the study printed:
+# One of these numbers alone would not say how much they vary. From the variation of all three comes an
+# interval, made so that 96 % of such intervals contain the true mean difference (Student's t). The study
+# computed it, too; this is the end of what it printed:
 
 # %%
+mean, deviation = differences.mean(), differences.std(ddof=1)
+half = stats.t.ppf(1 - 0.04 / 2, len(seeds) - 1) * deviation / np.sqrt(len(seeds))
 print(table[table.index("Of 1 arm") :])
-three_seeds = without_norm(compare(WORK / "studies/norms"))
-assert one_seed["verdict"].startswith("no verdict")
-assert three_seeds["outcome"] == "worse"
-assert three_seeds["low"] > 0
+assert np.allclose([without_norm.low, without_norm.high], [mean - half, mean + half])
+assert without_norm.outcome == "worse"
+assert without_norm.low > 0
 
 # %% [markdown]
 # Read the table from left to right: the mean loss of each arm, the mean difference with its interval, the
@@ -433,15 +425,14 @@ lines(rows, "step", "train/loss", zero=False)
 # times above are those of the computer that ran the cell, with whatever else it had to do.) This does not
 # show that it is so at every rate: the peak at the beginning suggests that the rate is too high for the model
 # without norms. For a fair comparison `python ablate.py study=fair` tries 16 settings for each arm, and
-# compares each arm at its own best ones, on ten seeds. That takes hours, so runs of five seeds come with the
-# project, and those of the atlas, with 12 other settings:
+# compares each arm at its own best ones, on ten seeds. That takes hours. The project comes with
+# two such studies, of five seeds each, which tuned over other ranges:
 
 # %%
-for tables in ("results/reference", "results/atlas"):
-    tuned = without_norm(compare(tables))
-    low, mean, high = (tuned[key] for key in ("low", "difference", "high"))
-    print(f"{tables}: {tuned['outcome']} than layernorm, by {mean:.3f} nats ({low:.3f} to {high:.3f})")
-    assert tuned["outcome"] == "worse"
+for folder in ("results/reference", "results/atlas"):
+    tuned = next(row for row in load(ROOT / folder).rows if row.title == "norm=none placement=pre")
+    print(f"{folder}: {tuned.outcome}, by {tuned.difference:.3f} [{tuned.low:.3f}, {tuned.high:.3f}] nats")
+    assert tuned.outcome == "worse"
 
 # %% [markdown]
 # Both say "worse", but not by how much: an interval covers the noise of seeds, not other settings.
