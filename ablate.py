@@ -19,6 +19,7 @@ Every other word is one of train.py for all runs; with several values, as norm=a
 
 studies/NAME/study.json    all arms, trials and seeds: written before the first run, never changed
 studies/NAME/chosen.json   each arm's settings, written before the first compared run
+studies/NAME/index.html    the page: intervals, curves, tuning; table.md has its table
 
 The same command again goes on where it was interrupted. Verdicts hold for what was declared: a change needs
 a new name.
@@ -39,6 +40,7 @@ from study import files, launch, plan, report, table
 from study.files import Study
 from study.launch import Job
 from study.plan import Asked, Words
+from study.table import Table
 from study.trials import AS_GIVEN, best_quarter, choice, select_loss
 
 Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
@@ -124,6 +126,13 @@ def dry_run(study: Study, folder: Path, n_jobs: int) -> None:
         print(shlex.join(launch.command(job, max(1, launch.cores() // n_jobs), study.config_dir)))
 
 
+def draw(judged: Table, folder: Path) -> Path:
+    """Write the page of a study. Return its path."""
+    from study import page  # slow to import
+
+    return page.write(judged, folder)[0]
+
+
 def ablate(words: Words) -> None:
     """Declare the study of a command line; train what is missing; print the table. Raises UserError."""
     is_dry, words = "--dry-run" in words, [word for word in words if word != "--dry-run"]
@@ -150,7 +159,9 @@ def ablate(words: Words) -> None:
                 statuses |= train(plan.further_jobs(study, chosen, extended))
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
-    table.print_rows(report.load(folder), Console())
+    judged = report.load(folder)
+    table.print_rows(judged, Console())
+    print(f"page: {draw(judged, folder)}")
     launch.check(statuses, logs)
 
 

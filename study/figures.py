@@ -1,14 +1,41 @@
-"""Figures by Altair (Vega-Lite): of the page, where Vega-Lite draws them, and of files."""
+"""Figures by Altair (Vega-Lite): of the page, which gives them their data by name, and of files.
 
+    from pathlib import Path
+    from study import figures, report
+    figures.save(figures.forest(report.load(Path("studies/norms"))), Path("forest.svg"))
+
+``forest``, ``settings`` and ``grid`` are figures of files. A label in them is a mark of text with room for
+the widest font: the reader's font is not known when a file is drawn, and labels of an axis would be cut.
+"""
+
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
+import numpy as np
 import vl_convert
+
+from study.statistics import by_key
+from study.table import Table, short, verdict
 
 alt.data_transformers.disable_max_rows()
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 VERSION = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])  # of Vega-Lite
+PALETTE = "#4c78a8 #f58518 #e45756 #54a24b #b279a2 #72b7b2 #eeca3b #ff9da6 #9d755d #8c8c8c".split()
+OUTCOMES = {"better": "#0a8a5f", "worse": "#c8402f", "none": "#777777"}  # colour of an interval
+# of a tried setting
+MARKS = {"tried": "circle", "chosen": "diamond", "chosen, at the edge": "triangle-up", "diverged": "cross"}
+SIZES = {"tried": 30, "chosen": 170, "chosen, at the edge": 190, "diverged": 90}
+LETTER, SIZE = 0.72, 11  # width of a letter by font size, in the widest usual font; font size
+ROW, CELL = 17, 22  # height of a row of a plot, of a map
 Chart = alt.TopLevelMixin
+Records = list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------------------------------------------
+# Files
 
 
 def svg(chart: Chart) -> str:
@@ -24,3 +51,355 @@ def save(chart: Chart, out: Path) -> None:
         out.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), vl_version=VERSION, scale=2))
     else:
         out.write_bytes(vl_convert.vegalite_to_pdf(chart.to_dict(), vl_version=VERSION))
+
+
+# ---------------------------------------------------------------------------------------------------
+# Ranges and texts
+
+
+def fence(values: Sequence[float]) -> tuple[float, float]:
+    """Return the smallest and the largest value that are no outliers: none that lies further from the
+    quartiles than 1.5 times their distance (Tukey 1977)."""
+    q1, q3 = np.quantile(values, [0.25, 0.75])
+    inside = [value for value in values if abs(value - (q1 + q3) / 2) <= 2 * (q3 - q1)]
+    return min(inside), max(inside)
+
+
+def interval_range(table: Table) -> tuple[float, float]:
+    """Return the range of differences that is drawn: without outliers, with 0 and ±matters."""
+    ends = [end for row in table.rows for end in (row.low, row.difference, row.high) if end is not None]
+    matters = table.study.matters if table.study else 0.0
+    low, high = fence(ends or [0.0])
+    low, high = min(low, -matters), max(high, matters)
+    margin = 0.04 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def words(title: str) -> list[str]:
+    """Return a label's lines."""
+    return short(title).replace("=", "= ").split()
+
+
+def baseline_words(table: Table) -> str:
+    bases = sorted({row.baseline for row in table.rows if row.baseline})
+    return short(bases[0]) if len(bases) == 1 else "each one's baseline"
+
+
+def varying(table: Table) -> dict[str, list[str]]:
+    """Return the values of each key in which arms differ; "" for an arm without the key."""
+    keys = dict.fromkeys(key for row in table.rows for key in row.keys)
+    values = {key: [*dict.fromkeys(row.keys.get(key, "") for row in table.rows)] for key in keys}
+    return {key: each for key, each in values.items() if len(each) > 1}
+
+
+def are_numbers(values: Sequence[str]) -> bool:
+    try:
+        return all(np.isfinite(float(value)) for value in values)
+    except ValueError:
+        return False
+
+
+def number_key(table: Table) -> str | None:
+    """Return the one key beside norm and placement in which arms differ, if its values are numbers."""
+    found = varying(table)
+    by = table.study.by if table.study else []
+    keys = by if len(by) == 1 else [key for key in found if key not in ("norm", "placement")]
+    return keys[0] if len(keys) == 1 and are_numbers(found.get(keys[0], [""])) else None
+
+
+def grid_keys(table: Table) -> tuple[str, str] | None:
+    """Return the two keys of a map: of a study without verdicts whose arms differ in two keys, with three
+    values or more."""
+    found = varying(table)
+    is_map = table.study and not table.study.verdicts and len(found) == 2
+    return (*found,) if is_map and min(map(len, found.values())) >= 3 else None  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------------------------------------------
+# Figures of the page. Their data have names, which page.html gives them, and their parameters values.
+
+
+def ranked(name: str) -> alt.Chart:
+    """Return a chart in which ``rank`` is the number of an arm's colour, −1 for an arm that is not picked."""
+    chart = alt.Chart(alt.NamedData(name)).add_params(alt.param("picked", value=[]))
+    return chart.transform_calculate(rank=f"indexof(picked, datum.arm) % {len(PALETTE)}")
+
+
+def color_of_rank() -> alt.Color:
+    scale = alt.Scale(domain=[-1, *range(len(PALETTE))], range=["#888", *PALETTE])
+    return alt.Color("rank:N", scale=scale, legend=None)
+
+
+def curves(low: float, high: float) -> Chart:
+    """Return loss curves: mean and range of each picked arm, grey lines of the others. Records ``curves``:
+    arm, step, loss, low, high. ``low`` and ``high``: ends of the axis."""
+    y = alt.Y("loss:Q", title="validation loss", scale=alt.Scale(domain=[low, high]))
+    x = alt.X("step:Q", axis=alt.Axis(format="~s", tickCount=6))
+    base = ranked("curves").encode(x=x, y=y, color=color_of_rank(), detail="arm:N")
+    grey = base.transform_filter("datum.rank < 0").mark_line(clip=True, opacity=0.35, strokeWidth=1)
+    picked = base.transform_filter("datum.rank >= 0")
+    band = picked.mark_area(clip=True, opacity=0.18).encode(y="low:Q", y2="high:Q")
+    points = picked.mark_point(clip=True, size=120, filled=True, opacity=0)
+    tooltip = [
+        "arm:N",
+        "step:Q",
+        *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("loss", "low", "high")),
+    ]
+    zoom = alt.selection_interval(bind="scales")
+    return alt.layer(
+        grey.encode(tooltip="arm:N"),
+        band,
+        picked.mark_line(clip=True),
+        points.encode(tooltip=tooltip).add_params(zoom),
+    ).properties(width="container", height=340)
+
+
+def of_blocks() -> alt.Chart:
+    """Return a chart of the records ``blocks``: arm, statistic, step, and lists of blocks and values."""
+    parameters = alt.param("statistic", value=""), alt.param("at", value=0)
+    chart = ranked("blocks").add_params(*parameters)
+    return chart.transform_filter("datum.statistic == statistic && datum.rank >= 0")
+
+
+def heat(n_blocks: int) -> Chart:
+    """Return a statistic by step and block, of each picked arm, all in one scale of colours."""
+    lines = "split(replace(datum.label, /=/g, '= '), ' ')"
+    axis = alt.Axis(labelExpr=lines, labelLimit=0, labelLineHeight=12, ticks=False, domain=False)
+    step = alt.Step(max(12, 56 // n_blocks), **{"for": "offset"})
+    # symlog: linear below 1, logarithmic above, where kurtosis and gradients are
+    color = alt.Scale(scheme="viridis", type="symlog", constant=1)
+    return (
+        of_blocks()
+        .transform_flatten(["block", "value"])
+        .mark_rect()
+        .encode(
+            x=alt.X("step:O", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
+            y=alt.Y("arm:N", title=None, axis=axis, sort=None),
+            yOffset=alt.YOffset("block:O", sort="descending"),
+            color=alt.Color("value:Q", title=None, scale=color, legend=alt.Legend(orient="top", tickCount=4)),
+            tooltip=["arm:N", "statistic:N", "step:Q", "block:O", alt.Tooltip("value:Q", format=".4g")],
+            stroke=alt.condition("datum.step == at", alt.value("#e22"), alt.value(None)),
+            strokeWidth=alt.value(1.5),
+        )
+        .properties(
+            width="container", height=step, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
+        )
+    )
+
+
+def profile() -> Chart:
+    """Return a statistic by block at the step ``at``, or the last one before it that the arm logged."""
+    return (
+        of_blocks()
+        .transform_filter("datum.step <= at")
+        .transform_joinaggregate(last="max(step)", groupby=["arm"])
+        .transform_filter("datum.step == datum.last")
+        .transform_flatten(["block", "value"])
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("block:O", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+            color=color_of_rank(),
+            detail="arm:N",
+            tooltip=["arm:N", "step:Q", "block:O", alt.Tooltip("value:Q", format=".4g")],
+        )
+        .properties(width="container", height=200)
+    )
+
+
+def tuning(key: str, kind: str, low: float, high: float) -> Chart:
+    """Return the loss of each tried setting against a tuned key, whose range is ``kind``. Records ``trials``:
+    arm, loss (null: diverged), settings, ``setting`` (the same as text), chosen, edges (keys)."""
+    name = json.dumps(key)
+    mark = (
+        "!isValid(datum.loss) ? 'diverged' : !datum.chosen ? 'tried' : "
+        f"indexof(datum.edges, {name}) < 0 ? 'chosen' : 'chosen, at the edge'"
+    )
+    x = alt.X("x:N", title=key, axis=alt.Axis(labelAngle=0))
+    if kind.startswith(("log ", "linear ")):
+        form, *limits = kind.split()
+        axis = alt.Axis(format="~g", tickCount=6, labelOverlap="greedy")
+        domain = [float(limit) for limit in limits]
+        scale = alt.Scale.from_dict({"type": form, "domain": domain, "nice": False, "padding": 12})
+        x = alt.X("x:Q", title=key, scale=scale, axis=axis)
+    return (
+        ranked("trials")
+        .transform_calculate(
+            x=f"datum.settings[{name}]",
+            mark=mark,
+            area=f"{json.dumps(SIZES)}[{mark}]",
+            y=f"isValid(datum.loss) ? min(datum.loss, {high}) : {high}",
+            front="(datum.rank >= 0) + datum.chosen",
+        )
+        .mark_point(filled=True, strokeWidth=1)
+        .encode(
+            x=x,
+            y=alt.Y("y:Q", title="validation loss", scale=alt.Scale(domain=[low, high])),
+            color=color_of_rank(),
+            shape=alt.Shape("mark:N", scale=alt.Scale(domain=[*MARKS], range=[*MARKS.values()]),
+                            legend=alt.Legend(title=None, orient="top", columns=2, symbolFillColor="#888")),
+            size=alt.Size("area:Q", scale=None),
+            opacity=alt.condition("datum.rank < 0", alt.value(0.25), alt.value(0.9)),
+            stroke=alt.condition("datum.mark == 'chosen, at the edge'", alt.value("#e22"), alt.value(None)),
+            order="front:Q",
+            tooltip=["arm:N", "setting:N", alt.Tooltip("loss:Q", format=".4f"), "mark:N"],
+        )
+        .properties(width="container", height=320)
+    )  # fmt: skip
+
+
+def against_number(table: Table, key: str) -> Chart:
+    """Return the mean loss against a key with numbers, a line for each arm without this key."""
+    records: Records = [
+        {
+            "arm": " ".join(word for word in short(row.title).split() if not word.startswith(f"{key}=")),
+            "x": float(row.keys[key]),
+            "loss": row.mean,
+        }
+        for row in table.rows
+        if row.mean is not None
+    ]
+    values = [record["x"] for record in records]
+    is_log = bool(values) and min(values) > 0 and max(values) >= 8 * min(values)
+    kind = alt.Scale(type="log" if is_log else "linear", zero=False, nice=False, padding=12)
+    low, high = fence([record["loss"] for record in records] or [0.0])
+    chosen = alt.selection_point(fields=["arm"], bind="legend")
+    return (
+        alt.Chart(alt.Data(values=records))
+        .mark_line(point=True, clip=True)
+        .encode(
+            x=alt.X("x:Q", title=key, scale=kind, axis=alt.Axis(values=sorted({*values}), format="~g")),
+            y=alt.Y("loss:Q", title="validation loss", scale=alt.Scale(domain=padded(low, high))),
+            color=alt.Color("arm:N", scale=alt.Scale(scheme="tableau20"),
+                            legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=0)),
+            opacity=alt.condition(chosen, alt.value(1), alt.value(0.1)),
+            tooltip=["arm:N", alt.Tooltip("x:Q", title=key), alt.Tooltip("loss:Q", format=".4f")],
+        )
+        .add_params(chosen)
+        .properties(width="container", height=320)
+    )  # fmt: skip
+
+
+def padded(low: float, high: float) -> list[float]:
+    margin = 0.05 * (high - low) or 0.05
+    return [low - margin, high + margin]
+
+
+# ---------------------------------------------------------------------------------------------------
+# Figures of files
+
+
+def labels(chart: alt.Chart, field: str, texts: Sequence[str], height: int) -> alt.Chart:
+    """Return a column of texts beside a plot, wide enough for any font. ``height``: of a row."""
+    width = round(LETTER * SIZE * max(map(len, texts)))
+    text = chart.mark_text(align="left", fontSize=SIZE).encode(x=alt.value(0), text=f"{field}:N")
+    return text.properties(width=width, height=alt.Step(height))
+
+
+def beside(*parts: Any, title: str) -> Chart:
+    name = alt.TitleParams(title, anchor="start", fontSize=SIZE + 1)
+    return alt.hconcat(*parts, spacing=8, title=name).configure_view(stroke=None)
+
+
+def forest(table: Table) -> Chart:
+    """Return the intervals of the differences from the baseline, with their verdicts."""
+    rows = [row for row in table.rows if row.difference is not None]
+    records: Records = [
+        {
+            "arm": short(row.title),
+            "difference": row.difference,
+            "low": row.low,
+            "high": row.high,
+            "said": f"{row.difference:+.3f}  {verdict(row)}",
+            "color": OUTCOMES.get(row.outcome or "", OUTCOMES["none"]),
+        }
+        for row in rows
+    ]
+    arms, said = ([record[key] for record in records] for key in ("arm", "said"))
+    y = alt.Y("arm:N", axis=None, sort=arms)
+    base = alt.Chart(alt.Data(values=records)).encode(y=y)
+    domain = alt.Scale(domain=[*interval_range(table)], nice=False)
+    x = alt.X("low:Q", title="nats; to the left: a lower loss", scale=domain, axis=alt.Axis(tickCount=5))
+    color = alt.Color("color:N", scale=None)
+    matters = table.study.matters if table.study else 0.0
+    bounds = alt.Chart(alt.Data(values=[{"from": -matters, "to": matters}]))
+    plot = alt.layer(
+        bounds.mark_rect(color="#ddd").encode(x=alt.X("from:Q", scale=domain), x2="to:Q"),
+        bounds.mark_rule(strokeDash=[2, 2]).encode(x=alt.datum(0, scale=domain)),
+        base.mark_rule(clip=True, strokeWidth=2).encode(x=x, x2="high:Q", color=color),
+        base.mark_point(clip=True, filled=True, opacity=1, size=40).encode(
+            x=alt.X("difference:Q", scale=domain), color=color
+        ),
+    ).properties(width=300, height=alt.Step(ROW))
+    title = f"Difference in validation loss from {baseline_words(table)}"
+    return beside(labels(base, "arm", arms, ROW), plot, labels(base, "said", said, ROW), title=title)
+
+
+def settings(table: Table) -> Chart:
+    """Return the loss of each tried setting, a row an arm; the large mark is the chosen one."""
+    ended: Records = [
+        {"arm": short(title), "loss": loss, "chosen": tried == row.settings}
+        for row in table.rows
+        for title in [row.title]
+        for tried, loss in table.trials.get(row.title, [])
+        if loss is not None
+    ]
+    arms = [*dict.fromkeys(record["arm"] for record in ended)]
+    base = alt.Chart(alt.Data(values=ended)).encode(y=alt.Y("arm:N", axis=None, sort=arms))
+    low, high = padded(*fence([record["loss"] for record in ended]))
+    x = alt.X("loss:Q", scale=alt.Scale(domain=[low, high]), axis=alt.Axis(tickCount=5),
+              title="validation loss on the first tuning seed")  # fmt: skip
+    chosen = alt.condition("datum.chosen", alt.value(1), alt.value(0.6))
+    size, color = (
+        alt.condition("datum.chosen", alt.value(a), alt.value(b)) for a, b in ((70, 18), (PALETTE[0], "#777"))
+    )
+    plot = base.mark_point(clip=True, filled=True).encode(x=x, opacity=chosen, size=size, color=color)
+    names = labels(base.transform_aggregate(n="count()", groupby=["arm"]), "arm", arms, ROW)
+    plot = plot.properties(width=420, height=alt.Step(ROW))
+    return beside(names, plot, title="The loss of each setting that was tried; large: the chosen one")
+
+
+def grid(table: Table) -> Chart:
+    """Return a map of the mean losses of arms that differ in two keys: dark is low, and outliers have the
+    colour of the largest other loss. An arm that is the same model as another one has its loss."""
+    a, b = grid_keys(table) or ("norm", "placement")
+    cells = {(row.keys.get(a, ""), row.keys.get(b, "")): row.mean for row in table.rows}
+    means = {row.title: row.mean for row in table.rows}
+    for arm in table.study.arms if table.study else ():
+        for title in arm.same_as:
+            keys = by_key(title.split())
+            cells[keys.get(a, ""), keys.get(b, "")] = means[arm.title]
+    losses = [loss for loss in cells.values() if loss is not None]
+    low, high = fence(losses or [0.0])
+
+    def ordered(axis: int) -> list[str]:
+        """Return the values of a key: numbers by size, else the lowest median loss first."""
+        found: dict[str, list[float]] = {}
+        for each, loss in cells.items():
+            found.setdefault(each[axis], []).append(np.inf if loss is None else loss)
+        return sorted(
+            found, key=float if are_numbers([*found]) else lambda value: float(np.median(found[value]))
+        )
+
+    names, heads = ordered(0), ordered(1)
+    lines = 1 + max(head.count("_") for head in heads)  # of a head, which is broken at each _
+    width = max(46, round(LETTER * SIZE * max(len(part) for head in heads for part in head.split("_"))))
+    records: Records = [
+        {"name": name, "head": head, "loss": loss, "text": "diverged" if loss is None else f"{loss:.3f}",
+         "ink": "currentColor" if loss is None else "#fff" if loss < (low + high) / 2 else "#000"}
+        for (name, head), loss in cells.items()
+    ]  # fmt: skip
+    tops = [{"head": head, "text": "_" * (lines - 1 - head.count("_")) + head} for head in heads]
+    base = alt.Chart(alt.Data(values=records))
+    x, y = alt.X("head:N", sort=heads, axis=None), alt.Y("name:N", sort=names, axis=None)
+    scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True)
+    legend = alt.Legend(orient="bottom", direction="horizontal", tickCount=4, gradientLength=200)
+    rect = base.transform_filter("isValid(datum.loss)").mark_rect()
+    top = alt.Chart(alt.Data(values=tops)).mark_text(fontSize=SIZE, lineBreak="_", baseline="top")
+    plot = alt.layer(
+        rect.encode(x=x, y=y, color=alt.Color("loss:Q", title="validation loss", scale=scale, legend=legend)),
+        base.mark_text(fontSize=SIZE, color=alt.expr("datum.ink")).encode(x=x, y=y, text="text:N"),
+        top.encode(x=x, y=alt.value(-6 - 13 * lines), text="text:N"),
+    ).properties(width=alt.Step(width), height=alt.Step(CELL))
+    column = alt.Chart(alt.Data(values=[{"name": name} for name in names])).encode(y=y)
+    return beside(labels(column, "name", names, CELL), plot, title=f"Validation loss by {a} and {b}")

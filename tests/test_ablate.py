@@ -27,6 +27,8 @@ def test_a_tuned_study_from_the_words_to_the_table(succeed, command, text_file, 
     assert "2 arms, fp32; baseline: norm=layernorm placement=pre" in first
     assert "4 trials, and 2 of the best on other seeds; 6 compared runs, on 3 seeds" in first
     assert "Of 1 arm" in rest
+    assert rest.endswith("page: studies/norms/index.html\n")
+    assert "Loss curves" in (folder / "index.html").read_text(encoding="utf-8")
     study, chosen = (json.loads((folder / f"{name}.json").read_text()) for name in ("study", "chosen"))
     for title, arm in chosen["arms"].items():
         assert arm["settings"] in study["trials"]

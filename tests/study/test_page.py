@@ -1,0 +1,347 @@
+"""The page of a comparison says what its table says, and in a real browser its charts and switches work."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from study import page
+from study.figures import interval_range
+from study.files import write_once
+from study.report import load
+from study.table import markdown, short
+from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
+from tests.helpers.waiting import until
+from tests.study.test_runs import write_run
+from tests.study.test_statistics import BASE, OTHER, a_run, a_study, judged
+from tests.study.test_table import a_table
+
+HOSTILE = "norm=</script><b>"
+LOSSES = {  # by arm; the last one is far away
+    BASE: [2.00, 2.05, 1.98],
+    OTHER: [1.90, 1.951, 1.88],
+    "norm=dyt placement=pre": [2.10, 2.151, 2.08],
+    "norm=derf placement=pre": [2.11, 2.161, 2.09],
+    "norm=none placement=pre": [2.12, 2.171, 2.10],
+    "norm=batchnorm placement=pre model.depth_scaled_init=false": [2.13, 2.181, 2.11],
+    HOSTILE: [11.0, 11.1, 11.05],
+}
+RATES = [1e-3, 3e-3, 1e-2]
+STEPS = [0, 50, 90]
+
+
+def write_statistics(folder, scale):
+    """Put rows with statistics of three blocks before those of a run."""
+    rows = [
+        {"step": step, "act.rms/final": 1.0, "stats/overhead": 0.1, "grad.norm/00": "NaN"}
+        | {f"act.rms/{block:02}.mlp": scale * (1 + block + step) for block in range(3)}
+        | {f"act.ratio/{block:02}.attn.branch": 0.123456 for block in range(3)}
+        for step in STEPS
+    ]
+    file = folder / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + file.read_text())
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Return the table of a tuned study, read from its folder; settings differ in one rate, the best is at
+    its edge."""
+    folder = tmp_path_factory.mktemp("study")
+    study = a_study(*LOSSES, seeds=3, runs_dir=str(folder / "runs"))
+    settings = [{"optim.learning_rate": rate} for rate in RATES]
+    chosen, arms = {"arms": {}}, []
+    for number, (arm, losses) in enumerate(zip(study.arms, LOSSES.values(), strict=True)):
+        names, trials = ([f"{kind}{number}-s{i}" for i in range(3)] for kind in ("arm", "trial"))
+        for name, loss in zip(names, losses, strict=True):
+            write_run(folder / "runs" / name, loss, [(step, loss + 2 - step / 50) for step in STEPS])
+        write_statistics(folder / "runs" / names[0], 1 + number)
+        for name, loss in zip(trials, (losses[0], losses[0] + 0.5, None), strict=True):
+            write_run(folder / "runs" / name, loss, end={"val/select_loss": loss})
+        chosen["arms"][arm.title] = {
+            "runs": names,
+            "settings": settings[0],
+            "edges": ["optim.learning_rate"],
+            "half_the_trials": 0.01,
+        }
+        arms.append(arm.model_copy(update={"trials": [[name] for name in trials]}))
+    tuned = {"tune": {"optim.learning_rate": "log 1e-3 1e-2"}, "trials": settings, "trial_seeds": [0]}
+    write_once(
+        folder / "study.json", study.model_copy(update=tuned | {"arms": arms}).model_dump(by_alias=True)
+    )
+    write_once(folder / "chosen.json", chosen)
+    return load(folder)
+
+
+def published(table):
+    """Return a table whose runs have no folders."""
+    runs = {
+        title: {seed: replace(run, folder=None) for seed, run in own.items()}
+        for title, own in table.runs.items()
+    }
+    return replace(table, runs=runs)
+
+
+def loose(table):
+    rows = [replace(row, outcome=None, reason=None) for row in table.rows]
+    return replace(table, study=None, rows=rows, trials={}, conclusion="7 groups.", notes=[], advice=None)
+
+
+def of_means(means, **changes):
+    """Return the table of a study without tuning, of an arm for each mean."""
+    losses = {title: [mean] for title, mean in means.items()}
+    study = a_study(*losses, seeds=1, **changes)
+    return replace(
+        a_table(losses, verdicts=False, seeds=1), rows=[*judged(study, losses).values()], study=study
+    )
+
+
+# ---------------------------------------------------------------------------------------------------
+# What it says
+
+
+def test_the_page_and_the_table_in_markdown_are_written_and_a_link_is_not_followed(table, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "index.html").symlink_to(victim)
+    assert page.write(table, folder) == [folder / "index.html", folder / "table.md"]
+    assert victim.read_text() == "mine"
+    assert (folder / "table.md").read_text(encoding="utf-8") == markdown(table)
+    assert "<!doctype html>" in (folder / "index.html").read_text(encoding="utf-8")
+    assert len([*folder.iterdir()]) == 2
+
+
+def test_it_is_one_file_that_may_load_nothing(table):
+    text = page.render(table)
+    assert "Content-Security-Policy\" content=\"default-src 'none';" in text
+    assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(?!data:)", text) == []
+    assert "@import" not in text
+
+
+def test_a_study_a_published_one_and_loose_runs_have_what_they_can_show(table):
+    heads = {
+        name: re.findall(r"<h2>(.*?)</h2>", page.render(kind(table)))
+        for name, kind in {"study": lambda each: each, "published": published, "loose": loose}.items()
+    }
+    made = "How the runs were made"
+    assert heads["study"] == ["Loss curves", "Block by block", "Tuning", made]
+    assert heads["published"] == ["Loss curves", "Tuning", made]
+    assert heads["loose"] == ["Loss curves", "Block by block", made]
+
+
+def test_loose_runs_have_no_words_of_verdicts(table):
+    text = visible(page.render(loose(table)))
+    assert not {"better", "worse", "equivalent", "open"} & {*re.findall(r"\w+", text)}
+
+
+def visible(text):
+    """Return the words of a page."""
+    return re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)
+
+
+def test_the_sentences_of_the_table_are_on_the_page(table):
+    table = replace(
+        table, warnings=["the compared runs differ in threads"], advice=("More seeds:", "python x")
+    )
+    text = page.render(table)
+    for line in (table.conclusion, *table.notes, *table.warnings, *table.advice):
+        assert page.TEMPLATES.from_string("{{ line }}").render(line=line) in text
+    said = visible(text)
+    for words in ("python ablate.py study=norms", "torch 2.13.0", "commit 01234567", "arm1-s2"):
+        assert words in " ".join(said.split())
+
+
+def test_what_a_folder_says_is_text_and_no_markup(table):
+    hostile = replace(table, name="<i>", warnings=["<img src=x>"])
+    text = page.render(hostile)
+    assert "&lt;/script&gt;&lt;b&gt;" in text
+    assert "\\u003c/script\\u003e\\u003cb\\u003e" in text  # in JSON
+    for markup in ("</script><b>", "<img", "<i>"):
+        assert markup not in text
+
+
+def test_the_interval_drawn_is_the_rows(table):
+    low, high = interval_range(table)
+    drawn = re.findall(r'<line class="ci \w+" x1="(.*?)%" x2="(.*?)%"', page.render(table))
+    compared = [row for row in table.rows if row.low is not None]
+    assert len(drawn) == len(compared) == len(LOSSES) - 1
+    for row, ends in zip(compared, drawn, strict=True):
+        expected = [min(max(end, low), high) for end in (row.low, row.high)]
+        assert [low + float(end) / 100 * (high - low) for end in ends] == pytest.approx(expected, abs=1e-3)
+
+
+def test_at_first_a_baseline_the_best_three_and_the_worst_that_is_not_far_away_are_shown(table):
+    titles = [*LOSSES]
+    assert page.first_shown(table) == [short(titles[number]) for number in (0, 1, 2, 5)]
+
+
+def test_the_axis_of_losses_spans_where_the_shown_arms_differ_at_the_end(table):
+    low, high = page.ends(page.curves(table), page.first_shown(table))
+    assert 1.8 < low < 1.9
+    assert high < 3.2  # although the runs start at 4 and one ends at 11
+
+
+def test_curves_are_means_and_ranges_over_the_seeds_that_got_there():
+    table = a_table()
+    runs = {1: a_run(2.0, curve=((0, 4.0), (100, 2.0))), 2: a_run(None, curve=((0, 5.0),))}
+    assert page.curves(replace(table, runs={OTHER: runs})) == [
+        {"arm": "rmsnorm pre", "step": 0, "loss": 4.5, "low": 4.0, "high": 5.0},
+        {"arm": "rmsnorm pre", "step": 100, "loss": 2.0, "low": 2.0, "high": 2.0},
+    ]
+
+
+def test_long_curves_are_thinned_and_keep_their_end():
+    for count in (1, 199, 200, 201, 5000):
+        kept = page.thinned(range(count), 200)
+        assert len(kept) <= 200
+        assert kept[-1] == count - 1
+
+
+def test_statistics_of_blocks_are_those_of_the_first_seed(table):
+    records = page.blocks(table)
+    assert len(records) == len(LOSSES) * len(STEPS) * 2
+    assert records[0] == {
+        "arm": "layernorm pre",
+        "statistic": "act.rms/*.mlp",
+        "step": 0,
+        "block": [0, 1, 2],
+        "value": [1.0, 2.0, 3.0],
+    }
+    assert {record["statistic"] for record in records} == {"act.rms/*.mlp", "act.ratio/*.attn.branch"}
+
+
+def test_a_best_at_the_edge_of_its_range_is_marked(table):
+    best = [record for record in page.trials(table) if record["chosen"]]
+    assert len(best) == len(LOSSES)
+    assert all(record["edges"] == ["optim.learning_rate"] for record in best)
+    assert "chosen, at the edge" in json.dumps(
+        page.specs(table, {"curves": [], "blocks": [], "trials": best}, [])
+    )
+
+
+def test_a_map_and_a_line_are_drawn_where_arms_allow_it():
+    norms, places = ("layernorm", "rmsnorm", "none"), ("pre", "post", "peri")
+    means = {f"norm={norm} placement={each}": 2.0 for norm in norms for each in places}
+    assert "<h2>Map</h2>" in page.render(of_means(means, verdicts=False))
+    assert "<h2>Map</h2>" not in page.render(of_means(means))
+    depths = {f"norm={norm} placement=pre model.n_layer={n}": 2.0 for n in (2, 4, 16) for norm in norms[:2]}
+    text = page.render(of_means(depths, by=["model.n_layer"]))
+    assert "<h2>Validation loss by model.n_layer</h2>" in text
+
+
+def test_ticks_are_round_numbers_within_the_range():
+    assert page.ticks(-0.03, 0.41) == [0.0, 0.2, 0.4]
+    assert page.ticks(-1.2, 1.0) == [-1.0, 0.0, 1.0]
+
+
+# ---------------------------------------------------------------------------------------------------
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def drawn(browser, table, tmp_path_factory):
+    """Return a browser that shows the page; tests leave it as they found it."""
+    file, _ = page.write(table, tmp_path_factory.mktemp("page"))
+    browser.get_log("performance")
+    browser.get(file.as_uri())
+    until(lambda: browser.execute_script("return document.body.dataset.drawn"))
+    return browser
+
+
+def colors(browser, chart, mark="line"):
+    """Return the colours of the lines of a chart."""
+    lines = browser.find_elements(By.CSS_SELECTOR, f"#{chart} g.mark-{mark} path")
+    return [line.get_attribute("stroke") for line in lines]
+
+
+def shapes(browser):
+    """Return the lines of the profile, as they are drawn."""
+    return [
+        each.get_attribute("d")
+        for each in browser.find_elements(By.CSS_SELECTOR, "#profile g.mark-line path")
+    ]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_charts_are_drawn_without_an_error_and_nothing_is_fetched(drawn):
+    assert [entry for entry in drawn.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert len(colors(drawn, "curves")) == len(LOSSES)
+    assert len(drawn.find_elements(By.CSS_SELECTOR, "#heat g.mark-rect.role-mark path")) == 4 * 3 * 3
+    assert len(shapes(drawn)) == 4
+    assert len(drawn.find_elements(By.CSS_SELECTOR, "#tuning g.mark-symbol.role-mark path")) == 3 * len(
+        LOSSES
+    )
+    events = [json.loads(entry["message"])["message"] for entry in drawn.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert urls
+    assert all(url.startswith(("file:", "data:")) for url in urls), urls
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_tick_colours_a_curve_and_no_other_one_changes_its_colour(drawn):
+    first, *_, last = drawn.find_elements(By.CSS_SELECTOR, "#table input")
+    before = {*colors(drawn, "curves")}
+    assert "#888" in before
+    last.send_keys(Keys.SPACE)
+    until(lambda: len({*colors(drawn, "curves")}) == len(before) + 1)
+    first.send_keys(Keys.SPACE)  # the first colour is free now
+    until(lambda: len(shapes(drawn)) == 4)
+    assert len(before & {*colors(drawn, "curves")}) == len(before) - 1
+    first.send_keys(Keys.SPACE)
+    last.send_keys(Keys.SPACE)
+    until(lambda: {*colors(drawn, "curves")} == before)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_all_and_none(drawn):
+    drawn.find_element(By.ID, "all").click()
+    until(lambda: "#888" not in colors(drawn, "curves"))
+    drawn.find_element(By.ID, "none").click()
+    until(lambda: {*colors(drawn, "curves")} == {"#888"})
+    assert shapes(drawn) == []
+    for box in drawn.find_elements(By.CSS_SELECTOR, "#table input"):
+        if box.get_attribute("value") in ("layernorm pre", "rmsnorm pre", "dyt pre", "none pre"):
+            box.click()
+    until(lambda: len(shapes(drawn)) == 4)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_slider_and_the_menu_change_the_profile(drawn):
+    slider, at_90 = drawn.find_element(By.ID, "at"), shapes(drawn)
+    slider.send_keys(Keys.HOME)
+    until(lambda: shapes(drawn) != at_90)
+    assert drawn.find_element(By.ID, "step").text == "0"
+    slider.send_keys(Keys.END)
+    until(lambda: shapes(drawn) == at_90)
+    menu = Select(drawn.find_element(By.ID, "statistic"))
+    menu.select_by_visible_text("act.rms/*.mlp")
+    until(lambda: shapes(drawn) != at_90)
+    menu.select_by_index(0)
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_needs_no_sideways_scrolling_and_charts_have_the_ink_of_the_page(drawn, scheme):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    drawn.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    drawn.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        until(lambda: drawn.execute_script("return document.documentElement.scrollWidth") <= 390)
+        style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+        ink = drawn.execute_script(style, "#curves .role-axis-label text", "fill")
+        assert ink == drawn.execute_script(style, "body", "color")
+        assert ink != drawn.execute_script(style, "body", "backgroundColor")
+    finally:
+        drawn.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        drawn.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
