@@ -57,27 +57,22 @@ def save(chart: Chart, out: Path) -> None:
 # Ranges and texts
 
 
-def fence(values: Sequence[float]) -> tuple[float, float]:
+def fence(values: Sequence[float], reach: float = 1.5) -> tuple[float, float]:
     """Return the smallest and the largest value that are no outliers: none that lies further from the
-    quartiles than 1.5 times their distance (Tukey 1977)."""
+    quartiles than ``reach`` times their distance (Tukey 1977; 3: far out)."""
     q1, q3 = np.quantile(values, [0.25, 0.75])
-    inside = [value for value in values if abs(value - (q1 + q3) / 2) <= 2 * (q3 - q1)]
+    inside = [value for value in values if abs(value - (q1 + q3) / 2) <= (0.5 + reach) * (q3 - q1)]
     return min(inside), max(inside)
 
 
 def interval_range(table: Table) -> tuple[float, float]:
-    """Return the range of differences that is drawn: without outliers, with 0 and ±matters."""
+    """Return the range of differences that is drawn: without those far out, with 0 and ±matters."""
     ends = [end for row in table.rows for end in (row.low, row.difference, row.high) if end is not None]
     matters = table.study.matters if table.study else 0.0
-    low, high = fence(ends or [0.0])
+    low, high = fence(ends or [0.0], reach=3)
     low, high = min(low, -matters), max(high, matters)
     margin = 0.04 * (high - low) or 1.0
     return low - margin, high + margin
-
-
-def words(title: str) -> list[str]:
-    """Return a label's lines."""
-    return short(title).replace("=", "= ").split()
 
 
 def baseline_words(table: Table) -> str:
