@@ -52,7 +52,7 @@ from torch import nn
 
 from model import GPT
 from model.batchnorms import BatchNorm
-from model.init import XAVIER
+from model.layers import XAVIER
 from model.norms import LayerNorm
 from model.placements import Output, Peri, Post, Pre
 from probe.activations import Activations, without_effects

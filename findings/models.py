@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli import compose as app
 from cli.schema import ModelSource, RunConfig
-from data import windows
 from data.errors import ConfigError
 from data.files import digest, write_atomically
 from data.prepared import Prepared
 from findings.finding import Finding, Scalar, override
-from training import device
+from training import batches, device
 from training.identity import folder_of
 from training.open_run import tokens_of
 from training.run_folder import read_json, read_rows
@@ -90,14 +89,14 @@ class Case:
 
         rows = rows or self.config.train.batch_size
         seed = seed_for(self.config.seed, "data", step)
-        x, y = windows.training_batch(self.data.train, self.config.model.block_size, rows, seed)
+        x, y = batches.training_batch(self.data.train, self.config.model.block_size, rows, seed)
         return torch.from_numpy(x), torch.from_numpy(y)
 
     def windows(self, count: int) -> tuple["Tensor", "Tensor"]:
         """Return ``count`` evenly spread windows of the validation split."""
         import torch
 
-        [(x, y)] = windows.fixed_windows(self.data.val, self.config.model.block_size, count, count)
+        [(x, y)] = batches.fixed_windows(self.data.val, self.config.model.block_size, count, count)
         return torch.from_numpy(x), torch.from_numpy(y)
 
     @cached_property

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.init import GPT2, Init
-from model.layers import Dropout, Linear, dropout
+from model.layers import GPT2, Dropout, Init, Linear, dropout
 
 
 class Attend(nn.Module):

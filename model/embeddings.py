@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.init import GPT2, Init
-from model.layers import Dropout
+from model.layers import GPT2, Dropout, Init
 
 
 class Table(nn.Embedding):

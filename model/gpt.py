@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from model.attention import CausalSelfAttention
 from model.embeddings import Embedding
-from model.init import GPT2, Init
-from model.layers import Head
+from model.layers import GPT2, Head, Init
 from model.mlp import MLP
 from model.seeds import drawing, drawn
 
@@ -59,7 +58,7 @@ class GPT(nn.Module):
             positions=…), partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…).
         head: (n_embd, vocab_size, init) -> the map to logits.
         tie: use the token embedding as the head's weight (Press & Wolf 2017).
-        init: the initialization; model/init.py has two.
+        init: the initialization; model/layers.py has two.
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: add a bias in the linear maps. (A norm decides on its own bias.)
         seed: seed of the initial weights. Each matrix, and each norm of the residual stream, has its own

@@ -7,8 +7,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.init import GPT2, Init
-from model.layers import Dropout, Linear
+from model.layers import GPT2, Dropout, Init, Linear
 
 
 class MLP(nn.Module):

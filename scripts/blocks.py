@@ -28,7 +28,6 @@ from cli.errors import one_line_errors
 from cli.schema import ModelSource
 from data.errors import ConfigError
 from data.prepared import Prepared, prepare
-from data.windows import fixed_windows
 from interop.hub import HUB
 from study.figures import FORMATS, save
 from training.checkpoint import Checkpoint
@@ -91,6 +90,7 @@ def measure_model(name: str, windows: int | None, data_path: str | None, trust: 
     import torch
 
     from probe import block_effects, causality, norm_maps
+    from training.batches import fixed_windows
     from training.loss import cross_entropy
 
     print("loading the model", file=sys.stderr, flush=True)

@@ -26,12 +26,11 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
     """Return the columns of the table for one choice, and the line about causality."""
     import torch
 
-    from data import windows
     from model.seeds import seed_for
     from probe import causality, metric_names
     from probe.activations import Activations
-    from probe.statistics import on_host
-    from probe.weights import Weights
+    from probe.statistics import Weights, on_host
+    from training.batches import training_batch
     from training.build import build_and_try
     from training.device import choose
     from training.loss import Net, cross_entropy
@@ -40,7 +39,7 @@ def measure_choice(config: RunConfig) -> tuple[Columns, str]:
     data, T = tokens_of(config), config.model.block_size
     data.check_length(T)
     rows = config.train.batch_size // config.train.grad_accum
-    batch = windows.training_batch(data.train, T, rows, seed_for(config.seed, "data", 0))
+    batch = training_batch(data.train, T, rows, seed_for(config.seed, "data", 0))
     x, y = (torch.from_numpy(tokens) for tokens in batch)
 
     def loss_of(net: Net) -> torch.Tensor:

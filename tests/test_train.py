@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from data.errors import ConfigError
 from data.prepared import prepare
-from data.windows import training_batch
 from model.attention import PlainAttend
 from model.seeds import seed_for
 from tests.conftest import AROUND, daily
@@ -31,6 +30,7 @@ from tests.helpers.runs import (
     train_losses,
 )
 from training import checkpoint as checkpoint_file
+from training.batches import training_batch
 from training.build import build_model
 from training.environment import processor_generation
 from training.run_folder import read_status, report
@@ -225,7 +225,7 @@ def test_the_full_loss_is_that_of_every_token_of_the_validation_split(tiny):
     folder = train_anew(config)
     model = restored(config, folder, data.tokenizer.vocab_size)
     total, T = 0.0, config.model.block_size
-    for start in range(0, len(data.val) - 1, T):  # one window at a time, without data/windows.py
+    for start in range(0, len(data.val) - 1, T):  # one window at a time, without training/batches.py
         both = torch.from_numpy(np.array(data.val[start : start + T + 1], dtype=np.int64))
         total += cross_entropy(model(both[None, :-1])[0], both[1:], reduction="sum").item()
     assert read_status(folder)["final"] == pytest.approx(total / (len(data.val) - 1), rel=1e-5)

@@ -1,18 +1,47 @@
-"""Draw the batches of a run's training steps and of its evaluations; each rank draws its share of a batch."""
+"""Cut windows of tokens, and make of them the batches of a run's training steps and evaluations.
+
+A window is inputs x and targets y, the next token of each. Each rank draws its share of a training batch.
+"""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cli.schema import RunConfig
-from data import windows
+from data.external import Tokens
 from data.prepared import Prepared
-from data.windows import Batch
 from model.seeds import seed_for
 from training.ddp import Ranks
 from training.device import Compute
+
+Windows = tuple[NDArray[np.int64], NDArray[np.int64]]  # x and y, (rows, T) both, not on the device yet
+
+
+def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Windows:
+    """Return the windows of ``length`` tokens that begin at ``starts``."""
+    x_and_next = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    return x_and_next[:, :-1], x_and_next[:, 1:]
+
+
+def training_batch(
+    tokens: Tokens, block_size: int, rows: int, seed: int, part: slice = slice(None)
+) -> Windows:
+    """Draw ``rows`` windows with random starts, with replacement, and return the slice ``part`` of them.
+    They depend on ``seed`` only."""
+    starts = np.random.Generator(np.random.PCG64(seed)).integers(len(tokens) - block_size, size=rows)
+    return windows(tokens, starts[part], block_size)
+
+
+def fixed_windows(tokens: Tokens, block_size: int, count: int, rows: int) -> Iterator[Windows]:
+    """Yield at most ``count`` windows spread evenly over the split, always the same, ``rows`` at a time."""
+    count = min(count, (len(tokens) - 1) // block_size)
+    starts = np.linspace(0, len(tokens) - 1 - block_size, count).astype(np.int64)
+    for some_starts in np.split(starts, range(rows, count, rows)):
+        yield windows(tokens, some_starts, block_size)
 
 
 @dataclass(frozen=True)
@@ -37,7 +66,7 @@ class Batches:
     Attributes:
         micro_rows: rows of a micro-batch, all ranks together.
         evaluation_rows: rows that a rank evaluates at once.
-        fixed_targets, val_targets: target tokens of ``fixed_windows``, and of the whole validation split.
+        val_targets: target tokens of the whole validation split.
         has_partial_micro_batch: whether the last of ``fixed_windows`` do not fill a micro-batch.
     """
 
@@ -45,12 +74,10 @@ class Batches:
         self.tokens, self.compute, self.ranks = tokens, compute, ranks
         self.seed, self.settings, self.block_size = config.seed, config.train, config.model.block_size
         self.micro_rows = config.train.batch_size // config.train.grad_accum
-        max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         self.val_targets = len(tokens.val) - 1
-        self.fixed_targets = (
-            min(config.train.eval_windows, self.val_targets // self.block_size) * self.block_size
-        )
-        self.has_partial_micro_batch = self.fixed_targets // self.block_size % self.micro_rows > 0
+        n_fixed = min(config.train.eval_windows, self.val_targets // self.block_size)
+        self.has_partial_micro_batch = n_fixed % self.micro_rows > 0
+        max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         # 8 times a micro-batch's rows: without gradients a row takes less memory
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)
 
@@ -60,7 +87,7 @@ class Batches:
         seed = seed_for(self.seed, "data", step)
         for micro in range(n_micro):
             share = self.ranks.share(self.micro_rows, start=micro * self.micro_rows)
-            batch = windows.training_batch(self.tokens.train, self.block_size, rows, seed, share)
+            batch = training_batch(self.tokens.train, self.block_size, rows, seed, share)
             share_number = micro * self.ranks.count + self.ranks.rank
             dropout_seed = seed_for(self.seed, "dropout", step, share_number)
             x, y = map(self.compute.tensor, batch)
@@ -70,25 +97,33 @@ class Batches:
         """Return the first micro-batch of a step."""
         return next(self.micro_batches(step))
 
-    def fixed_windows(self, rows: int | None = None) -> Iterator[Batch]:
+    def fixed_windows(self, rows: int | None = None) -> Iterator[Windows]:
         """Yield the windows of the validation split that every evaluation uses, ``rows`` at a time."""
         rows = rows or self.evaluation_rows
-        return windows.fixed_windows(self.tokens.val, self.block_size, self.settings.eval_windows, rows)
+        return fixed_windows(self.tokens.val, self.block_size, self.settings.eval_windows, rows)
 
-    def micro_windows(self) -> Iterator[Batch]:
+    def micro_windows(self) -> Iterator[Windows]:
         """Yield the fixed windows in full micro-batches of all ranks; none if they do not fill one."""
         return (batch for batch in self.fixed_windows(self.micro_rows) if len(batch[0]) == self.micro_rows)
 
-    def whole_split(self) -> Iterator[Batch]:
-        """Yield the whole validation split, which has ``val_targets`` target tokens."""
-        return windows.whole_split(self.tokens.val, self.block_size, self.evaluation_rows)
+    def whole_split(self) -> Iterator[Windows]:
+        """Yield the whole validation split in consecutive windows: each token but the first is a target
+        exactly once. The last window is shorter if block_size does not divide ``val_targets``."""
+        count = self.val_targets // self.block_size
+        for first in range(0, count, self.evaluation_rows):
+            yield self.consecutive(first, min(first + self.evaluation_rows, count))
+        yield from self.shorter_window()
 
-    def shorter_window(self) -> list[Batch]:
+    def shorter_window(self) -> list[Windows]:
         """Return the last window of ``whole_split`` if it is shorter than the others, else []."""
-        is_shorter = self.val_targets % self.block_size > 0
-        return [windows.rest_of(self.tokens.val, self.block_size)] if is_shorter else []
+        count, rest = divmod(self.val_targets, self.block_size)
+        return [windows(self.tokens.val, np.array([count * self.block_size]), rest)] if rest else []
 
-    def middle(self) -> tuple[int, list[Batch]]:
+    def consecutive(self, first: int, last: int) -> Windows:
+        """Return the windows of ``whole_split`` from number ``first`` up to, not including, ``last``."""
+        return windows(self.tokens.val, np.arange(first, last) * self.block_size, self.block_size)
+
+    def middle(self) -> tuple[int, list[Windows]]:
         """Return how many batches of ``whole_split`` lie in the first half of the split; and the batch that
         spans the middle, split in two, or []."""
         rows, size = self.evaluation_rows, self.block_size
@@ -98,5 +133,4 @@ class Batches:
         first, last = before * rows, min((before + 1) * rows, self.val_targets // size)
         if not first < middle < last:  # no batch spans the middle
             return math.ceil(middle / rows), []
-        parts = (first, middle), (middle, last)
-        return before, [windows.consecutive(self.tokens.val, size, *part) for part in parts]
+        return before, [self.consecutive(first, middle), self.consecutive(middle, last)]

@@ -26,8 +26,7 @@ from data.errors import ConfigError, UserError, described
 from model import GPT
 from model.attention import Attend, CausalSelfAttention
 from model.embeddings import POSITIONS, Embedding
-from model.init import INITS
-from model.layers import Head
+from model.layers import INITS, Head
 from model.mlp import MLPS
 from model.placements import LearnedScale, Placement
 from probe.hooks import buffers_kept, forward_hooks

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.windows import Batch
 from model.seeds import seed_for, seed_torch
-from training.batches import Batches
+from training.batches import Batches, Windows
 from training.ddp import Ranks
 from training.loss import Loss, Net
 from training.run_folder import Diverged
@@ -25,7 +24,7 @@ from training.run_folder import Diverged
 OVERFITS = 0.5  # fraction of the unigram entropy; only a tiny batch has a lower training loss by chance
 
 
-def unigram_entropy(batches: Iterable[Batch]) -> float:
+def unigram_entropy(batches: Iterable[Windows]) -> float:
     """Return the entropy of the targets' frequencies, in nats per token."""
     counts = np.zeros(0, np.int64)
     for _, y in batches:

@@ -25,8 +25,8 @@ from rich.progress import (
 from torch import Tensor
 
 from data.files import jsonable, name_in_errors, write_atomically
-from data.windows import Batch
 from probe.statistics import on_host
+from training.batches import Windows
 from training.ddp import Ranks
 from training.device import Compute
 from training.environment import duration
@@ -203,7 +203,7 @@ class ProgressLine:
         text = "  ".join(form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest)
         self.show(step, text, force="val/loss" in row)
 
-    def through(self, step: int, batches: Iterable[Batch], targets: int) -> Iterator[Batch]:
+    def through(self, step: int, batches: Iterable[Windows], targets: int) -> Iterator[Windows]:
         """Yield the batches of the whole validation split, which has ``targets`` target tokens; show the
         share that is done."""
         seen = 0

@@ -1,18 +1,31 @@
-"""The loss: mean cross-entropy of the next tokens, in nats per token."""
+"""The loss: mean cross-entropy of the next tokens, in nats per token; of a batch, and of validation text, in
+evaluation mode and on batch statistics, as in training.
 
-from collections.abc import Callable
+Several ranks share the batches of an evaluation: in every round, each rank takes one.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from data.windows import Batch
+from model.seeds import seed_for, seed_torch
+from probe.hooks import buffers_kept
+from training.batches import Batches, Windows
+from training.ddp import Ranks, broadcast_buffers
 from training.device import Compute
+from training.log import RunLog
+from training.signals import Stop
 
 Net = Callable[[Tensor], Tensor]  # tokens (B, T) -> logits (B, T, V)
 Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B, T) -> mean loss, 0-d
+LossOf = Callable[[Net, Windows], Tensor]  # mean loss per target token, 0-d
+Losses = list[tuple[float, int]]  # of each batch: its mean loss per target token, its number of target tokens
 AT_ONCE = 2**26  # logits: 256 MB in fp32
 
 
@@ -48,14 +61,153 @@ class Loss:
     compute: Compute
     objective: Objective = cross_entropy
 
-    @property
-    def is_compiled(self) -> bool:
-        return self.objective is not cross_entropy
-
     def __call__(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
         with self.compute.autocast():
             return self.objective(net, x, y)
 
-    def of_batch(self, net: Net, batch: Batch) -> Tensor:
+    def of_batch(self, net: Net, batch: Windows) -> Tensor:
         """Return the loss on a batch that is not on the device yet."""
         return self(net, *map(self.compute.tensor, batch))
+
+
+# ---------------------------------------------------------------------------------------------------
+# Evaluation
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """``evaluate(step)``: the validation losses that are due at a step, by metric."""
+
+    model: nn.Module
+    batches: Batches
+    loss: Loss
+    ranks: Ranks
+    running_norms: Sequence[nn.Module]  # normalize by running estimates in evaluation only
+    stop: Stop  # if a signal came, ends the evaluation between two batches
+    log: RunLog  # at step ``log.last_step`` the whole validation split is evaluated, too
+
+    def __call__(self, step: int) -> dict[str, Any]:
+        broadcast_buffers(self.ranks, self.model)
+        with self.log.clock.aside("evaluation"):
+            row: dict[str, Any] = {"val/loss": mean(self.losses(self.batches.fixed_windows()))}
+            if self.running_norms:
+                on_batch = evaluate_on_batch_statistics(
+                    self.model,
+                    self.running_norms,
+                    self.loss.of_batch,
+                    self.stop.watching(self.batches.micro_windows()),
+                    self.ranks,
+                )
+                on_estimates = row["val/loss"]
+                if self.batches.has_partial_micro_batch:  # whose windows on_batch lacks
+                    on_estimates = mean(self.losses(self.batches.micro_windows()))
+                row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
+            if step == self.log.last_step:
+                row |= self.on_the_whole_split(step)
+        return row
+
+    def on_the_whole_split(self, step: int) -> dict[str, float]:
+        """Return the loss on the whole split, also in bits per byte; if the split has two windows, the losses
+        on its halves, too: settings chosen by val/select_loss are compared by val/report_loss."""
+        targets = self.batches.val_targets
+        batches = self.log.progress.through(step, self.batches.whole_split(), targets)
+        losses = self.losses(batches)
+        loss = mean(losses)
+        row = {
+            "val/full_loss": loss,
+            "val/bpb": bits_per_byte(loss, targets, self.batches.tokens.val_bytes()),
+        }
+        before, across = self.batches.middle()
+        first, second = losses[:before], losses[before:]
+        if across:  # evaluated again in two parts, as its loss above is that of a whole batch
+            parts = self.losses(across)
+            first, second = first + parts[:1], parts[1:] + second[1:]
+        return row | ({"val/select_loss": mean(first), "val/report_loss": mean(second)} if first else {})
+
+    def losses(self, windows: Iterable[Windows]) -> Losses:
+        rounds = self.stop.watching(self.ranks.rounds(windows))
+        return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
+
+
+def evaluate(
+    model: nn.Module,
+    loss_of: LossOf,
+    rounds: Iterable[list[Windows]],
+    ranks: Ranks,
+    running_norms: Sequence[nn.Module] = (),
+) -> Losses:
+    """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. A
+    norm that draws random numbers draws the same ones each time, and each batch's updates of buffers are
+    dropped. The modules ``running_norms`` normalize by the statistics of their batch, as in training."""
+    sizes: list[int] = []  # target tokens of each batch
+    local_losses = []
+    model.eval()
+    for module in running_norms:
+        module.train()
+    try:
+        with torch.inference_mode():
+            for batches in rounds:
+                sizes += [y.size for _, y in batches]
+                if ranks.rank < len(batches):
+                    seed_torch(seed_for(0, "evaluation", len(sizes) - len(batches) + ranks.rank))
+                    with buffers_kept(model):
+                        local_losses.append(loss_of(model, batches[ranks.rank]))
+            losses = torch.zeros(len(sizes))
+            if local_losses:
+                losses[ranks.rank :: ranks.count] = torch.stack(local_losses).cpu()  # one copy to the host
+            values = ranks.sum(losses).tolist()
+    finally:
+        model.train()
+    return list(zip(values, sizes, strict=True))
+
+
+def mean(losses: Losses) -> float:
+    """Return the mean loss per target token."""
+    return math.fsum(loss * targets for loss, targets in losses) / sum(targets for _, targets in losses)
+
+
+def bits_per_byte(loss: float, targets: int, n_bytes: int) -> float:
+    """Return a mean loss in nats over ``targets`` tokens as bits per byte of the text that they stand for,
+    which can be compared between tokenizers."""
+    return loss * targets / (n_bytes * math.log(2))
+
+
+def evaluate_on_batch_statistics(
+    model: nn.Module, norms: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Windows], ranks: Ranks
+) -> float:
+    """Return the mean loss per target token if the modules ``norms`` normalize by their batch. Each rank
+    takes the mean loss of its share of every batch, and these means are averaged; whether the statistics are
+    those of the share or of the whole batch is the norm's own choice, as in training."""
+
+    def shares() -> Iterator[list[Windows]]:
+        for x, y in batches:
+            share = ranks.share(len(x))
+            yield [(x[share], y[share])]
+
+    local_loss = mean(evaluate(model, loss_of, shares(), Ranks(), norms))
+    return float(ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
+
+
+def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
+    """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
+    normalize by these buffers in training, too. The buffers are kept."""
+    if not [*model.buffers()]:
+        return []
+    with torch.no_grad():
+        with buffers_kept(model):
+            before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            loss_of(model)
+            moved = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
+        owners = {name.rpartition(".")[0] for name in moved}
+        modules = [module for name, module in model.named_modules() if name in owners]
+        if not modules:
+            return []
+        model.eval()
+        with buffers_kept(model):
+            by_estimates = loss_of(model)
+        for module in modules:
+            module.train()
+        with buffers_kept(model):
+            by_batch = loss_of(model)
+        model.train()
+    return [] if torch.equal(by_estimates, by_batch) else modules

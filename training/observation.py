@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from cli.schema import StatsConfig
-from data import windows
 from data.prepared import Prepared
 from model import GPT
 from model.seeds import seed_for, seed_torch
 from probe import causality, metric_names
 from probe.activations import Activations, without_effects
-from probe.weights import Weights
-from training.batches import Batches, MicroBatch
+from probe.statistics import Weights
+from training.batches import Batches, MicroBatch, training_batch
 from training.ddp import Ranks
 from training.device import Compute
 from training.log import Clock
@@ -99,7 +98,7 @@ class Certifier:
 
     def text(self, rows: int, seed: int) -> tuple[Tensor, Tensor]:
         """Return two batches of the training split, each (rows, T) int64."""
-        x, _ = windows.training_batch(self.tokens.train, self.model.block_size, 2 * rows, seed)
+        x, _ = training_batch(self.tokens.train, self.model.block_size, 2 * rows, seed)
         idx, other = torch.from_numpy(x).split(rows)
         return idx, other
 

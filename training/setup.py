@@ -20,10 +20,9 @@ from training.ddp import Ranks, wrap
 from training.device import Compute
 from training.divergence import Divergence, find_non_finite, has_collapsed, unigram_entropy
 from training.environment import environment
-from training.evaluation import Evaluator, evaluate, modules_with_running_estimates
 from training.identity import group_name, weights_digest
 from training.log import RunLog
-from training.loss import Loss
+from training.loss import Evaluator, Loss, evaluate, modules_with_running_estimates
 from training.observation import Certifier, Statistics
 from training.optimizer import Optimizer
 from training.run_folder import Run, read_json, read_rows
@@ -37,7 +36,6 @@ class Setup:
     """The objects of the loop; each class has a file of its own."""
 
     compute: Compute  # the device and the precision
-    model: GPT  # eager: evaluated, measured, saved, updated by the optimizer
     net: Any  # what a step calls: the model, or with several ranks its DDP
     batches: Batches
     loss_of: Loss  # (net, x, y) -> nats per token, 0-d; possibly compiled together with the net
@@ -84,11 +82,11 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         net = wrap(model, ranks)
         has_micro_windows = next(batches.micro_windows(), None) is not None
         running_norms = modules_with_running_estimates(model, loss_of_step) if has_micro_windows else []
-        loss = eager_loss
+        loss_of = eager_loss
         if config.compile is True or (config.compile == "auto" and compute.device.type == "cuda"):
             from training.compile import compile_loss  # imports the compiler
 
-            loss = compile_loss(model, net, batch, eager_loss, ranks.count)
+            loss_of = compile_loss(model, net, batch, eager_loss, ranks.count)
         optimizer = Optimizer(model, config.optim, train.grad_clip)
         schedule = Schedule(config.schedule, config.optim.learning_rate, train.steps)
 
@@ -103,7 +101,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         "precision": compute.precision,
         "threads": threads,
         "ranks": ranks.count,
-        "compile": loss.is_compiled,
+        "compile": loss_of is not eager_loss,
         "deterministic": config.deterministic,
         "parameters": sum(p.numel() for p in model.parameters()),
         "settled": resolved_auto(config),
@@ -134,10 +132,9 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         ):
             yield Setup(
                 compute=compute,
-                model=model,
                 net=net,
                 batches=batches,
-                loss_of=loss,
+                loss_of=loss_of,
                 optimizer=optimizer,
                 schedule=schedule,
                 start=start,

@@ -25,8 +25,7 @@ from training import device
 from training.batches import Batches, MicroBatch
 from training.build import build_and_try, explained
 from training.ddp import Ranks
-from training.evaluation import evaluate
-from training.loss import Loss
+from training.loss import Loss, evaluate
 from training.open_run import load_tokens
 
 ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have

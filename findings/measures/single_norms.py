@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.windows import windows
 from findings.measures.at_init import log_slope
 from findings.models import UNSEEN, Case, Cases, Measured
 from probe import norm_maps
+from training.batches import windows
 
 BATCHES = 24  # number of batches over which a fluctuation is measured
 

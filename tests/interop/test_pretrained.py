@@ -20,7 +20,6 @@ from cli.compose import quoted
 from cli.schema import ModelSource
 from data import tokenizers
 from data.errors import ConfigError
-from data.windows import fixed_windows
 from interop.pretrained import pretrained
 from model import GPT
 from model.generate import Decoder, generate
@@ -29,6 +28,7 @@ from tests.conftest import LETTERS, TINY, configured, daily
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused, error_lines
 from training import load_run as load_model
+from training.batches import fixed_windows
 from training.build import describe_initialisation, initial_model
 from training.checkpoint import load
 

@@ -13,7 +13,7 @@ from torch import nn
 from model import GPT
 from model.attention import CausalSelfAttention
 from model.embeddings import Embedding, Rotary
-from model.init import XAVIER
+from model.layers import XAVIER
 from model.mlp import MLP, swiglu
 from model.norms import RMSNorm
 from model.placements import LearnedScale

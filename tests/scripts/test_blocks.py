@@ -10,12 +10,12 @@ from rich.console import Console
 
 from data.errors import ConfigError
 from data.tokenizers import CharTokenizer
-from data.windows import fixed_windows
 from scripts import blocks
 from tests.conftest import LETTERS, configured
 from tests.helpers import gpt2_models, programs
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import train_anew
+from training.batches import fixed_windows
 
 
 @pytest.fixture

@@ -10,17 +10,23 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import windows
 from data.prepared import prepare
 from model import GPT
 from model.placements import Pre
 from tests.conftest import NORMS, configured, daily
 from tests.helpers.runs import metric_rows, same_tensors, train_anew
-from training import evaluation
-from training.batches import Batches
+from training.batches import Batches, fixed_windows
 from training.build import build_model
 from training.checkpoint import model_tensors
 from training.ddp import Ranks
+from training.loss import (
+    Evaluator,
+    bits_per_byte,
+    evaluate,
+    evaluate_on_batch_statistics,
+    mean,
+    modules_with_running_estimates,
+)
 from training.run_folder import read_status
 
 ON_THE_BATCH = (
@@ -53,7 +59,7 @@ def test_the_loss_on_batch_statistics_is_that_of_training_mode_in_micro_batches_
     dropless = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
     model = build_model(dropless, data.tokenizer.vocab_size)
     losses = []
-    for x, y in windows.fixed_windows(data.val, 8, 8, 2):
+    for x, y in fixed_windows(data.val, 8, 8, 2):
         logits = model(torch.from_numpy(x))  # in training mode; the model has no dropout
         losses.append(F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()).item())
     assert row["val/batch_stats_loss"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-6)
@@ -63,7 +69,7 @@ def test_the_gap_compares_the_same_windows_also_if_the_last_fill_no_micro_batch(
     config = tiny("norm=batchnorm", "train.steps=0", "train.eval_windows=6")  # micro-batches of 4
     row = metric_rows(train_anew(config))[0]
     data = prepare(**config.data.model_dump())
-    x, y = map(torch.from_numpy, next(windows.fixed_windows(data.val, 8, 6, 4)))
+    x, y = map(torch.from_numpy, next(fixed_windows(data.val, 8, 6, 4)))
     logits = build_model(config, data.tokenizer.vocab_size).eval()(x)
     on_estimates = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
     assert row["val/batch_stats_gap"] == pytest.approx(row["val/batch_stats_loss"] - on_estimates, abs=1e-6)
@@ -83,15 +89,15 @@ def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
         loss_of(net, batch)
         raise ZeroDivisionError
 
-    running_norms = evaluation.modules_with_running_estimates(model, lambda net: loss_of(net, batch))
+    running_norms = modules_with_running_estimates(model, lambda net: loss_of(net, batch))
     assert running_norms == [module for module in model.modules() if hasattr(module, "running_mean")]
     assert len(running_norms) == 3
 
     def on_estimates(loss_of):
-        return evaluation.evaluate(model, loss_of, [[batch]], Ranks())
+        return evaluate(model, loss_of, [[batch]], Ranks())
 
     def on_batch_statistics(loss_of):
-        return evaluation.evaluate_on_batch_statistics(model, running_norms, loss_of, [batch], Ranks())
+        return evaluate_on_batch_statistics(model, running_norms, loss_of, [batch], Ranks())
 
     for measure in (on_estimates, on_batch_statistics):
         measure(loss_of)
@@ -119,10 +125,10 @@ def test_a_norm_that_counts_its_calls_in_a_buffer_does_not_count_evaluations():
             net(torch.from_numpy(batch[0])).flatten(0, 1), torch.zeros(8, dtype=torch.long)
         )
 
-    assert evaluation.modules_with_running_estimates(model, lambda net: loss_of(net, batch)) == []
+    assert modules_with_running_estimates(model, lambda net: loss_of(net, batch)) == []
     assert not any(buffer for name, buffer in model.named_buffers() if name.endswith("calls"))
     loss_of(model, batch)
-    first, second = (evaluation.evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
+    first, second = (evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
     assert first == second
     assert all(buffer == 1 for name, buffer in model.named_buffers() if name.endswith("calls"))
     loss_of(model, batch).backward()  # a buffer of the evaluation could not be trained with
@@ -136,7 +142,7 @@ def test_a_buffer_that_does_not_move_is_no_running_estimate():
 
     model = GPT(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre)
     x = torch.randint(11, (4, 8))
-    assert evaluation.modules_with_running_estimates(model, lambda net: net(x).mean()) == []
+    assert modules_with_running_estimates(model, lambda net: net(x).mean()) == []
 
 
 def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
@@ -146,8 +152,8 @@ def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
     def loss_of(net, batch):
         return torch.tensor(losses[len(batch[0])])
 
-    each = evaluation.evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
-    assert evaluation.mean(each) == (2 * 1.0 + 6 * 5.0) / 8
+    each = evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
+    assert mean(each) == (2 * 1.0 + 6 * 5.0) / 8
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 8))
@@ -157,7 +163,7 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
     validation = np.arange(targets + 1, dtype=np.uint16)
     batches.tokens = SimpleNamespace(val=validation, val_bytes=lambda: targets)
     batches.block_size, batches.evaluation_rows, batches.val_targets = size, rows, targets
-    evaluator = evaluation.Evaluator(
+    evaluator = Evaluator(
         model=torch.nn.Identity(),
         batches=batches,
         loss=SimpleNamespace(of_batch=lambda net, batch: torch.tensor(batch[1].mean())),
@@ -192,7 +198,7 @@ def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
 
 
 def test_an_observed_nan_does_not_make_a_run_diverged(tiny, monkeypatch):
-    monkeypatch.setattr(evaluation, "evaluate_on_batch_statistics", lambda *_: math.nan)
+    monkeypatch.setattr("training.loss.evaluate_on_batch_statistics", lambda *_: math.nan)
     folder = train_anew(tiny("norm=batchnorm"))
     assert read_status(folder)["state"] == "finished"
     assert metric_rows(folder)[0]["val/batch_stats_loss"] == "NaN"
@@ -209,7 +215,7 @@ def test_a_model_to_which_all_bytes_are_equally_likely_has_8_bits_per_byte_whate
     targets = [int(token) for token in data.val[1:]]
     losses = [len(data.tokenizer.decode([token])) * math.log(256) for token in targets]
     loss = math.fsum(losses) / len(targets)
-    assert evaluation.bits_per_byte(loss, len(targets), data.val_bytes()) == pytest.approx(8, rel=1e-12)
+    assert bits_per_byte(loss, len(targets), data.val_bytes()) == pytest.approx(8, rel=1e-12)
     assert data.val_bytes() == len(data.tokenizer.decode(data.val)) - len(data.tokenizer.decode(data.val[:1]))
 
 
@@ -227,6 +233,6 @@ def test_a_norm_that_draws_in_evaluation_has_the_same_losses_each_time():
     def loss_of(net, batch):
         return net(torch.from_numpy(batch[0])).square().mean()
 
-    first, second = (evaluation.evaluate(model, loss_of, [[batch], [batch]], Ranks()) for _ in range(2))
+    first, second = (evaluate(model, loss_of, [[batch], [batch]], Ranks()) for _ in range(2))
     assert first == second
     assert first[0] != first[1]  # each batch has its own numbers

@@ -1,10 +1,12 @@
 """y is x one token later, and the windows drawn are a function of the seed alone."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.windows import fixed_windows, training_batch, whole_split
+from training.batches import Batches, fixed_windows, training_batch
 
 SIZES = st.tuples(st.integers(2, 200), st.integers(1, 20), st.integers(1, 9)).filter(lambda s: s[0] > s[1])
 
@@ -35,9 +37,12 @@ def test_a_seed_always_draws_the_same_windows_and_another_seed_others():
 @given(SIZES)
 def test_the_whole_split_has_every_token_but_the_first_as_a_target_once(sizes):
     n, block_size, rows = sizes
-    batches = list(whole_split(np.arange(n, dtype=np.uint16), block_size, rows))
-    assert np.concatenate([y.ravel() for _, y in batches]).tolist() == list(range(1, n))
-    assert all((y == x + 1).all() and len(x) <= rows for x, y in batches)
+    batches = object.__new__(Batches)
+    batches.tokens = SimpleNamespace(val=np.arange(n, dtype=np.uint16))
+    batches.block_size, batches.evaluation_rows, batches.val_targets = block_size, rows, n - 1
+    split = list(batches.whole_split())
+    assert np.concatenate([y.ravel() for _, y in split]).tolist() == list(range(1, n))
+    assert all((y == x + 1).all() and len(x) <= rows for x, y in split)
 
 
 @given(SIZES, st.integers(1, 40))
