@@ -73,9 +73,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 loss = torch.zeros((), device=s.compute.device)
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     seed_torch(batch.dropout_seed)  # so a resumed run draws the same masks
-                    net.require_backward_grad_sync = (
-                        batch.is_last
-                    )  # read by DDP: average over ranks once a step
+                    net.require_backward_grad_sync = batch.is_last  # DDP averages over ranks once a step
                     # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
                     micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
                     micro_loss.backward()  # adds to the gradients

@@ -85,11 +85,8 @@ def hydras_line(error: Exception) -> str:
         why = " ".join(str(missing.message).split()).split(" See https")[0].split(" expecting ")[0]
         return f"{missing.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"
     if kind == "MissingMandatoryValue":
-        hint = (
-            ", a text file, or for data=prepared a folder with train.bin and val.bin"
-            if missing.full_key == "data.path"
-            else ""
-        )
+        files = ", a text file, or for data=prepared a folder with train.bin and val.bin"
+        hint = files if missing.full_key == "data.path" else ""
         return f"{missing.full_key}: a value is needed; give {missing.full_key}=…{hint}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return unknown_key(match[1], known_keys())

@@ -33,6 +33,5 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, value in before:
             now = getattr(module, name, None)
             if isinstance(now, Tensor) and now.shape == value.shape:
-                setattr(
-                    module, name, buffer.copy_(value)
-                )  # one made under inference_mode cannot be trained with
+                # into the old tensor: one made under inference_mode cannot be trained with
+                setattr(module, name, buffer.copy_(value))

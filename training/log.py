@@ -178,15 +178,9 @@ class ProgressLine:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
         self.latest: dict[str, Any] = {}
         self.start = self.printed = time.monotonic()
-        columns = (
-            *(TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20)),
-            *(
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
-                TextColumn("eta"),
-                TimeRemainingColumn(),
-            ),
-        )
+        counter = (TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20))
+        times = (TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn())
+        columns = (*counter, TextColumn("{task.fields[text]}"), *times)
         self.bar = Progress(*columns, console=Console(highlight=False), disable=not sys.stdout.isatty())
         self.task = self.bar.add_task("", total=steps, completed=first, text="")
 

@@ -8,8 +8,9 @@ from cli.schema import RunConfig
 from data.errors import ConfigError
 from data.prepared import Prepared, prepare
 from training.ddp import Ranks
+from training.environment import asked_for, machine
 from training.identity import folder_of
-from training.run_folder import Run, ended_folder, has_ended
+from training.run_folder import Run, has_ended, read_json
 
 
 def load_tokens(config: RunConfig, ranks: Ranks) -> Prepared:
@@ -79,3 +80,15 @@ def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tupl
     with Run(folder, config, writes=ranks.first) as run:
         yield run, False
     ranks.broadcast()  # waits until rank 0 has written how the run ended
+
+
+def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
+    """Return the folder of this run if it has ended and torch is not needed to find it, else None: resolving
+    ``precision=auto`` would import torch, but a run that ended on this machine shows its value."""
+    for precision in ("bf16", "fp32") if config.precision == "auto" else (config.precision,):
+        folder = folder_of(config, precision, fingerprint)
+        recorded = read_json(folder / "environment.json")
+        resolves_alike = (recorded.get("machine"), recorded.get("asked")) == (machine(), asked_for(config))
+        if has_ended(folder) and (resolves_alike or config.precision != "auto"):
+            return folder
+    return None

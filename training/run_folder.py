@@ -32,8 +32,7 @@ from filelock import FileLock, Timeout
 from cli.schema import RunConfig
 from data.errors import ConfigError
 from data.files import jsonable, write_atomically
-from training.environment import asked_for, differences, machine
-from training.identity import folder_of
+from training.environment import differences
 from training.signals import Interrupted
 
 STATUS_EVERY = 0.5  # seconds: writing a file takes longer than a short step
@@ -107,18 +106,6 @@ def leaking_losses(certificate: Mapping[str, Any]) -> list[str]:
     return [name for mode, name in losses.items() if any(any(a.get(mode, {}).values()) for a in answers)]
 
 
-def ended_folder(config: RunConfig, fingerprint: str) -> Path | None:
-    """Return the folder of this run if it has ended and torch is not needed to find it, else None: resolving
-    ``precision=auto`` would import torch, but a run that ended on this machine shows its value."""
-    for precision in ("bf16", "fp32") if config.precision == "auto" else (config.precision,):
-        folder = folder_of(config, precision, fingerprint)
-        recorded = read_json(folder / "environment.json")
-        resolves_alike = (recorded.get("machine"), recorded.get("asked")) == (machine(), asked_for(config))
-        if has_ended(folder) and (resolves_alike or config.precision != "auto"):
-            return folder
-    return None
-
-
 # ---------------------------------------------------------------------------------------------------
 # Writing
 
@@ -158,9 +145,8 @@ class Run:
             self.lock.acquire()
         except Timeout:
             status = read_status(self.folder)
-            holder = (
-                f"process {status.get('process')} on {status.get('host')}" if status else "another process"
-            )
+            process = f"process {status.get('process')} on {status.get('host')}"
+            holder = process if status else "another process"
             raise ConfigError(f"{self.folder}: {holder} trains this run; wait for it or end it") from None
         except OSError as error:
             why = f"{self.folder}: {error.strerror or error}"
@@ -169,14 +155,14 @@ class Run:
     def begin(
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
-        """Write the files that describe the run, which begins at step 0 or resumes from ``step``; ``best`` is
-        its best evaluation so far."""
+        """Write status.json and the files that describe the run. See ``recording``."""
         previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
         self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks, as all save
         self.status |= {"process": os.getpid(), "host": platform.node()}
         if not self.writes:
             return
-        self.write_status()  # first: it must not say "finished" of a run whose checkpoints are gone
+        # first: status.json must not say "finished" of a run whose checkpoints are gone
+        self.write_status(state="running", reason=None)
         earlier = previous.pop("earlier", []) if step else []
         if step and (changes := differences(previous, environment)):
             print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
@@ -210,10 +196,17 @@ class Run:
             self.written = time.monotonic()
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Context manager: record that the run is running, and at the end that it is finished, diverged,
-        interrupted or failed."""
-        self.write_status(state="running", reason=None)
+    def recording(
+        self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
+    ) -> Iterator[None]:
+        """Context manager: write the files of the run, which begins at step 0 or resumes from ``step``, and
+        record at the end that it is finished, diverged, interrupted or failed. Diverged is suppressed.
+
+        Args:
+            environment, certificate: the content of environment.json and certificate.json.
+            best: the run's best evaluation so far.
+        """
+        self.begin(environment, certificate, best, step)
         try:
             yield
         except Diverged as divergence:  # a result, not an error
@@ -229,9 +222,8 @@ class Run:
             with suppress(OSError):  # a full disk must not hide the first error
                 self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
             if isinstance(error, SystemExit):  # with status 0 it would look like success
-                raise ConfigError(
-                    f"{self.folder}: a module called sys.exit; let it raise an error"
-                ) from error
+                why = "a module called sys.exit; let it raise an error"
+                raise ConfigError(f"{self.folder}: {why}") from error
             raise
         else:
             self.write_status(state="finished")
@@ -245,11 +237,8 @@ def report(folder: Path, had_ended: bool, packages: list[str]) -> float:
     if status["state"] == "diverged":
         print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
         return math.inf
-    collapsed = (
-        "; it collapsed: no better than guessing each token by its frequency"
-        if status.get("collapsed")
-        else ""
-    )
+    guess = "; it collapsed: no better than guessing each token by its frequency"
+    collapsed = guess if status.get("collapsed") else ""
     losses = " and ".join(leaking_losses(read_json(folder / "certificate.json")))
     leak = f"; it LEAKS: do not compare its {losses}" if losses else ""
     print(f"{folder}: finished, val/full_loss {status['final']:.4f}{collapsed}{leak}{note}")

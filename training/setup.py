@@ -59,7 +59,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     2. Compile the loss, if wanted; make the optimizer.
     3. Create the folder; restore the newest checkpoint, if there is one.
     4. Test whether the model is causal: the certificate.
-    5. Write the files that describe the run; start wandb; open metrics.jsonl.
+    5. Start wandb; write the files that describe the run; open metrics.jsonl.
     6. Yield: the loop of train.py trains.
     7. Judge whether the run collapsed; record how it ended.
 
@@ -117,36 +117,32 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         },
     }
     environment_json = environment(config, computed)
-    run.begin(environment_json, certificate, best, start)
-    if config.init_from and not start:
-        print(describe_initialisation(model, config.init_from))
-    announce(run, compute, computed, certificate, start)
     stop = Stop(ranks.max)  # inside with, a signal only sets a flag: see checkpoints.ending_on_signal
     wandb = Wandb(mode, config, run.folder, environment_json, start)
     try:
-        with (
-            stop,
-            run.recording(),  # writes status.json: running, then how the run ended; suppresses Diverged
-            RunLog(run, compute, ranks, wandb, start, best) as log,  # opens metrics.jsonl, starts the clock
-            device.memory_explained(device.out_of_memory(config)),
-        ):
-            yield Setup(
-                compute=compute,
-                net=net,
-                batches=batches,
-                loss_of=loss_of,
-                optimizer=optimizer,
-                schedule=schedule,
-                start=start,
-                certifier=certifier,
-                evaluate=Evaluator(model, batches, eager_loss, ranks, running_norms, stop, log),
-                statistics=Statistics(model, eager_loss, ranks, config.stats, log.clock),
-                checkpoints=Checkpoints(run, model, optimizer, tokens, ranks, log, stop),
-                log=log,
-                divergence=Divergence(partial(find_non_finite, model, batches, eager_loss, ranks)),
-            )
-            entropy = unigram_entropy(batches.whole_split())
-            run.write_status(collapsed=has_collapsed(run.status["final"], log.train_loss, entropy))
+        with stop, run.recording(environment_json, certificate, best, start):  # suppresses Diverged
+            announce(run, model, compute, computed, certificate, start)
+            with (  # opens metrics.jsonl, starts the clock
+                RunLog(run, compute, ranks, wandb, start, best) as log,
+                device.memory_explained(device.out_of_memory(config)),
+            ):
+                yield Setup(
+                    compute=compute,
+                    net=net,
+                    batches=batches,
+                    loss_of=loss_of,
+                    optimizer=optimizer,
+                    schedule=schedule,
+                    start=start,
+                    certifier=certifier,
+                    evaluate=Evaluator(model, batches, eager_loss, ranks, running_norms, stop, log),
+                    statistics=Statistics(model, eager_loss, ranks, config.stats, log.clock),
+                    checkpoints=Checkpoints(run, model, optimizer, tokens, ranks, log, stop),
+                    log=log,
+                    divergence=Divergence(partial(find_non_finite, model, batches, eager_loss, ranks)),
+                )
+                entropy = unigram_entropy(batches.whole_split())
+                run.write_status(collapsed=has_collapsed(run.status["final"], log.train_loss, entropy))
     finally:
         last = checkpoint.path_of(run.checkpoints, train.steps)
         wandb.finish(run.status, partial(read_rows, run.metrics), read_json(run.certificate), last)
@@ -166,9 +162,11 @@ def resume(run: Run, model: GPT, optimizer: Optimizer, ranks: Ranks) -> tuple[in
 
 
 def announce(
-    run: Run, compute: Compute, computed: dict[str, Any], certificate: dict[str, Any], start: int
+    run: Run, model: GPT, compute: Compute, computed: dict[str, Any], certificate: dict[str, Any], start: int
 ) -> None:
-    """Print where the run is trained, the size and the settings of the model, and whether it is causal."""
+    """Print where the run is trained, what its model is made of, and whether it is causal."""
+    if run.config.init_from and not start:
+        print(describe_initialisation(model, run.config.init_from))
     label, ranks = run.config.label(), computed["ranks"]
     begins = f"resumes from step {start:,} of {run.config.train.steps:,}" if start else "begins"
     ranks_of = f"{ranks} ranks of " if ranks > 1 else ""
