@@ -120,16 +120,6 @@ def valid_option(group: str, key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def instances(config: RunConfig, packages: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return an instance of each norm and placement of a config, by key. Raises ConfigError."""
-    sizes = config.model
-    size_by_key = {"placement": sizes.n_layer, "model.qk_norm": sizes.n_embd // sizes.n_head}
-    return {
-        key: bind(key, component, packages)(size_by_key.get(key, sizes.n_embd))
-        for key, component in config.components().items()
-    }
-
-
 def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
     """Return the norms of a config's model, by name, without norms inside of norms."""
     components = {key: part for key, part in config.components().items() if key != "placement"}
@@ -145,8 +135,12 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
     """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
     placement. Raises ConfigError as ``bind`` does."""
     settings = config.model
-    with torch.random.fork_rng(devices=[]):
-        parts = instances(config, packages)
+    sizes = {"placement": settings.n_layer, "model.qk_norm": settings.n_embd // settings.n_head}
+    with torch.random.fork_rng(devices=[]):  # an instance of each norm and of the placement
+        parts = {
+            key: bind(key, component, packages)(sizes.get(key, settings.n_embd))
+            for key, component in config.components().items()
+        }
     resolved: dict[str, Any] = {}
     if settings.final_norm == "auto":
         resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from cli.schema import StatsConfig
-from data.prepared import Prepared
 from model import GPT
 from model.seeds import seed_for, seed_torch
 from probe import causality, metric_names
@@ -16,7 +15,6 @@ from probe.activations import Activations, without_effects
 from probe.statistics import Weights
 from training.batches import Batches, MicroBatch, training_batch
 from training.ddp import Ranks
-from training.device import Compute
 from training.log import Clock
 from training.loss import Loss
 from training.run_folder import Run, read_json
@@ -61,12 +59,11 @@ class Certifier:
         metrics: the leaks at the start.
     """
 
-    def __init__(
-        self, run: Run, tokens: Prepared, model: GPT, batches: Batches, compute: Compute, ranks: Ranks
-    ) -> None:
-        self.run, self.tokens, self.model, self.compute, self.ranks = run, tokens, model, compute, ranks
+    def __init__(self, run: Run, model: GPT, batches: Batches) -> None:
+        self.run, self.model, self.tokens = run, model, batches.tokens
+        self.compute, self.ranks = batches.compute, batches.ranks
         # with several ranks at least two rows, as a norm may mix rows across ranks
-        self.rows = max(batches.micro_rows // ranks.count, min(2, ranks.count))
+        self.rows = max(batches.micro_rows // self.ranks.count, min(2, self.ranks.count))
         self.eval_rows = len(next(batches.fixed_windows())[0])
 
     def start(self, resumed: bool) -> dict[str, Any]:

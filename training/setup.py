@@ -92,7 +92,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
 
         run.claim()  # creates the folder; from here on only this process writes to it
         start, best = resume(run, model, optimizer, ranks)
-        certifier = Certifier(run, tokens, model, batches, compute, ranks)
+        certifier = Certifier(run, model, batches)
         certificate = certifier.start(resumed=start > 0)
 
     computed = {
