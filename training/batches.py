@@ -66,8 +66,8 @@ class Batches:
     Attributes:
         micro_rows: rows of a micro-batch, all ranks together.
         evaluation_rows: rows that a rank evaluates at once.
+        n_fixed: how many windows ``fixed_windows`` has.
         val_targets: target tokens of the whole validation split.
-        has_partial_micro_batch: whether the last of ``fixed_windows`` do not fill a micro-batch.
     """
 
     def __init__(self, config: RunConfig, tokens: Prepared, compute: Compute, ranks: Ranks) -> None:
@@ -75,8 +75,7 @@ class Batches:
         self.seed, self.settings, self.block_size = config.seed, config.train, config.model.block_size
         self.micro_rows = config.train.batch_size // config.train.grad_accum
         self.val_targets = len(tokens.val) - 1
-        n_fixed = min(config.train.eval_windows, self.val_targets // self.block_size)
-        self.has_partial_micro_batch = n_fixed % self.micro_rows > 0
+        self.n_fixed = min(config.train.eval_windows, self.val_targets // self.block_size)
         max_rows = compute.evaluation_rows(self.block_size, tokens.tokenizer.vocab_size)
         # 8 times a micro-batch's rows: without gradients a row takes less memory
         self.evaluation_rows = min(max_rows, 8 * self.micro_rows // ranks.count)

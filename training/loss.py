@@ -99,7 +99,7 @@ class Evaluator:
                     self.ranks,
                 )
                 on_estimates = row["val/loss"]
-                if self.batches.has_partial_micro_batch:  # whose windows on_batch lacks
+                if self.batches.n_fixed % self.batches.micro_rows:  # on_batch lacks the last windows
                     on_estimates = mean(self.losses(self.batches.micro_windows()))
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
             if step == self.log.last_step:

@@ -80,8 +80,9 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         with explained(config):  # the last window of the split may be shorter; each rank tries it alone
             evaluate(model, eager_loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
         net = wrap(model, ranks)
-        has_micro_windows = next(batches.micro_windows(), None) is not None
-        running_norms = modules_with_running_estimates(model, loss_of_step) if has_micro_windows else []
+        running_norms = []  # evaluated on batch statistics, too, if the windows fill a micro-batch
+        if batches.n_fixed >= batches.micro_rows:
+            running_norms = modules_with_running_estimates(model, loss_of_step)
         loss_of = eager_loss
         if config.compile is True or (config.compile == "auto" and compute.device.type == "cuda"):
             from training.compile import compile_loss  # imports the compiler
