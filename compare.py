@@ -21,9 +21,8 @@ from rich.console import Console
 from cli import programs
 from cli.errors import one_line_errors
 from data.errors import ConfigError
-from data.files import write_atomically
 from study import loose, report
-from study.table import UNFIT, Table, as_json, candidate, markdown, print_rows
+from study.table import UNFIT, Table, as_json, candidate, print_rows
 
 MOST_ROWS = 40  # of groups of loose runs, in a terminal
 
@@ -56,13 +55,12 @@ def show(table: Table, folder: Path, console: Console) -> None:
     """Print the table, and write the page."""
     rows = table.rows if table.study else table.rows[:MOST_ROWS]
     print_rows(replace(table, rows=rows), console)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        folder / "table.md", markdown(table)
-    )  # TODO(room of the page): page.write(table, folder)
+    from study import page  # slow to import, so after the table is printed
+
+    [index, *_] = page.write(table, folder)
     if left := len(table.rows) - len(rows):
         print(f"{left} more groups are on the page")
-    print(f"{folder / 'index.html'}: open it in a browser")
+    print(f"page: {index}")
 
 
 def judge(table: Table, arm: str) -> int:

@@ -1,1 +1,0 @@
-"""The page of a report, report/index.html, and its figures."""
