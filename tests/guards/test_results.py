@@ -96,6 +96,9 @@ def test_every_arm_tried_the_same_settings_and_was_compared_at_its_best_on_other
                 assert {key: lines[trial][key] for key in settings} == {
                     k: str(v) for k, v in settings.items()
                 }
+        losses = [loss for _, loss in table(name).trials[arm.title]]
+        ended = [lines[names[0]]["state"] for names in arm.trials]
+        assert [loss is None for loss in losses] == [state == "diverged" for state in ended]
     for row in table(name).rows:
         for run in table(name).runs[row.title].values():
             assert {key: lines[run.name][key] for key in row.settings} == {
