@@ -18,7 +18,7 @@ from tests.study.test_loose import BASE, LAYER, OTHER, RMS, write, write_all
 from tests.study.test_runs import write_run
 from tests.study.test_statistics import WORSE, a_study
 
-PAGE = "table.md"  # TODO(room of the page): index.html
+PAGE = "index.html"  # TODO(room of the page): index.html
 
 
 @pytest.fixture
