@@ -162,7 +162,7 @@ def read(folders: Iterable[Path], metric: str) -> tuple[list[Loose], list[str]]:
             first = runs.setdefault((run.group, run.seed), run)
             if first is not run:
                 raise ValueError(f"it is the same run as {first.result.folder}")
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             skipped.append(f"{folder}: skipped: {' '.join(str(error).split())}")
     return [*runs.values()], skipped
 

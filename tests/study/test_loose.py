@@ -12,7 +12,7 @@ from scipy import stats
 
 from data.errors import ConfigError
 from study.loose import load
-from study.table import as_json, markdown, print_rows
+from study.table import as_json, markdown, print_rows, verdict
 from tests.conftest import configured
 from tests.study.test_runs import write_run
 from training.identity import group_name
@@ -126,13 +126,16 @@ def test_what_does_not_change_a_run_makes_no_groups(runs):
     write(runs, "train.threads=1 stats.every=10 device=cpu runs_dir=elsewhere", seed=1)
     assert [*rows(runs)] == [LAYER]
 
+    write(runs, f"{OTHER} train.log_every=2")
+    assert {*rows(runs)} == {LAYER, OTHER}
+
 
 def test_an_edited_norm_is_a_group_of_its_own(runs):
-    write(runs, OTHER)
+    write_all(runs, {LAYER: [2.0], OTHER: [2.0]})
     write(runs, OTHER, edited="0")
-    titles = {*rows(runs)}
-    assert len(titles) == 2
-    assert all(title.startswith(f"{OTHER} code=") for title in titles)
+    found = [row for row in table(runs).rows if row.title != LAYER]
+    assert len(found) == 2
+    assert all(row.title.startswith(f"{OTHER} code=") and row.baseline == LAYER for row in found)
 
 
 def test_each_value_of_another_key_has_its_own_baseline(runs):
@@ -179,6 +182,13 @@ def test_diverged_collapsed_and_leaking_runs_are_marked(runs):
 def test_a_diverged_baseline_is_the_reason(runs):
     write_all(runs, {LAYER: [2.0, None], OTHER: RMS[:2]})
     assert rows(runs)[OTHER].reason == "its baseline: a seed diverged"
+
+
+def test_a_group_without_a_baseline_is_none(runs):
+    write(runs, OTHER)
+    assert verdict(table(runs).rows[0]) == "no baseline"
+    write(runs, LAYER)
+    assert verdict(table(runs).rows[0]) == "baseline"
 
 
 def test_all_may_have_diverged(runs):
@@ -383,6 +393,13 @@ def test_a_damaged_run_is_skipped_with_one_line(runs, case, capsys):
     assert why in warning
     assert warning.isprintable()
     assert capsys.readouterr().out == ""  # which may be JSON
+
+
+def test_a_damaged_row_before_the_end_is_said_on_stderr(runs, capsys):
+    run = write(runs, LAYER)
+    rewritten("metrics.jsonl", lambda text: "{\n" + text)(run)
+    assert table(runs).rows[0].losses == {0: 2.0}
+    assert capsys.readouterr() == ("", f"{run / 'metrics.jsonl'}: 1 damaged rows are left out\n")
 
 
 def test_of_many_skipped_folders_five_are_named(runs):
