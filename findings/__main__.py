@@ -23,8 +23,7 @@ from rich.console import Console
 from cli import programs
 from cli.errors import error_line, one_line_errors
 from data.errors import ConfigError, described
-from findings.finding import Finding, load_findings
-from findings.judging import MIN_SEEDS, judge
+from findings.finding import MIN_SEEDS, Finding, load_findings
 from training.environment import ROOT
 
 RESULTS = ROOT / "results" / "findings"  # the numbers and pictures of results/findings.md
@@ -62,7 +61,8 @@ def select(args: argparse.Namespace, findings: dict[str, Finding]) -> dict[str, 
 def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Console) -> bool:
     """Measure findings one after another and print their verdicts. If a finding cannot be measured, print the
     reason and continue. Return True if all were measured."""
-    from findings import render, running  # these import torch, for which --help need not wait
+    # these import torch and scipy.stats, for which --help need not wait
+    from findings import judging, render, running
 
     all_measured = True
     overrides = " ".join(word for word in args.words if "=" in word)
@@ -81,7 +81,7 @@ def measure(findings: dict[str, Finding], args: argparse.Namespace, console: Con
             continue
         if args.control:
             print(f"control of {name}, which should not PASS: {finding.control.what}")
-        console.print(render.verdict_lines(title, finding, judge(finding, result.by_seed)))
+        console.print(render.verdict_lines(title, finding, judging.judge(finding, result.by_seed)))
         if args.seeds is not None:
             print("  One number of seeds, chosen before: each further number is another chance to be wrong.")
     return all_measured

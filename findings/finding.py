@@ -19,7 +19,8 @@ from data.errors import ConfigError
 
 Scalar = bool | int | float | str | None
 Overrides = dict[str, Scalar]  # key of train.py -> value
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3)]
+MIN_SEEDS = 3  # for a verdict
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=MIN_SEEDS)]
 
 
 def override(key: str, value: Scalar) -> str:

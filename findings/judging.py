@@ -24,10 +24,9 @@ from enum import StrEnum
 import numpy as np
 from scipy.stats import sem, t
 
-from findings.finding import Expected, Finding, Interval
+from findings.finding import MIN_SEEDS, Expected, Finding, Interval
 
 ERROR = 0.05  # the chance of a false verdict
-MIN_SEEDS = 3
 
 
 class Verdict(StrEnum):

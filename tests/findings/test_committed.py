@@ -4,8 +4,8 @@ import pytest
 
 from findings import render, running
 from findings.__main__ import RESULTS
-from findings.finding import Finding, load_findings
-from findings.judging import MIN_SEEDS, Verdict, judge
+from findings.finding import MIN_SEEDS, Finding, load_findings
+from findings.judging import Verdict, judge
 from tests.conftest import daily
 
 FINDINGS = load_findings()
