@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from data.errors import DataError
 
@@ -21,22 +21,6 @@ def first_error(error: ValidationError) -> str:
     """Return pydantic's first error as ``key: message``."""
     first = error.errors()[0]
     return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
-
-
-def read_typed(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the content of a JSON file of type ``kind``. Raises OSError, and ValueError if it is invalid."""
-    try:
-        return dict(kind.validate_json(file.read_bytes()))
-    except ValidationError as error:
-        raise ValueError(f"{file.name}: {first_error(error)}") from None
-
-
-def read_or_empty(file: Path, kind: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the content of a JSON file of type ``kind``; empty if the file is missing or invalid."""
-    try:
-        return read_typed(file, kind)
-    except (OSError, ValueError):
-        return {}
 
 
 def jsonable(value: Any) -> Any:

@@ -82,7 +82,7 @@ def test_real_runs_become_a_table_and_a_page(swept):
     assert "1 of 1 diverged" in table["none"]
     assert "so there are no verdicts" in done.stdout
     assert "warning" not in done.stdout
-    assert "report/index.html: open it in a browser" in done.stdout
+    assert "page: report/index.html" in done.stdout
     assert "LEAKS in training" in (swept / "report" / PAGE).read_text()
     assert (swept / "report" / PAGE).stat().st_size < 2e6
 
@@ -193,7 +193,7 @@ def test_a_live_study_has_its_page_in_its_folder(main, tmp_path):
     status, out, _ = main("studies/norms")
     assert status == 0
     assert out.startswith("Of 1 arm, 1 is worse than layernorm pre.")
-    assert "studies/norms/index.html: open it in a browser" in out
+    assert "page: studies/norms/index.html" in out
     assert (tmp_path / "studies" / "norms" / PAGE).exists()
     assert not (tmp_path / "report").exists()
     main("studies/norms", "--out", "here")
