@@ -9,7 +9,6 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -25,11 +24,8 @@ from study.runs import RunResult
 from study.table import SPARE, Table, filled, markdown, short, verdict
 from training.run_folder import read_rows
 
-STEPS, BLOCK_STEPS, BLOCK_ARMS = (
-    200,
-    40,
-    60,
-)  # most steps of a curve; steps and arms with statistics of blocks
+STEPS = 200  # most steps of a curve
+BLOCK_STEPS, BLOCK_ARMS = 40, 60  # most steps and arms with statistics of blocks
 BLOCK = re.compile(r"(\w+\.\w+)/(\d{2,3})((?:\.\w+)*)")  # act.rms/03.mlp: statistic, block, rest of the site
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -62,18 +58,13 @@ def render(table: Table) -> str:
     low, high = figures.interval_range(table)
     more = [column for column in filled(table)[0] if column in SPARE]
 
-    judged = not table.study or table.study.verdicts  # else each row's reason would be that there are none
-
     def percent(value: float) -> str:
         """Return where a difference is in a plot, at the edge if it is outside."""
         return f"{100 * (min(max(value, low), high) - low) / (high - low):.2f}%"
 
     return TEMPLATES.get_template("page.html").render(
         table=table,
-        rows=[
-            (row, short(row.title), verdict(row if judged else replace(row, reason=None)))
-            for row in table.rows
-        ],
+        rows=[(row, short(row.title), verdict(row)) for row in table.rows],
         baseline=figures.baseline_words(table),
         low=low,
         high=high,

@@ -25,6 +25,8 @@ EXIT = {"better": 0, "worse": 10, "equivalent": 11, "open": 12}
 UNFIT = 13
 # columns that a narrow terminal goes without, the first one first
 SPARE = ("settings", "bits/byte", "memory", "tokens/s", "steps to baseline", "half the trials")
+# reasons that a row or the conclusion says more precisely
+SAID_OTHERWISE = ("a seed diverged", "it leaks", "causality not tested", "no verdicts in this study")
 WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # characters to which these columns are wrapped at most
 
 Cells = dict[str, str]  # by column
@@ -77,12 +79,7 @@ def verdict(row: Row) -> str:
     parts += [f"{row.collapsed} of {n} collapsed"] if row.collapsed else []
     reason = f"{len(row.losses)} of {n} finished" if row.reason == "unfinished" else row.reason
     parts += [row.outcome] if row.outcome else []
-    if reason and reason not in (
-        "a seed diverged",
-        "it leaks",
-        "causality not tested",
-    ):  # said more precisely
-        parts.append(reason)
+    parts += [reason] if reason and reason not in SAID_OTHERWISE else []
     leaking = [mode for mode in row.leaks if mode != "not tested"]
     parts += [f"LEAKS in {' and '.join(leaking)}"] if leaking else []
     parts += ["causality not tested"] * ("not tested" in row.leaks)
