@@ -140,7 +140,7 @@ def curves(low: float, high: float) -> Chart:
         "step:Q",
         *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("loss", "low", "high")),
     ]
-    zoom = alt.selection_interval(bind="scales")
+    zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey]")
     return alt.layer(
         grey.encode(tooltip="arm:N"),
         band,
