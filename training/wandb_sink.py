@@ -86,7 +86,7 @@ class Wandb:
 
         Args:
             mode: see ``wandb_mode``.
-            environment: the content of environment.json; some of it becomes config, the role a tag.
+            environment: the content of environment.json; some of it becomes config.
             step: 0 starts a new run at wandb, whose server accepts each step of an id once; a later step
                 continues the run whose id is in the folder's wandb.json.
         """
