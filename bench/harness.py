@@ -140,7 +140,7 @@ def torch_info() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return a description of this machine; family and model distinguish processors that are all named AMD EPYC."""
+    """Return a description of this machine; family and model distinguish processors of one name."""
     return {
         "processor": processor(),
         "family_model": [cpuinfo("cpu family"), cpuinfo("model")],  # x86 only

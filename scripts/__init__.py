@@ -1,1 +1,1 @@
-"""Programs besides train.py, sample.py, compare.py and the findings: python -m scripts.NAME --help."""
+"""Programs beside those of the top folder and the findings: python -m scripts.NAME --help."""

@@ -4,7 +4,7 @@
     python -m scripts.check_norm --config-dir mine norm=l1 placement=peri model.qk_norm=l1
 
 The other arguments are those of train.py; several norms, norm=l1,l2, are checked one after the other, each
-in a process of its own, which may take LIMIT seconds. The model has the sizes of the run and is not trained;
+in a process of its own, which may take a minute. The model has the sizes of the run and is not trained;
 its tokens are random; all is computed on the CPU. The program ends with status 1 if a norm breaks a promise.
 """
 
@@ -21,7 +21,7 @@ from cli.errors import CONF, one_line_errors
 from cli.schema import RunConfig
 
 VOCABULARY = 65  # number of tokens; any number will do
-LIMIT = 60  # seconds
+LIMIT = 60  # seconds that the check of a norm may take
 KEPT = 100  # exit status of a norm's process that passes; a norm may end it with 0
 LOST_IN_BF16 = 2**-6  # of the largest output: four times what rounding input and output can change
 OFFSET = 30.0  # mean of the features; bf16 rounds numbers of this size by up to 0.06

@@ -6,7 +6,6 @@
 Needs requirements-wandb.txt, and to save, wandb login.
 """
 
-import argparse
 import json
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from cli import programs
 from probe.metric_names import matches, sites
 
 LOSSES = ("train/loss", "val/loss")
@@ -59,9 +59,7 @@ def workspace(entity: str, project: str) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = programs.parser(__doc__, "scripts.wandb_workspace")
     parser.add_argument("--entity", required=True, help="the user or team at wandb")
     parser.add_argument("--project", default="normgpt")
     parser.add_argument("--json", action="store_true", help="print the view instead of saving it")

@@ -3,7 +3,7 @@
     runs.csv      a line a run, trials too: settings, state, losses at the end, leaks, costs, conditions
     curves.csv    val/loss by step
 
-They lie beside study.json, which names no folder of runs then. Numbers have all their digits; an empty cell
+They lie beside study.json, which then names no folder of runs. Numbers have all their digits; an empty cell
 is not known. A damaged table is refused as a whole.
 """
 

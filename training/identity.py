@@ -1,11 +1,10 @@
 """The name of a run: ``<norm>-<placement>-s<seed>-<hash>``.
 
 The hash is over what is asked for: the settings, the seed, the precision, the tokens, and the source of the
-norm's and the placement's class and the functions, classes and
-constants of ours that it uses. It leaves out what changes no bit of the result
-(evaluation, statistics, logging) or only its rounding (device, threads, compile, ranks), so that the same
-command finds the same folder. The source is followed from name to name: a hash of whole files would rename
-every run when a norm is added to model/norms.py. Torch is not imported here.
+norm's and the placement's class, with the functions, classes and constants of ours that it uses. It leaves
+out what changes no bit of the result (evaluation, statistics, logging) or only its rounding (device, threads,
+compile, ranks). So the same command finds the same folder. The source is followed from name to name: a hash
+of whole files would rename every run when a norm is added to model/norms.py. Torch is not imported here.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """Load a trained model: that of a run, of a checkpoint file, or of ``init_from``.
 
-model, tokenizer = load_run("runs/layernorm-pre-s0-1a2b3c4d")   # in a notebook: docs/library.md
+model, tokenizer = load_run("runs/layernorm-pre-s0-1a2b3c4d")   # docs/runs.md
 """
 
 from pathlib import Path
