@@ -425,7 +425,7 @@ lines(rows, "step", "train/loss", zero=False)
 # times above are those of the computer that ran the cell, with whatever else it had to do.) This does not
 # show that it is so at every rate: the peak at the beginning suggests that the rate is too high for the model
 # without norms. For a fair comparison `python ablate.py study=fair` tries 16 settings for each arm, and
-# compares each arm at its own best ones, on ten seeds. That takes hours. The project comes with
+# compares each arm at its own best ones, on ten seeds. That takes over an hour. The project comes with
 # two such studies, of five seeds each, which tuned over other ranges:
 
 # %%
