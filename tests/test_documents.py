@@ -49,7 +49,7 @@ ELSEWHERE = {
     "--config-dir": "needs the files of its page: tests/test_own_norm.py makes them",
     "trust=mynorms": "needs the files of its page: tests/test_own_norm.py makes them",
     "export PYTHONPATH=mine": "is the shell's own",
-    "pickle.load": "needs a file of nanoGPT's: tests/data/test_token_files.py makes one",
+    "pickle.load": "needs a file of nanoGPT's: tests/data/test_external.py makes one",
     "torch.load": "needs a file of nanoGPT's: tests/interop/test_pretrained.py makes one",
     "--candidate": "its exit status is a verdict: tests/study/test_table.py",
 }

@@ -1,4 +1,4 @@
-"""The first non-finite number is located. (In whole runs: tests/faults/test_not_finite.py.)"""
+"""The first non-finite number is located. (In whole runs: tests/test_train.py.)"""
 
 import math
 
