@@ -17,12 +17,14 @@ Keys of a study
     n_jobs= launcher= slurm=        runs at once; processes, slurm; options of the cluster
 Every other word is one of train.py for all runs; with several values, as norm=a,b, it makes arms.
 
-studies/NAME/study.json    all arms, trials and seeds: written before the first run, never changed
-studies/NAME/chosen.json   each arm's settings, written before the first compared run
-studies/NAME/index.html    the page: intervals, curves, tuning; table.md has its table
+studies/NAME/study.json      all arms, trials and seeds: written before the first run, never changed
+studies/NAME/chosen.json     each arm's settings, written before the first compared run
+studies/NAME/extended.json   the further seeds of extend=true
+studies/NAME/index.html      the page: intervals, curves, blocks, tuning; table.md has its table
+studies/NAME/logs/           what each run printed
 
 The same command again goes on where it was interrupted. Verdicts hold for what was declared: a change needs
-a new name.
+a new name. docs/ablations.md explains all this, docs/verdicts.md the verdicts.
 """
 
 import shlex

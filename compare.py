@@ -6,6 +6,8 @@ python compare.py runs --where placement=pre              only the runs with thi
 python compare.py runs --baseline norm=batchnorm          another baseline than layernorm in pre
 python compare.py runs --metric train/loss --out loss     another number, another folder for the page
 python compare.py studies/norms --json                    for programs: docs/programs.md
+
+It writes a page, index.html, and table.md: docs/ablations.md.
 """
 
 # Read this file from the bottom. compare.py imports neither torch nor a model.
