@@ -140,7 +140,7 @@ def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses
 def edges(chosen: Settings, tried: Sequence[Settings]) -> list[str]:
     """Return the keys whose chosen number is the largest or the smallest of those tried: a better one may lie
     outside of the range."""
-    numeric = [key for key, value in chosen.items() if isinstance(value, int | float)]
+    numeric = [key for key, value in chosen.items() if type(value) in (int, float)]  # not bool
     return [key for key in numeric if chosen[key] in (f(each[key] for each in tried) for f in (min, max))]
 
 

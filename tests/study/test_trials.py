@@ -67,3 +67,4 @@ def test_edges_are_the_largest_and_smallest_numbers_that_were_tried():
     tried = [{"a": 1.0, "b": 2.0, "c": "x"}, {"a": 2.0, "b": 1.5, "c": "y"}, {"a": 3.0, "b": 1.0, "c": "x"}]
     assert edges(tried[0], tried) == ["a", "b"]
     assert edges(tried[1], tried) == []
+    assert edges({"model.tie": True}, [{"model.tie": True}, {"model.tie": False}]) == []
