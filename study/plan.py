@@ -243,7 +243,7 @@ def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Wo
     keys = dict.fromkeys(key_of(word) for arm in arms for word in arm.overrides)
     if unknown := [key for key in asked.by if key not in keys]:
         raise ConfigError(f"by: arms do not differ in {unknown[0]}; choose from {', '.join(keys)}")
-    wanted = {*asked.baseline.split()} - {*shared}
+    wanted = {word for word in asked.baseline.split() if key_of(word) not in asked.by} - {*shared}
     found: dict[frozenset[str], str] = {}
     for arm in sorted(arms, key=lambda arm: len(arm.title.split())):
         if wanted <= {*arm.title.split(), *arm.overrides}:
@@ -380,12 +380,11 @@ def study_of(
         trial_seeds=trial_seeds,
         seeds=seeds[: asked.seeds],
         further_seeds=seeds[asked.seeds :],
-        comparisons=len(declared) - len(baselines),
+        comparisons=0,
         arms=declared,
     )
-    for each in declared:
-        study.baseline_of(each)
-    return study
+    compared = [arm for arm in declared if study.baseline_of(arm).title != arm.title]
+    return study.model_copy(update={"comparisons": len(compared)})
 
 
 def seeds_of(name: str, count: int, first: int) -> list[int]:

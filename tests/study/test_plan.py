@@ -84,6 +84,13 @@ def test_other_words_with_several_values_multiply_all_arms(study):
     assert made.baseline_of(deep).title == "norm=layernorm placement=pre model.n_layer=2"
 
 
+def test_a_word_of_the_baseline_may_be_what_the_study_is_split_by(study):
+    made = study("norm=layernorm,rmsnorm", "by=placement")
+    compared = {arm.title: made.baseline_of(arm).title for arm in made.arms}
+    assert compared["norm=rmsnorm placement=post"] == "norm=layernorm placement=post"
+    assert made.comparisons == 2
+
+
 def test_arms_may_differ_in_their_text(study):
     made = study("data.val_fraction=0.1,0.2", "placement=pre", "norm=layernorm", "seeds=1")
     assert (len(made.arms), made.tokens) == (2, None)
