@@ -277,13 +277,16 @@ def same_models(
     arms: Sequence[Candidate], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
 ) -> dict[str, str]:
     """Return for each arm that computes the same as another one, and has its other settings, the title of
-    that one: the first of them, or the baseline."""
+    that one: the first of them, or the baseline. An arm that only another device or number of threads tells
+    from another one has its runs, whatever it computes here."""
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
     pairs = sorted(zip(arms, answers, strict=True), key=lambda pair: pair[0].title not in baselines)
     for arm, answer in pairs:
         by, _ = split_by(arm.overrides, asked.by)
-        kept = first.setdefault((answer["digest"], answer["parameters"], arm.other_settings(), by), arm.title)
+        model = answer["digest"], answer["parameters"], arm.other_settings()
+        kept = first.setdefault((arm.run({}, 0), by), first.get((model, by), arm.title))
+        first.setdefault((model, by), kept)
         if kept != arm.title:
             same[arm.title] = kept
     return same

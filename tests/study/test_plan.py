@@ -91,6 +91,17 @@ def test_a_word_of_the_baseline_may_be_what_the_study_is_split_by(study):
     assert made.comparisons == 2
 
 
+def test_arms_of_the_same_runs_are_one(study):
+    """Threads are in no run's name, and may change the last digits, by which models are compared."""
+    words = ["train.threads=1,2", "norm=layernorm,rmsnorm", "placement=pre"]
+    made = study(*words)
+    assert [arm.title for arm in made.arms] == [
+        f"norm={n} placement=pre train.threads=1" for n in ("layernorm", "rmsnorm")
+    ]
+    assert [arm.same_as for arm in made.arms] == [[arm.title.replace("=1", "=2")] for arm in made.arms]
+    assert made.comparisons == 1
+
+
 def test_arms_may_differ_in_their_text(study):
     made = study("data.val_fraction=0.1,0.2", "placement=pre", "norm=layernorm", "seeds=1")
     assert (len(made.arms), made.tokens) == (2, None)
