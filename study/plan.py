@@ -86,6 +86,7 @@ class Asked(Checked):
 
 HOW = ("extend", "n_jobs", "launcher", "slurm", "--dry-run")  # words that declare nothing
 TYPED = Asked.model_fields.keys() - {"grid", "also", "runs"}  # keys of the study on a command line
+LITERAL = {"study", "name", "studies_dir", "baseline"}  # letter by letter: name=2026-11-29 is no date
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
     for word in words:
         key, _, value = word.partition("=")
         if key in TYPED:
-            typed[key] = yaml.safe_load(value)
+            typed[key] = value if key in LITERAL else read_yaml(key, value)
         elif key_of(word) == "seed":
             raise ConfigError("seed: a study draws its own seeds; give their number, as seeds=5")
         elif key == "fresh":
@@ -119,14 +120,26 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
     files = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
     if "study" not in typed:
         raise ConfigError(f"study: give one, such as study=norms; all: {', '.join(sorted(files))}")
-    if (study := str(typed["study"])) not in files:
+    if (study := typed["study"]) not in files:
         raise ConfigError(no_such_choice("study", study, sorted(files)))
-    if "/" in str(typed.get("name", "")):
+    if "/" in typed.get("name", ""):
         raise ConfigError("name: is one word without /; studies_dir= says where the study is")
-    asked = checked(Asked, yaml.safe_load(files[study].read_text(encoding="utf-8")) | typed)
+    preset = yaml.safe_load(files[study].read_text(encoding="utf-8"))
+    if not isinstance(preset, dict):
+        raise ConfigError(f"{files[study]}: says nothing; write grid: or also:, as conf/study/norms.yaml")
+    asked = checked(Asked, preset | typed)
     fixed = {key_of(word) for word in overrides}  # a typed value is not tuned
     tune = {key: text for key, text in asked.tune.items() if key not in fixed}
     return asked.model_copy(update={"tune": tune}), overrides, config_dir
+
+
+def read_yaml(key: str, text: str) -> Any:
+    """Return the value of a typed key. Raises ConfigError."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        why = " ".join(str(getattr(error, "problem", error)).split())
+        raise ConfigError(f"{key}: {text!r} cannot be read as YAML: {why}; correct it") from None
 
 
 @contextmanager
@@ -263,6 +276,7 @@ def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
+        process_group=0,  # Ctrl-C is for this process, which ends the child: two would print a traceback
     )
     if child.returncode:
         raise ConfigError(f"arms: trying them ended with status {child.returncode}; train one to see why")

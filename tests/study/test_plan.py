@@ -164,6 +164,17 @@ def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
     assert str(difference(edited, written)).startswith("another norm=layernorm placement=pre: its options or")
 
 
+@pytest.mark.parametrize("name", ["2026-11-29", "no", "007"])
+def test_a_name_is_taken_letter_by_letter(name):
+    assert read_words(["study=norms", f"name={name}"])[0].folder.name == name
+
+
+@pytest.mark.parametrize("preset", [None, ["norm=layernorm"]])
+def test_a_file_without_keys_is_one_line(study, preset):
+    with pytest.raises(ConfigError, match=r"own\.yaml: says nothing; write grid: or also:"):
+        study(preset=preset)
+
+
 def test_a_file_is_written_once(tmp_path):
     write_once(tmp_path / "a.json", {"a": 1})
     with pytest.raises(FileExistsError):
@@ -197,6 +208,7 @@ def test_a_damaged_part_of_a_study_is_not_taken_for_a_missing_one(tmp_path):
             "optim.learning_rate: an interval has no list",
         ),
         (["study=norms", "name=a/b"], "name: is one word without /"),
+        (["study=norms", "tune={a"], "tune: '{a' cannot be read as YAML: expected ',' or '}'"),
         (
             ["study=cs336_layer_norm", "optim.learning_rate=3e-3"],
             "optim.learning_rate: the study's arms set it; give several values",
