@@ -119,9 +119,12 @@ class Child:
         return cls(job, slot, process, time.monotonic())
 
     def status(self, folder: Path, log: Path) -> int:
-        """Return the exit status of a process that has ended: 1 if the run in ``folder`` has not."""
+        """Return the exit status of a process that has ended: 1 if the run in ``folder`` has not; 0 if
+        another process has trained it meanwhile."""
         status = self.process.returncode
-        if status or has_ended(folder):
+        if has_ended(folder):
+            return status if self.job.sets("fresh") else 0
+        if status:
             return status
         with log.open("a") as file:
             file.write("it trained a run of another name: was its norm edited?\n")
@@ -176,6 +179,9 @@ def run_all(
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
                 name = child.job.name
+                if child.process.returncode and is_trained(runs_dir / name):
+                    waiting.append(child.job)  # what a killed command left behind was faster
+                    continue
                 statuses[name] = child.status(runs_dir / name, logs / f"{name}.log")
                 if not stop.number:
                     progress.ended(name, statuses[name], time.monotonic() - child.started)

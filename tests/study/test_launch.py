@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from tests.helpers.waiting import until
 
 STAND_IN = """
-import json, os, signal, sys, time
+import json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 words = dict(word.split("=", 1) for word in sys.argv[1:])
@@ -40,6 +40,13 @@ time.sleep(0.2)
 if words["how"] == "fails":
     print("step 1")
     print("error: norm: it is bad; choose another")
+    raise SystemExit(1)
+if words["how"] == "beaten" and not (folder / "rival").exists():
+    (folder / "rival").touch()
+    lock = "import filelock, time; lock = filelock.FileLock('.lock'); lock.acquire()"
+    words = [sys.executable, "-c", f"{lock}; print(1, flush=True); time.sleep(1)"]
+    rival = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE)
+    rival.stdout.readline()
     raise SystemExit(1)
 while words["how"] in ("slow", "stubborn"):
     time.sleep(0.05)
@@ -108,6 +115,11 @@ def test_a_run_that_another_process_trains_is_waited_for(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "a: another process trains it; waiting" in lines
     assert status("b")["ended"] < status("a")["began"] < released
+
+
+def test_a_run_that_another_process_began_to_train_at_the_same_moment_did_not_fail():
+    assert run(job("a", "beaten"), job("b"), n_jobs=1) == {"a": 0, "b": 0}
+    assert status("b")["ended"] < status("a")["began"]
 
 
 def test_at_most_n_jobs_run_at_once_and_share_the_cores(monkeypatch):
