@@ -380,7 +380,7 @@ print("differences in nats, by seed:", *(f"{difference:+.3f}" for difference in 
 # %%
 mean, deviation = differences.mean(), differences.std(ddof=1)
 half = stats.t.ppf(1 - 0.04 / 2, len(seeds) - 1) * deviation / np.sqrt(len(seeds))
-print(table[table.index("Of 1 arm") :])
+print(table[table.index("Of 1 arm") : table.index("page: ")])
 assert np.allclose([without_norm.low, without_norm.high], [mean - half, mean + half])
 assert without_norm.outcome == "worse"
 assert without_norm.low > 0
