@@ -57,7 +57,7 @@ def announce(study: Study, n_jobs: int) -> None:
     further = len(best_quarter([None] * trials)) * (len(study.trial_seeds) - 1)
     tuning = f"{arms * trials} trials, and {arms * further} of the best on other seeds; " if trials else ""
     by = f", for each value of {', '.join(study.by)}" if study.by else ""
-    print(f"{arms} arms, {study.precision}; baseline: {study.baseline}{by}")
+    print(f"{arms} arms, {study.precision or 'each its own precision'}; baseline: {study.baseline}{by}")
     print(f"{tuning}{arms * seeds} compared runs, on {seeds} seeds")
     print(f"{n_jobs} runs at once", flush=True)
 

@@ -98,10 +98,11 @@ def conclusion(study: Study, judged: Sequence[Row]) -> str:
     compared = [row for row in judged if row.baseline]
     bases = sorted({row.baseline for row in compared if row.baseline})
     base = short(bases[0]) if len(bases) == 1 else f"their baselines (by {', '.join(study.by)})"
-    if not study.verdicts:
-        return f"{len(compared)} arms beside {base}; the study was declared to give no verdicts."
     if not compared:
-        return "One arm, which is compared with nothing."
+        return "No arm is compared with another one."
+    if not study.verdicts:
+        arms = f"{len(compared)} arm{'s' * (len(compared) != 1)}"
+        return f"{arms} beside {base}; the study was declared to give no verdicts."
     counts = Counter(row.outcome for row in compared)
     phrases: list[str] = []
     for outcome in ("better", "worse", "equivalent", "open", None):
@@ -163,5 +164,7 @@ def caption(study: Study, extended: bool) -> str:
     half = " on the half of the text that tuning did not read" * (study.metric == "val/report_loss")
     count = len(study.seeds) * (1 + extended)
     seeds = f"{count} seed{'s' * (count != 1)}"
+    if not study.comparisons:
+        return f"Mean validation loss{half} over {seeds}."
     level = f"Student's t, two-sided at 1 − {share}/{study.comparisons}"
     return f"Mean validation loss{half} over {seeds}; difference paired by seed; {level}."

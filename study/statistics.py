@@ -175,16 +175,16 @@ def flaw(
 ) -> str | None:
     """Return why an arm's own runs allow no verdict; None if they do."""
     written, runs = datetime.fromisoformat(study.written), own.values()
-    was_declared = study.declared != "reconstructed"
+    is_judged = study.verdicts and study.declared != "reconstructed"
     flaws = [
-        ("no verdicts in this study", not study.verdicts),
         (choice.get("reason"), choice.get("reason")),
         ("a seed diverged", any(run.diverged for run in runs)),
         # losses are measured in evaluation; a model that leaks in training only is marked
         ("it leaks", any("evaluation" in run.leaks for run in runs)),
         ("causality not tested", any("not tested" in run.leaks for run in runs)),
-        ("began before the study", was_declared and any(run.began < written for run in runs)),
+        ("began before the study", is_judged and any(run.began < written for run in runs)),
         ("unfinished", len(own) < len(seeds)),
+        ("no verdicts in this study", not study.verdicts),
         (f"fewer than {MIN_PAIRS} pairs", len(seeds) < MIN_PAIRS),
     ]
     return next((reason for reason, holds in flaws if holds), None)

@@ -15,6 +15,7 @@ from scipy import stats
 from study.files import Arm, Study
 from study.runs import RunResult
 from study.statistics import EXTENDED, FIRST, has_two_parts, judge, results_of, rows, seeds_needed, steps_to
+from study.table import verdict
 from tests.conftest import ROOT
 
 WRITTEN = datetime(2026, 11, 29, 10, tzinfo=UTC)
@@ -266,6 +267,15 @@ def test_a_map_has_intervals_and_no_verdicts():
     row = judged(a_study(verdicts=False), WORSE)[OTHER]
     assert (row.outcome, row.reason) == (None, "no verdicts in this study")
     assert row.low < row.difference < row.high
+
+
+def test_an_arm_of_a_map_that_is_not_finished_or_has_no_usable_settings_says_so():
+    study = a_study(verdicts=False)
+    row = judged(study, WORSE | {OTHER: WORSE[OTHER][:3]})[OTHER]
+    assert (row.reason, verdict(row)) == ("unfinished", "3 of 4 finished")
+    chosen = {"arms": {OTHER: {"runs": [], "reason": "no usable setting"}}}
+    _, row = rows(study, chosen, None, {title: {} for title in WORSE})
+    assert verdict(row) == "no usable setting"
 
 
 def test_an_extension_judges_all_seeds_anew_at_a_stricter_level():

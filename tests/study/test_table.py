@@ -60,6 +60,10 @@ def test_the_conclusion_names_the_baseline_once():
 
 def test_the_conclusion_of_a_map_and_of_several_baselines():
     assert a_table(verdicts=False).conclusion.endswith("declared to give no verdicts.")
+    for verdicts in (True, False):
+        alone = a_table({BASE: WORSE[BASE]}, verdicts=verdicts)
+        assert alone.conclusion == "No arm is compared with another one."
+        assert alone.caption == "Mean validation loss over 4 seeds."
     titles = [f"{title} model.n_layer={n}" for n in (2, 4) for title in (BASE, OTHER)]
     losses = dict(zip(titles, [*WORSE.values()] * 2, strict=True))
     table = a_table(losses, by=["model.n_layer"])
