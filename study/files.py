@@ -5,13 +5,15 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationError
 
-from cli.errors import checked
+from cli.errors import Config
 from cli.schema import Checked
 from data.errors import ConfigError
+from data.files import first_error
+from study.runs import moment
 
 Metric = Literal["val/report_loss", "val/full_loss"]
 Settings = dict[str, Any]  # a value of each tuned key
@@ -31,7 +33,7 @@ class Study(Checked):
 
     schema_: Literal[1] = Field(alias="schema")
     name: str
-    written: str  # ISO time, UTC
+    written: Annotated[str, AfterValidator(moment)]  # ISO time, UTC
     declared: Literal["before its runs", "reconstructed"] = "before its runs"
     git: dict[str, Any] | None
     torch: str
@@ -102,24 +104,23 @@ def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str
 
 
 def read(folder: Path) -> Study:
-    """Return the study of a folder. Raises OSError; ConfigError if study.json is not one of this version."""
-    try:
-        plain = dict(json.loads((folder / "study.json").read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ConfigError(f"{folder / 'study.json'}: is damaged; restore it") from None
-    return checked(Study, plain)
+    """Return the study of a folder. Raises OSError and ConfigError."""
+    return parsed(folder / "study.json", Study)
 
 
 def read_part(file: Path) -> dict[str, Any] | None:
-    """Return the content of chosen.json or extended.json; None if it is not there. Raises ConfigError."""
+    """Return the content of chosen.json or extended.json; None if it is not there. Raises OSError and
+    ConfigError."""
+    return parsed(file, PARTS[file.name]).model_dump() if file.exists() else None
+
+
+def parsed(file: Path, kind: type[Config]) -> Config:
+    """Return the content of a file. Raises OSError; ConfigError if it is damaged or of another version."""
     try:
-        plain = dict(json.loads(file.read_text(encoding="utf-8")))
-        PARTS[file.name].model_validate(plain)
-        return plain
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError):
-        raise ConfigError(f"{file}: is damaged; restore it, or declare the study anew: name=…") from None
+        return kind.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        advice = "restore it, or declare the study anew: name=…"
+        raise ConfigError(f"{file}: is damaged ({first_error(error)}); {advice}") from None
 
 
 def write_once(file: Path, content: Mapping[str, Any]) -> None:

@@ -231,8 +231,18 @@ def test_a_lost_table_is_one_line(published, fail):
 
 
 @pytest.mark.parametrize("name", ["study.json", "chosen.json", "extended.json"])
-@pytest.mark.parametrize("content", ["", "[1]", "{", '{"arms": {"a": 5}, "runs": [3]}', "null"])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", "{", '{"arms": {"a": 5}, "runs": [3]}', "null", "[" * 200_000]
+)
 def test_a_damaged_json_file_is_one_line(published, name, content):
     (published / name).write_text(content)
-    with pytest.raises(ConfigError, match=r"^[^\n]*$"):
+    with pytest.raises(ConfigError, match=rf"/{name}: is damaged \([^\n]*$"):
+        load(published)
+
+
+@pytest.mark.parametrize("change", [{"schema": 2}, {"written": "2026-11-29"}, {"another": 1}])
+def test_a_study_of_another_version_is_one_line(published, change):
+    file = published / "study.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConfigError, match=rf"/study\.json: is damaged \({next(iter(change))}: "):
         load(published)
