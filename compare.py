@@ -23,7 +23,7 @@ from rich.console import Console
 from cli import programs
 from cli.errors import one_line_errors
 from data.errors import ConfigError
-from study import loose, report
+from study import files, loose, report
 from study.table import UNFIT, Table, as_json, candidate, print_rows
 
 MOST_ROWS = 40  # of groups of loose runs, in a terminal
@@ -48,9 +48,11 @@ def load(args: argparse.Namespace) -> tuple[Table, Path]:
         raise ConfigError(f"{studies[0]}: a study is compared by itself; name it alone")
     if args.metric != loose.METRIC or args.baseline or args.where or args.mixed:
         raise ConfigError(f"{studies[0]}: a study is compared as declared; leave options out")
-    table = report.load(studies[0])
-    is_live = table.study is not None and table.study.runs_dir
-    return table, args.out or (studies[0] if is_live else Path("report"))
+    runs_dir = files.read(studies[0]).runs_dir
+    if runs_dir and not Path(runs_dir).is_dir():
+        why = f"its runs are in {runs_dir}, and there is no such folder here"
+        raise ConfigError(f"{studies[0]}: {why}; start compare.py where ablate.py was started")
+    return report.load(studies[0]), args.out or (studies[0] if runs_dir else Path("report"))
 
 
 def show(table: Table, folder: Path, console: Console) -> None:

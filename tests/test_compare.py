@@ -18,7 +18,7 @@ from tests.study.test_loose import BASE, LAYER, OTHER, RMS, write, write_all
 from tests.study.test_runs import write_run
 from tests.study.test_statistics import WORSE, a_study
 
-PAGE = "index.html"  # TODO(room of the page): index.html
+PAGE = "index.html"
 
 
 @pytest.fixture
@@ -198,6 +198,21 @@ def test_a_live_study_has_its_page_in_its_folder(main, tmp_path):
     assert not (tmp_path / "report").exists()
     main("studies/norms", "--out", "here")
     assert (tmp_path / "here" / PAGE).exists()
+
+
+def test_a_study_whose_runs_are_elsewhere_keeps_its_page(main, tmp_path, monkeypatch):
+    folder = tmp_path / "studies" / "norms"
+    write_study(folder, tmp_path / "runs")
+    text = (folder / "study.json").read_text()
+    (folder / "study.json").write_text(text.replace(str(tmp_path / "runs"), "runs"))
+    assert main("studies/norms")[0] == 0
+    before = (folder / PAGE).read_text()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    status, _, err = main("../studies/norms")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "its runs are in runs, and there is no such folder here; start compare.py where" in err
+    assert (folder / PAGE).read_text() == before
 
 
 def test_a_study_is_read_by_programs(main, tmp_path):
