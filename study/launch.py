@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob
 from itertools import islice
@@ -144,6 +145,16 @@ class TwoSignals(Stop):
             super().record(number, frame)
 
 
+@contextmanager
+def none_left(running: list[Child]) -> Iterator[None]:
+    """Context manager: at an error, such as a full disk or a closed pipe, let the runs save and end."""
+    try:
+        yield
+    finally:
+        for child in running:
+            child.process.terminate()
+
+
 def run_all(
     jobs: Sequence[Job], runs_dir: Path, logs: Path, n_jobs: int, config_dir: str | None = None
 ) -> dict[str, int]:
@@ -159,7 +170,7 @@ def run_all(
     threads = max(1, cores() // n_jobs)
     running: list[Child] = []
     sent, is_told = None, False
-    with TwoSignals() as stop:
+    with TwoSignals() as stop, none_left(running):
         while running or (waiting and not stop.number):
             free = [] if stop.number else [*first_free(waiting, runs_dir, n_jobs - len(running))]
             for job in free:

@@ -178,6 +178,15 @@ def test_a_second_signal_kills_the_runs():
             launch.os.kill(status(name)["pid"], 0)
 
 
+def test_no_run_outlives_an_error():
+    """Such as that of a reader who has gone, as in | head."""
+    with parent("slow") as process:
+        process.stdout.close()
+        launch.os.kill(status("r0")["pid"], signal.SIGKILL)  # a line about it cannot be printed
+        assert "BrokenPipeError" in process.stderr.read()
+    until(lambda: status("r1")["signals"] == 1)
+
+
 def test_a_killed_run_is_named_and_the_others_go_on():
     with parent("slow") as process:
         launch.os.kill(status("r0")["pid"], signal.SIGKILL)
