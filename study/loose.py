@@ -38,6 +38,7 @@ COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "
 SECTIONS = ("init_from", "model", "norm", "placement", "optim", "schedule", "train", "precision", "tokens")
 COMPARED = ("baseline", "difference", "low", "high", "steps_to_baseline", "reason")  # parts of a Row
 NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that no word of a command sets
+SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # keys that conf/study/norms.yaml sets for all runs
 NOTE = (
     "These runs were not declared before they were trained, so there are no verdicts. Of 20 groups that are "
     "equal to their baseline, about one has an interval without 0."
@@ -479,13 +480,18 @@ def warnings(
 
 def study_command(groups: Sequence[Group], runs: Sequence[Loose]) -> str:
     """Return a command that declares a study of nearly these arms: all combinations of their values, with the
-    words that all runs have in common."""
+    words that all runs have in common, and their length and learning rate."""
     values = {key: {value: None} for key, value in BASELINE.items()}
     for key, value in sorted({pair for group in groups for pair in group.keys.items()}):
         if key not in NOT_WORDS and not owner_of(key):
             values.setdefault(key, {})[value] = None
     common = set.intersection(*({*run.overrides} for run in runs)) - {"fresh=true"}
     shared = [word for word in runs[0].overrides if word in common and key_of(word) not in {*values, "seed"}]
+    shared += [
+        f"{key}={runs[0].keys[key]}"
+        for key in SET_BY_NORMS
+        if key not in {*values, *map(key_of, shared)} and len({run.keys.get(key) for run in runs}) == 1
+    ]
     arms = [f"{key}={','.join(each)}" for key, each in values.items()]
     return shlex.join(["python", "ablate.py", "study=norms", "name=mine", *arms, *shared])
 

@@ -10,12 +10,13 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
+from cli.errors import CONF
 from data.errors import ConfigError
-from study.loose import load
+from study.loose import SET_BY_NORMS, load
 from study.table import as_json, markdown, print_rows, verdict
 from tests.conftest import configured
 from tests.study.test_runs import write_run
-from training.identity import group_name
+from training.identity import NOT_IN_IDENTITY, group_name
 
 BASE, RMS = [2.00, 2.05, 1.98], [1.90, 1.951, 1.88]
 LAYER, OTHER = "norm=layernorm placement=pre", "norm=rmsnorm placement=pre"
@@ -212,6 +213,19 @@ def test_the_advice_is_a_study_of_these_arms(runs):
         "python ablate.py study=norms name=mine norm=layernorm,rmsnorm placement=pre "
         "optim.learning_rate=0.001,0.003 train.steps=20"
     )
+
+
+def test_the_advice_has_the_length_and_the_rate_of_the_runs(runs):
+    """conf/study/norms.yaml has others than train.py by itself."""
+    write_all(runs, {LAYER: BASE, OTHER: RMS})
+    config = configured()
+    assert table(runs).advice[1] == (
+        "python ablate.py study=norms name=mine norm=layernorm,rmsnorm placement=pre "
+        f"train.steps={config.train.steps} optim.learning_rate={config.optim.learning_rate}"
+    )
+    preset = yaml.safe_load((CONF / "study" / "norms.yaml").read_text(encoding="utf-8"))["runs"]
+    unnamed = {word.partition("=")[0] for word in preset.split()} - {*SET_BY_NORMS}
+    assert {key.removeprefix("train.") for key in unnamed} <= NOT_IN_IDENTITY
 
 
 def test_conditions_that_differ_are_named_in_a_line_each(runs):
