@@ -118,11 +118,11 @@ def array(words: list[list[str]], logs: list[Path], folder: Path, settings: dict
     # where this file is found, whatever the folder of the job
     path = f'export PYTHONPATH={shlex.quote(str(ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     options |= {"name": "normgpt", "setup": [*options["setup"], path]}
-    executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items()})
     try:
+        executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items()})
         with redirect_stderr(io.StringIO()):  # submitit prints the error, too
             return [job.job_id for job in executor.map_array(Command(), words, logs)]
-    except FailedJobError as error:
+    except (FailedJobError, NameError) as error:  # the latter: there is no such option
         reason = " ".join(str(error).split())
         raise ConfigError(f"launcher: slurm: {reason}; give what your cluster requires") from None
 

@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from data.errors import ConfigError
+from study.launch import Job
+from study.slurm import submit
 from tests.conftest import TINY
 from tests.helpers.contract import check_refused, error_lines
 from tests.helpers.own_norm import write_norm
@@ -188,6 +191,15 @@ def test_jobs_outlive_the_command_and_the_same_command_waits_for_them(slurm, tex
     statuses = [read_status(file.parent) for file in tmp_path.glob("runs/*/status.json")]
     assert [status["state"] for status in statuses] == ["interrupted"] * 2
     assert all(status["saved"] == status["step"] > 0 for status in statuses)
+
+
+def test_an_option_that_slurm_lacks_is_one_line(monkeypatch, tmp_path):
+    for name in ("sbatch", "squeue"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ConfigError, match=r"^launcher: slurm: Unknown argument 'partion'[^\n]*$"):
+        submit([Job("a", ())], tmp_path, tmp_path, None, {"partion": "gpu"})
 
 
 @pytest.mark.slow
