@@ -108,24 +108,43 @@ def extended_json(study: Study, chosen: dict[str, Any]) -> dict[str, Any]:
     return {"written": plan.now(), "seeds": seeds, "runs": names}
 
 
-def written_once(file: Path, content: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def written_once(file: Path, content: Callable[[], dict[str, Any]], write: bool) -> dict[str, Any]:
     """Return the content of a JSON file, which is made and written if it is not there. Raises ConfigError."""
     if (old := files.read_part(file)) is not None:
         return old
-    files.write_once(file, new := content())
+    new = content()
+    if write:
+        files.write_once(file, new)
     return new
 
 
-def dry_run(study: Study, folder: Path, n_jobs: int) -> None:
-    """Print the commands of the runs that come next."""
-    chosen = files.read_part(folder / "chosen.json")
-    if study.trials and not chosen:
-        jobs = plan.trial_jobs(study)
-    else:
-        untuned = {arm.title: AS_GIVEN for arm in study.arms}
-        jobs = plan.compared_jobs(study, chosen or chosen_json(study, untuned))
-    for job in launch.pending(jobs, Path(study.runs_dir)):
-        print(shlex.join(launch.command(job, max(1, launch.cores() // n_jobs), study.config_dir)))
+def train_all(study: Study, folder: Path, train: Train, extend: bool, write: bool) -> dict[str, int]:
+    """Train what is missing: trials, compared runs, and further seeds if they are asked for. Return statuses
+    of compared runs by name. Raises ConfigError if a trial failed."""
+    chosen = written_once(
+        folder / "chosen.json", lambda: chosen_json(study, choose(study, train, folder / "logs")), write
+    )
+    statuses = train(plan.compared_jobs(study, chosen))
+    file = folder / "extended.json"
+    if not any(statuses.values()) and (extend or file.exists()):
+        extended = written_once(file, lambda: extended_json(study, chosen), write)
+        statuses |= train(plan.further_jobs(study, chosen, extended))
+    return statuses
+
+
+def printer(study: Study, n_jobs: int) -> Train:
+    """Return a function that prints the commands of the runs that have not ended, and ends the program: which
+    runs come after them depends on their results."""
+
+    def train(jobs: Sequence[Job]) -> dict[str, int]:
+        todo = launch.pending(jobs, Path(study.runs_dir))
+        for job in todo:
+            print(shlex.join(launch.command(job, max(1, launch.cores() // n_jobs), study.config_dir)))
+        if todo:
+            raise SystemExit
+        return {job.name: 0 for job in jobs}
+
+    return train
 
 
 def draw(judged: Table, folder: Path) -> Path:
@@ -147,24 +166,20 @@ def ablate(words: Words) -> None:
     n_jobs = asked.n_jobs or launch.default_n_jobs(device)
     announce(study, n_jobs)
     if is_dry:
-        dry_run(study, folder, n_jobs)
+        train_all(study, folder, printer(study, n_jobs), asked.extend, write=False)
+        print("all runs have ended")
         return
-    train, logs = trainer(study, folder, asked, n_jobs), folder / "logs"
     try:
         with FileLock(folder / ".lock", timeout=0):
-            chosen = written_once(
-                folder / "chosen.json", lambda: chosen_json(study, choose(study, train, logs))
+            statuses = train_all(
+                study, folder, trainer(study, folder, asked, n_jobs), asked.extend, write=True
             )
-            statuses = train(plan.compared_jobs(study, chosen))
-            if not any(statuses.values()) and (asked.extend or (folder / "extended.json").exists()):
-                extended = written_once(folder / "extended.json", lambda: extended_json(study, chosen))
-                statuses |= train(plan.further_jobs(study, chosen, extended))
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
     judged = report.load(folder)
     table.print_rows(judged, Console())
     print(f"page: {draw(judged, folder)}")
-    launch.check(statuses, logs)
+    launch.check(statuses, folder / "logs")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,9 @@ def test_seeds_are_doubled_once_and_a_second_start_is_one_line(succeed, command,
     succeed("ablate.py", *words)
     folder = tmp_path / "studies" / "norms"
     before = {file: file.read_text() for file in folder.glob("*.json")}
+    assert succeed("ablate.py", *words, "--dry-run").stdout.endswith("all runs have ended\n")
+    assert succeed("ablate.py", *words, "extend=true", "--dry-run").stdout.count("train.py") == 2
+    assert {file: file.read_text() for file in folder.glob("*.json")} == before
     extended = succeed("ablate.py", *words, "extend=true").stdout
     assert "The seeds were doubled" in extended
     assert len([*(tmp_path / "runs").iterdir()]) == 4
