@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from rich.console import Console
 
 from cli.errors import one_line_errors
 from data.errors import ConfigError
@@ -177,7 +176,7 @@ def ablate(words: Words) -> None:
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
     judged = report.load(folder)
-    table.print_rows(judged, Console())
+    table.print_rows(judged, table.terminal())
     print(f"page: {draw(judged, folder)}")
     launch.check(statuses, folder / "logs")
 

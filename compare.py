@@ -24,7 +24,7 @@ from cli import programs
 from cli.errors import one_line_errors
 from data.errors import ConfigError
 from study import files, loose, report
-from study.table import UNFIT, Table, as_json, candidate, print_rows
+from study.table import UNFIT, Table, as_json, candidate, print_rows, terminal
 
 MOST_ROWS = 40  # of groups of loose runs, in a terminal
 
@@ -45,9 +45,10 @@ def load(args: argparse.Namespace) -> tuple[Table, Path]:
         table = loose.load(args.runs, args.metric, args.baseline, args.where, args.mixed)
         return table, args.out or Path("report")
     if len(args.runs) > 1:
-        raise ConfigError(f"{studies[0]}: a study is compared by itself; name it alone")
+        raise ConfigError(f"{studies[0]}: is a study; name it alone, without other folders")
     if args.metric != loose.METRIC or args.baseline or args.where or args.mixed:
-        raise ConfigError(f"{studies[0]}: a study is compared as declared; leave options out")
+        options = "--metric --baseline --where --mixed"
+        raise ConfigError(f"{studies[0]}: a study is compared as declared; {options} are for loose runs")
     runs_dir = files.read(studies[0]).runs_dir
     if runs_dir and not Path(runs_dir).is_dir():
         why = f"its runs are in {runs_dir}, and there is no such folder here"
@@ -104,7 +105,7 @@ def main() -> None:
         elif args.candidate is not None:
             sys.exit(judge(table, args.candidate))
         else:
-            show(table, folder, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
+            show(table, folder, terminal())
 
 
 if __name__ == "__main__":

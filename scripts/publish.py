@@ -50,7 +50,7 @@ def main() -> None:
     with one_line_errors():
         is_published = not files.read(args.study).runs_dir
         if is_published == bool(args.out):
-            what = "is published already; leave --out out" if is_published else "name --out FOLDER"
+            what = "is published already; leave out --out" if is_published else "give --out FOLDER"
             raise ConfigError(f"{args.study}: {what}")
         if is_published:
             write_table(args.study)

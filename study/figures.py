@@ -58,8 +58,8 @@ def save(chart: Chart, out: Path) -> None:
 
 
 def fence(values: Sequence[float], reach: float = 1.5) -> tuple[float, float]:
-    """Return the smallest and the largest value that are no outliers: none that lies further from the
-    quartiles than ``reach`` times their distance (Tukey 1977; 3: far out)."""
+    """Return the smallest and the largest value that is no outlier: at most ``reach`` interquartile ranges
+    below the lower or above the upper quartile (Tukey 1977; 3: those outside are far out)."""
     q1, q3 = np.quantile(values, [0.25, 0.75])
     inside = [value for value in values if abs(value - (q1 + q3) / 2) <= (0.5 + reach) * (q3 - q1)]
     return min(inside), max(inside)

@@ -49,7 +49,7 @@ def pending(jobs: Iterable[Job], runs_dir: Path) -> list[Job]:
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a process trains a run, such as one that a killed command has left behind."""
+    """Return whether a process, such as one that a killed command left behind, trains a run."""
     if not folder.exists():
         return False
     try:
@@ -128,7 +128,9 @@ class Child:
         if status:
             return status
         with log.open("a") as file:
-            file.write("it trained a run of another name: was its norm edited?\n")
+            file.write(
+                "the process ended, but trained a run of another name: was the code of its norm edited?\n"
+            )
         return 1
 
 

@@ -450,7 +450,7 @@ def conclusion(rows: Sequence[Row], metric: str) -> str:
     runs = sum(len(row.losses) for row in rows)
     counts = f"{plural(runs, 'run')} in {plural(len(rows), 'group')}"
     if not clean:
-        return f"{counts}; no mean {named(metric)} counts: a seed diverged, or the model leaks."
+        return f"{counts}; no group has a mean {named(metric)} that counts: a seed diverged or it leaks."
     mean, lowest = min(clean, key=lambda pair: pair[0])
     beside = ""
     if lowest.difference is not None and lowest.baseline:

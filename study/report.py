@@ -154,7 +154,9 @@ def more_seeds(study: Study, judged: Sequence[Row], extended: bool) -> tuple[str
     else:
         words += [f"name={study.name}_{needed}_seeds", f"seeds={needed}"]
         how = "declare a new study, with its own seeds"
-    sentence = f"{short(title)} needs some {needed} seeds, if its difference is as large as seen: {how}."
+    sentence = (
+        f"{short(title)} would need about {needed} seeds, if its true difference is the observed one: {how}."
+    )
     return sentence, shlex.join(["python", "ablate.py", *words])
 
 

@@ -4,6 +4,7 @@ The conclusion comes first, then the table, what a verdict means, the warnings, 
 """
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,6 +120,11 @@ def filled(table: Table) -> list[Cells]:
     grid = [cells(row, declared=table.study is not None) for row in table.rows]
     empty = {column for column in grid[0] if column in SPARE and not any(row[column] for row in grid)}
     return [{column: text for column, text in row.items() if column not in empty} for row in grid]
+
+
+def terminal() -> Console:
+    """Return the terminal, or for a file or a pipe one of 200 columns."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def print_rows(table: Table, console: Console) -> None:

@@ -194,7 +194,9 @@ def test_a_group_without_a_baseline_is_none(runs):
 
 def test_all_may_have_diverged(runs):
     write_all(runs, {LAYER: [None, None]})
-    assert table(runs).conclusion.startswith("2 runs in 1 group; no mean validation loss counts")
+    assert table(runs).conclusion.startswith(
+        "2 runs in 1 group; no group has a mean validation loss that counts"
+    )
 
 
 def test_any_metric_is_compared_by_its_last_value(runs):

@@ -114,8 +114,8 @@ def test_a_study_is_published_again_but_never_over_another_one(published, tmp_pa
     before = {file.name: file.read_bytes() for file in published.iterdir()}
     assert "published/: 14 runs" in succeed(PROGRAM, "studies", "--out", "published").stdout
     assert {file.name: file.read_bytes() for file in published.iterdir()} == before
-    assert "published: is published already; leave --out out" in fail(PROGRAM, "published", "--out", "x")
-    assert "studies: name --out FOLDER" in fail(PROGRAM, "studies")
+    assert "published: is published already; leave out --out" in fail(PROGRAM, "published", "--out", "x")
+    assert "studies: give --out FOLDER" in fail(PROGRAM, "studies")
     (published / "notes.md").write_text("mine")
     assert "it has other files, such as notes.md; name a new folder" in fail(
         PROGRAM, "studies", "--out", "published"

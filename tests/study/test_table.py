@@ -100,7 +100,7 @@ def test_leaks_warnings_and_reasons_are_shown():
 
 def test_the_open_arm_that_needs_the_fewest_seeds_gets_a_command():
     sentence, command = a_table().advice
-    assert sentence.startswith("groupnorm pre norm.num_groups=4 needs some 7 seeds")
+    assert sentence.startswith("groupnorm pre norm.num_groups=4 would need about 7 seeds")
     assert command == "python ablate.py study=norms extend=true"
     assert printed(a_table()).endswith(f"  {command}\n")
     _, command = a_table(extended=True).advice  # which happens once
