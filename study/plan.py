@@ -226,7 +226,8 @@ class Candidate:
 
 
 def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list[Candidate]:
-    """Return the arms with their titles and tokens, which are prepared now if the cache lacks them."""
+    """Return the arms with their titles and tokens, which are prepared now if the cache lacks them. Arms that
+    differ only in a default that one of them names are one."""
     labels = [config.label() for config in configs]
     known: dict[Any, str] = {}
     found = []
@@ -238,7 +239,7 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
         if (key := (config.data, config.init_from)) not in known:
             known[key] = tokens_of(config).fingerprint
         found.append(Candidate(title, words, config, known[key], config.precision))
-    return found
+    return [*{arm.title: arm for arm in reversed(found)}.values()][::-1]
 
 
 def check_tuned(config_dir: str | None, shared: Words, arms: Sequence[Candidate], settings: Settings) -> None:

@@ -116,6 +116,11 @@ def test_only_named_arms_whose_titles_say_what_differs(study):
     assert made.baseline == made.arms[0].title
 
 
+def test_an_arm_with_a_default_typed_or_not_is_one(study):
+    made = study(preset={"also": ["norm=layernorm placement=pre", "norm=layernorm", "norm=none"]})
+    assert titles(made) == ["layernorm pre", "none pre"]
+
+
 def test_a_studys_seeds_are_its_own(study):
     made = study("seeds=3")
     more = study("seeds=6", "name=own_6")
