@@ -15,12 +15,14 @@ Keys of a study
     baseline= by=KEY                words of the arm that others are compared with; one for each value of KEY
     metric= matters=0.01 verdicts=  what is compared; nats that count as none; false: no verdicts
     n_jobs= launcher= slurm=        runs at once; processes, slurm; options of the cluster
-Every other word is one of train.py for all runs; with several values, as norm=a,b, it makes arms.
+Every other word is one of train.py for all runs; with several values, as norm=a,b, it makes arms. A file may
+also list arms one by one: docs/ablations.md, "A study of your own".
 
 studies/NAME/study.json      all arms, trials and seeds: written before the first run, never changed
 studies/NAME/chosen.json     each arm's settings, written before the first compared run
 studies/NAME/extended.json   the further seeds of extend=true
 studies/NAME/index.html      the page: intervals, curves, blocks, tuning; table.md has its table
+studies/NAME/runs.csv        a line a run, and curves.csv: losses by step
 studies/NAME/logs/           what each run printed
 
 The same command again goes on where it was interrupted. Verdicts hold for what was declared: a change needs
@@ -37,11 +39,10 @@ from filelock import FileLock, Timeout
 
 from cli.errors import one_line_errors
 from data.errors import ConfigError
-from study import files, launch, plan, report, table
+from study import files, launch, plan, publish, report, table
 from study.files import Study
 from study.launch import Job
 from study.plan import Asked, Words
-from study.table import Table
 from study.trials import AS_GIVEN, best_quarter, choice, select_loss
 
 Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
@@ -117,6 +118,12 @@ def written_once(file: Path, content: Callable[[], dict[str, Any]], write: bool)
     return new
 
 
+def undecided(folder: Path) -> bool:
+    """Return whether an arm of a study has no verdict yet, or an open one."""
+    compared = [row for row in report.load(folder).rows if row.baseline]
+    return any(row.outcome in (None, "open") for row in compared)
+
+
 def train_all(study: Study, folder: Path, train: Train, extend: bool, write: bool) -> dict[str, int]:
     """Train what is missing: trials, compared runs, and further seeds if they are asked for. Return statuses
     of compared runs by name. Raises ConfigError if a trial failed."""
@@ -125,6 +132,10 @@ def train_all(study: Study, folder: Path, train: Train, extend: bool, write: boo
     )
     statuses = train(plan.compared_jobs(study, chosen))
     file = folder / "extended.json"
+    if extend and not file.exists() and not undecided(folder):
+        raise ConfigError(
+            "extend: each arm has its verdict; more seeds would only judge it anew, more strictly"
+        )
     if not any(statuses.values()) and (extend or file.exists()):
         extended = written_once(file, lambda: extended_json(study, chosen), write)
         statuses |= train(plan.further_jobs(study, chosen, extended))
@@ -146,11 +157,15 @@ def printer(study: Study, n_jobs: int) -> Train:
     return train
 
 
-def draw(judged: Table, folder: Path) -> Path:
-    """Write the page of a study. Return its path."""
-    from study import page  # slow to import
+def show(folder: Path) -> None:
+    """Print the table of a study; write it, its page, and its runs as tables."""
+    content = report.read(folder)
+    judged = report.judged(content)
+    table.print_rows(judged, table.terminal())
+    from study import page  # slow to import, so after the table is printed
 
-    return page.write(judged, folder)[0]
+    publish.write_runs(folder, *content[:4])
+    print(f"page: {page.write(judged, folder)[0]}")
 
 
 def ablate(words: Words) -> None:
@@ -175,9 +190,7 @@ def ablate(words: Words) -> None:
             )
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
-    judged = report.load(folder)
-    table.print_rows(judged, table.terminal())
-    print(f"page: {draw(judged, folder)}")
+    show(folder)
     launch.check(statuses, folder / "logs")
 
 

@@ -53,7 +53,7 @@ def load(args: argparse.Namespace) -> tuple[Table, Path]:
     if runs_dir and not Path(runs_dir).is_dir():
         why = f"its runs are in {runs_dir}, and there is no such folder here"
         raise ConfigError(f"{studies[0]}: {why}; start compare.py where ablate.py was started")
-    return report.load(studies[0]), args.out or (studies[0] if runs_dir else Path("report"))
+    return report.load(studies[0]), args.out or (studies[0] if runs_dir else Path("report", studies[0].name))
 
 
 def show(table: Table, folder: Path, console: Console) -> None:
@@ -90,7 +90,7 @@ def main() -> None:
     add("--baseline", metavar="KEY=VALUE,…", type=key_values, help=same)
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     add("--mixed", action="store_true", help="compare runs even if data, context or length differ")
-    add("--out", type=Path, help="folder of the page; default: report, or the study's own")
+    add("--out", type=Path, help="folder of the page; default: report, or the study's")
     one_of = parser.add_mutually_exclusive_group().add_argument
     one_of("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
     judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from cli.errors import Config
 from cli.schema import Checked
@@ -55,6 +55,14 @@ class Study(Checked):
     further_seeds: list[int]
     comparisons: int
     arms: list[Arm]
+
+    @model_validator(mode="after")
+    def agrees(self) -> "Study":
+        if self.baseline not in [arm.title for arm in self.arms]:
+            raise ValueError("the baseline is none of the arms")
+        if any(len(arm.trials) != len(self.trials) for arm in self.arms):
+            raise ValueError("an arm has not as many trials as the study")
+        return self
 
     def baseline_of(self, arm: Arm) -> Arm:
         """Return the arm that ``arm`` is compared with, possibly itself: the baseline of its values of

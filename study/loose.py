@@ -31,18 +31,19 @@ WHOLE_SPLIT = (METRIC, "val/bpb", "val/select_loss", "val/report_loss")  # do no
 BASELINE = {"norm": "layernorm", "placement": "pre"}
 DEPTH = 3  # levels of folders in which runs are looked for
 FINDINGS = "findings"  # the folder of python -m findings in runs/, compared only if the user names it
+LENGTH = ("train.steps", "train.batch_size", "model.block_size")  # their product: tokens trained on
 MOST_LINES = 5  # about skipped folders
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast
-LARGEST, DEEPEST = 2**18, 20  # bytes and levels of a config
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 SECTIONS = ("init_from", "model", "norm", "placement", "optim", "schedule", "train", "precision", "tokens")
 COMPARED = ("baseline", "difference", "low", "high", "steps_to_baseline", "reason")  # parts of a Row
 NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that no word of a command sets
 SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # keys that conf/study/norms.yaml sets for all runs
 NOTE = (
-    "These runs were not declared before they were trained, so there are no verdicts. Of 20 groups that are "
-    "equal to their baseline, about one has an interval without 0."
+    "These runs were not declared before they were trained, so there are no verdicts. About one in 20 groups "
+    "that equal their baseline has an interval that excludes 0."
 )
+ONE_SEED = "An interval needs two seeds of both groups: train seed=1,2, too."
 
 Keys = dict[str, str]  # dotted key -> value as it is typed
 
@@ -110,7 +111,7 @@ def load(
         conclusion=conclusion(rows, metric),
         caption=f"Mean {named(metric)} over seeds; difference paired by seed; plain 95 % t interval.",
         rows=rows,
-        notes=[NOTE],
+        notes=[NOTE] if any(row.low is not None for row in rows) else [NOTE, ONE_SEED],
         warnings=warnings(runs, bases, skipped),
         advice=("A verdict needs a study:", study_command(groups, runs)),
         runs={group.title: group.runs for group in groups},
@@ -212,7 +213,7 @@ def read_loose(folder: Path, metric: str) -> Loose:
     if state in ("running", "interrupted", "failed"):
         raise ValueError(f"it has not ended ({state})")
     result = read_run(folder, metric)
-    plain = read_yaml(folder / "config.yaml")
+    plain = yaml.load((folder / "config.yaml").read_bytes(), LOADER)
     config = checked(Config, plain, "config.yaml")
     facts = checked(Facts, read_json(folder / "environment.json"), "environment.json")
     norm = plain["norm"]
@@ -223,20 +224,6 @@ def read_loose(folder: Path, metric: str) -> Loose:
     if facts.init_from:
         keys["init_from"] = f"{Path(config.init_from or '').name} {facts.init_from[:8]}"
     return Loose(result, facts.group, config.seed, keys, facts.overrides)
-
-
-def read_yaml(file: Path) -> Any:
-    """Return the content of a config. Raises OSError and yaml.YAMLError; ValueError for aliases, as a few of
-    them can expand to more than fits into memory, and for deep nesting, at which older versions of the C
-    library crash."""
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file.name}: it is larger than any config")
-    text, depth = file.read_text(encoding="utf-8"), 0
-    for event in yaml.parse(text, LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > DEEPEST:
-            raise ValueError(f"{file.name}: it has aliases or is nested too deeply")
-    return yaml.load(text, LOADER)
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> Keys:
@@ -288,25 +275,21 @@ def matches(value: str, wanted: str) -> bool:
 def check_comparable(runs: Sequence[Loose], metric: str) -> None:
     """Raise ConfigError unless all runs have the same data, context and length of training."""
 
-    def length(run: Loose) -> str:
-        parts = (run.keys[key] for key in ("train.steps", "train.batch_size", "model.block_size"))
-        return f"{math.prod(map(int, parts)):,}"
+    def length(run: Loose) -> int:
+        return math.prod(int(run.keys[key]) for key in LENGTH)
 
-    conditions = {
-        "data (tokens)": lambda run: run.keys["tokens"],
-        "model.block_size": lambda run: run.keys["model.block_size"],
-        "tokens trained on": length,
-    }
+    keys = ["tokens", "model.block_size"]
+    if len({*map(length, runs)}) > 1:
+        keys += LENGTH
     if metric.startswith("val/") and metric not in WHOLE_SPLIT:
-        conditions["train.eval_windows"] = lambda run: run.keys.get("train.eval_windows", "?")
-    for name, value_of in conditions.items():
-        counts = Counter(value_of(run) for run in runs)
+        keys.append("train.eval_windows")
+    for name in keys:
+        counts = Counter(run.keys.get(name, "?") for run in runs)
         if len(counts) > 1:
-            values = ", ".join(f"{value} in {count} runs" for value, count in counts.most_common(MOST_LINES))
-            raise ConfigError(
-                f"{name}: differs between these runs ({values}); choose some by --where or another folder, "
-                "or compare all by --mixed"
-            )
+            most = counts.most_common(MOST_LINES)
+            values = ", ".join(f"{value} in {plural(count, 'run')}" for value, count in most)
+            some = f"choose some, as by --where {name}={most[0][0]}"
+            raise ConfigError(f"{name}: differs between these runs ({values}); {some}, or add --mixed")
 
 
 # ---------------------------------------------------------------------------------------------------

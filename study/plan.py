@@ -105,7 +105,9 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
         raise ConfigError(f"{words[0]}: ablate.py has no such option; --help lists what it has")
     typed, overrides = {}, []
     for word in words:
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
+        if not equals and key[:1] != "~":
+            raise ConfigError(f"{word}: has no value; write KEY=VALUE, such as norm=layernorm,rmsnorm")
         if key in TYPED:
             typed[key] = value if key in LITERAL else read_yaml(key, value)
         elif key_of(word) == "seed":

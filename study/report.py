@@ -17,19 +17,26 @@ from training.run_folder import SELECT
 THAN = {"better": " than", "worse": " than", "equivalent": " to"}
 
 
+Content = tuple[Study, Part, Part, dict[str, RunResult], list[str]]
+
+
 def load(folder: Path) -> Table:
     """Return the table of a study, live or published. Raises OSError and ConfigError."""
-    study, chosen, extended, runs, skipped = read(folder)
+    return judged(read(folder))
+
+
+def judged(content: Content) -> Table:
+    study, chosen, extended, runs, skipped = content
     results = results_of(study, chosen, extended, runs)
     conditions = differing([run for own in results.values() for run in own.values()])
     warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
     trials = {arm.title: trials_of(study, arm, runs) for arm in study.arms} if study.tune else {}
-    judged = rows(study, chosen, extended, results)
-    warnings += [line for row in judged for line in two_parts(row)]
-    return table_of(study, judged, bool(extended), results, trials, warnings + skipped)
+    table = rows(study, chosen, extended, results)
+    warnings += [line for row in table for line in two_parts(row)]
+    return table_of(study, table, bool(extended), results, trials, warnings + skipped)
 
 
-def read(folder: Path) -> tuple[Study, Part, Part, dict[str, RunResult], list[str]]:
+def read(folder: Path) -> Content:
     """Return study.json, chosen.json and extended.json of a study; its runs that have ended, by name; and a
     line for each run that is skipped. Raises OSError and ConfigError."""
     study = files.read(folder)
@@ -55,7 +62,7 @@ def table_of(
         conclusion=conclusion(study, judged),
         caption=caption(study, extended),
         rows=ordered(study, judged),
-        notes=notes(study, extended),
+        notes=notes(study, judged, extended),
         warnings=[*warnings],
         advice=more_seeds(study, judged, extended),
         runs=results,
@@ -69,7 +76,9 @@ def two_parts(row: Row) -> list[str]:
     """Return a warning if a mean hides that the seeds of an arm fall into two parts."""
     losses = sorted(loss for loss in row.losses.values() if loss is not None)
     listed = ", ".join(f"{loss:.3f}" for loss in losses)
-    warning = f"{short(row.title)}: its seeds fall into two parts, and the mean describes neither: {listed}"
+    warning = (
+        f"{short(row.title)} is bimodal: its seeds form two groups, and the mean describes neither: {listed}"
+    )
     return [warning] if row.mean and has_two_parts(losses) else []
 
 
@@ -115,27 +124,37 @@ def conclusion(study: Study, judged: Sequence[Row]) -> str:
     return f"Of {len(compared)} arm{'s' * (len(compared) != 1)}{beside}, {said}."
 
 
-def notes(study: Study, extended: bool) -> list[str]:
-    """Return the sentences below the table: how the arms were extended, and what a verdict leaves out."""
+def notes(study: Study, judged: Sequence[Row], extended: bool) -> list[str]:
+    """Return the sentences below the table: how the arms were extended, what remarks mean, and what a verdict
+    leaves out."""
     lines = []
     if study.declared == "reconstructed":
         lines.append(
             "The runs are older than study.json, which was reconstructed from the plan that they recorded."
         )
-    if extended:
+    if extended and any(row.reason == "unfinished" for row in judged):
+        lines.append("The seeds are being doubled: verdicts come when all runs have ended.")
+    elif extended:
         lines.append(
             "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a "
             "verdict may be open again."
         )
+    if any(row.leaks == ["training"] for row in judged):
+        lines.append(
+            "LEAKS in training: there, logits depend on later tokens or other rows. Losses are measured in "
+            "evaluation, where they do not, so the verdict holds."
+        )
+    if any(row.collapsed for row in judged):
+        lines.append("Collapsed: a seed that ended no better than guessing each token by its frequency.")
     if study.tune:
         lines.append(
-            "A verdict is about the chosen settings. Half the trials: by how much the lowest loss of the "
-            "trials would be expected to rise with half as many, so what another draw may change."
+            "A verdict is about the chosen settings. Half the trials: how much higher the best trial's loss "
+            "would be, on average, with half as many trials. Another draw may change as much."
         )
     else:
         lines.append(
-            "A verdict is about the given settings, the same for all arms, none tuned: at each arm's own "
-            "best settings the order may differ."
+            "No arm was tuned: a verdict holds for the given settings. At each arm's own best settings the "
+            "order may differ."
         )
     lines.append("The noise of the evaluation text is not in the interval.")
     return lines
@@ -168,5 +187,5 @@ def caption(study: Study, extended: bool) -> str:
     seeds = f"{count} seed{'s' * (count != 1)}"
     if not study.comparisons:
         return f"Mean validation loss{half} over {seeds}."
-    level = f"Student's t, two-sided at 1 − {share}/{study.comparisons}"
-    return f"Mean validation loss{half} over {seeds}; difference paired by seed; {level}."
+    level = f"{1 - share / study.comparisons:.2%} Student's t interval (1 − {share}/{study.comparisons})"
+    return f"Mean validation loss{half} over {seeds}; difference paired by seed, with its {level}."

@@ -25,7 +25,8 @@ COLORS = {"better": "green", "worse": "red"}
 EXIT = {"better": 0, "worse": 10, "equivalent": 11, "open": 12}
 UNFIT = 13
 # columns that a narrow terminal goes without, the first one first
-SPARE = ("settings", "bits/byte", "memory", "tokens/s", "steps to baseline", "half the trials")
+COSTS = ("bits/byte", "memory", "tokens/s", "steps to baseline")
+SPARE = ("settings", *COSTS, "seeds to decide", "half the trials")
 # reasons that a row or the conclusion says more precisely
 SAID_OTHERWISE = ("a seed diverged", "it leaks", "causality not tested", "no verdicts in this study")
 WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # characters to which these columns are wrapped at most
@@ -107,6 +108,7 @@ def cells(row: Row, declared: bool = True) -> Cells:
         "difference [low, high]": number(row.difference, "+.4f") + interval,
         "verdict" if declared else "remarks": verdict(row),
         "half the trials": number(row.half_the_trials, "+.4f"),
+        "seeds to decide": number(row.seeds_needed, ",d"),
         "steps to baseline": number(row.steps_to_baseline, ",.0f"),
         "tokens/s": number(row.tokens_per_s, ",.0f"),
         "memory": number(row.memory and row.memory / 2**30, ".2f") + " GiB" * bool(row.memory),

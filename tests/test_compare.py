@@ -180,7 +180,7 @@ def test_a_page_is_not_written_for_programs(main, option):
 def test_runs_of_another_length_are_compared_if_told(main, tmp_path):
     for steps in (10, 20):
         write(tmp_path / "runs", f"train.steps={steps}")
-    assert main("runs")[2].startswith("error: tokens trained on: differs between these runs ")
+    assert main("runs")[2].startswith("error: train.steps: differs between these runs ")
     assert main("runs", "--mixed")[0] == 0
 
 

@@ -325,7 +325,8 @@ def compared(folder: Path, words: list[str], output: str, new: set[str]) -> None
         SCHEMA.validate_json(output)
     else:
         is_live = words[0].startswith("studies/")
-        out = words[words.index("--out") + 1] if "--out" in words else words[0] if is_live else "report"
+        default = words[0] if is_live else words[0].replace("results", "report")
+        out = words[words.index("--out") + 1] if "--out" in words else default.replace("runs", "report")
         assert "| layernorm pre" in (folder / out / "table.md").read_text()
 
 

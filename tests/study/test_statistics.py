@@ -151,7 +151,8 @@ BASE, OTHER = "norm=layernorm placement=pre", "norm=rmsnorm placement=pre"
 def a_study(*titles, seeds=4, **changes):
     """Return a study of these arms, the first of which is the baseline."""
     titles = titles or (BASE, OTHER)
-    arms = [Arm(title=each, overrides=each.split(), same_as=[], group="", trials=[]) for each in titles]
+    trials = [[] for _ in changes.get("trials", ())]
+    arms = [Arm(title=each, overrides=each.split(), same_as=[], group="", trials=trials) for each in titles]
     keys = {
         "schema": 1,
         "name": "norms",

@@ -86,7 +86,7 @@ def test_a_table_fits_its_terminal(width):
 
 def test_what_limits_a_verdict_stands_under_the_table():
     for text in (printed(a_table(), 200), markdown(a_table())):
-        assert "A verdict is about the given settings" in text
+        assert "a verdict holds for the given settings" in text
         assert "The noise of the evaluation text is not in the interval." in text
     assert "may be open again" in printed(a_table(extended=True), 200)
     assert "half as many" in printed(a_table(tune={"optim.learning_rate": "log 1e-3 1e-2"}), 200)
