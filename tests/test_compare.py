@@ -72,6 +72,7 @@ def swept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_real_runs_become_a_table_and_a_page(swept):
     done = programs.succeed("compare.py", cwd=swept)
     assert done.stdout.startswith("7 runs in 3 groups; lowest mean validation loss: ")
