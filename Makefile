@@ -1,6 +1,6 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
-# make test                                           the tests that prove the product: three minutes on two cores
-# make test-all                                       and the slower ones: seven minutes
+# make test                                           the tests that prove the product: under three minutes on two cores
+# make test-all                                       and the slower ones: eight minutes
 # make test-long                                      those that take too long for every day
 # make test-slurm                                     sweeps on Slurm, where it is installed (three minutes)
 # make test-cuda                                      what must be true on an NVIDIA GPU, on a machine that has one
@@ -15,10 +15,10 @@ train: .venv/train.stamp
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-all: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not long" $(ARGS)
 
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)

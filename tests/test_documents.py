@@ -221,7 +221,7 @@ def cases() -> list[Any]:
     return params
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_commands_of_the_readme_do_what_the_text_says(tmp_path):
     (tmp_path / "results").symlink_to(ROOT / "results")
     for command in FIRST_COMMANDS:
