@@ -293,9 +293,11 @@ def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
 def same_models(
     arms: Sequence[Candidate], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
 ) -> dict[str, str]:
-    """Return for each arm that computes the same as another one, and has its other settings, the title of
-    that one: the first of them, or the baseline. An arm that only another device or number of threads tells
-    from another one has its runs, whatever it computes here."""
+    """Return a title for each arm that is the same model as another arm, with the same other settings: that
+    of the other arm, which is the baseline or else the first of them.
+
+    Arms that differ in device or threads alone are the same, even if their outputs differ: their runs have
+    the same names."""
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
     pairs = sorted(zip(arms, answers, strict=True), key=lambda pair: pair[0].title not in baselines)
