@@ -42,7 +42,7 @@ from data.errors import ConfigError
 from study import files, launch, plan, publish, report, table
 from study.files import Study
 from study.launch import Job
-from study.plan import Asked, Words
+from study.plan import Asked, Declared, Words
 from study.trials import AS_GIVEN, best_quarter, choice, select_loss
 
 Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
@@ -96,18 +96,6 @@ def choose(study: Study, train: Train, logs: Path) -> dict[str, Any]:
     }
 
 
-def chosen_json(study: Study, choices: dict[str, Any]) -> dict[str, Any]:
-    names = plan.compared_names(study, choices, study.seeds)
-    arms = {title: choice | {"runs": names[title]} for title, choice in choices.items()}
-    return {"written": plan.now(), "arms": arms}
-
-
-def extended_json(study: Study, chosen: dict[str, Any]) -> dict[str, Any]:
-    seeds = study.further_seeds
-    names = plan.compared_names(study, chosen["arms"], seeds)
-    return {"written": plan.now(), "seeds": seeds, "runs": names}
-
-
 def written_once(file: Path, content: Callable[[], dict[str, Any]], write: bool) -> dict[str, Any]:
     """Return the content of a JSON file, which is made and written if it is not there. Raises ConfigError."""
     if (old := files.read_part(file)) is not None:
@@ -124,21 +112,31 @@ def undecided(folder: Path) -> bool:
     return any(row.outcome in (None, "open") for row in compared)
 
 
-def train_all(study: Study, folder: Path, train: Train, extend: bool, write: bool) -> dict[str, int]:
+def train_all(declared: Declared, train: Train, extend: bool, write: bool) -> dict[str, int]:
     """Train what is missing: trials, compared runs, and further seeds if they are asked for. Return statuses
     of compared runs by name. Raises ConfigError if a trial failed."""
-    chosen = written_once(
-        folder / "chosen.json", lambda: chosen_json(study, choose(study, train, folder / "logs")), write
-    )
-    statuses = train(plan.compared_jobs(study, chosen))
+    study, folder = declared.study, declared.folder
+
+    def chosen_json() -> dict[str, Any]:
+        choices = choose(study, train, folder / "logs")
+        names = declared.compared_names(choices, study.seeds)
+        arms = {title: choice | {"runs": names[title]} for title, choice in choices.items()}
+        return {"written": plan.now(), "arms": arms}
+
+    def extended_json() -> dict[str, Any]:
+        names = declared.compared_names(chosen["arms"], study.further_seeds)
+        return {"written": plan.now(), "seeds": study.further_seeds, "runs": names}
+
+    chosen = written_once(folder / "chosen.json", chosen_json, write)
+    names = {title: arm["runs"] for title, arm in chosen["arms"].items()}
+    statuses = train(plan.compared_jobs(study, chosen, names, study.seeds))
     file = folder / "extended.json"
     if extend and not file.exists() and not undecided(folder):
-        raise ConfigError(
-            "extend: each arm has its verdict; more seeds would only judge it anew, more strictly"
-        )
+        why = "each arm has its verdict; more seeds would only judge it anew, more strictly"
+        raise ConfigError(f"extend: {why}")
     if not any(statuses.values()) and (extend or file.exists()):
-        extended = written_once(file, lambda: extended_json(study, chosen), write)
-        statuses |= train(plan.further_jobs(study, chosen, extended))
+        extended = written_once(file, extended_json, write)
+        statuses |= train(plan.compared_jobs(study, chosen, extended["runs"], extended["seeds"]))
     return statuses
 
 
@@ -165,7 +163,7 @@ def show(folder: Path) -> None:
     from study import page  # slow to import, so after the table is printed
 
     publish.write_runs(folder, *content[:4])
-    print(f"page: {page.write(judged, folder)[0]}")
+    print(f"page: {page.write(judged, folder)}")
 
 
 def ablate(words: Words) -> None:
@@ -175,19 +173,18 @@ def ablate(words: Words) -> None:
     if asked.launcher == "slurm" and not any(word.startswith("precision=") for word in words):
         why = "auto may mean another one on the machines of the cluster"
         raise ConfigError(f"precision: {why}; give precision=bf16 or precision=fp32")
-    study, folder = plan.declare(words, write=not is_dry)
+    declared = plan.declare(words, write=not is_dry)
+    study, folder = declared.study, declared.folder
     device = next((word[7:] for word in reversed(study.words) if word.startswith("device=")), "auto")
     n_jobs = asked.n_jobs or launch.default_n_jobs(device)
     announce(study, n_jobs)
     if is_dry:
-        train_all(study, folder, printer(study, n_jobs), asked.extend, write=False)
+        train_all(declared, printer(study, n_jobs), asked.extend, write=False)
         print("all runs have ended")
         return
     try:
         with FileLock(folder / ".lock", timeout=0):
-            statuses = train_all(
-                study, folder, trainer(study, folder, asked, n_jobs), asked.extend, write=True
-            )
+            statuses = train_all(declared, trainer(study, folder, asked, n_jobs), asked.extend, write=True)
     except Timeout:
         raise ConfigError(f"{folder}: another process runs this study; wait for it or end it") from None
     show(folder)

@@ -62,7 +62,7 @@ def show(table: Table, folder: Path, console: Console) -> None:
     print_rows(replace(table, rows=rows), console)
     from study import page  # slow to import, so after the table is printed
 
-    [index, *_] = page.write(table, folder)
+    index = page.write(table, folder)
     if left := len(table.rows) - len(rows):
         print(f"{left} more groups are on the page")
     print(f"page: {index}")

@@ -4,22 +4,31 @@ work is done in study/, which is imported when it is needed.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from cli.compose import without_hydras_part
+from cli.compose import key_of, without_hydras_part
 from cli.errors import checked
 from cli.schema import RunConfig
 from data.errors import ConfigError
 
 if TYPE_CHECKING:
     from study.launch import Job
+
+
+class OnceSweeper(BasicSweeper):
+    """Hydra's sweeper, which would compose each job once more than the launcher does."""
+
+    def validate_batch_is_legal(self, batch: Any) -> None:
+        pass
 
 
 class RunLauncher(Launcher):
@@ -31,21 +40,32 @@ class RunLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from study.launch import check
 
-        configs = [self.config_of(overrides) for overrides in job_overrides]
+        configs = [*self.configs(job_overrides)]
         if len({config.runs_dir for config in configs}) > 1:
             raise ConfigError("runs_dir: a sweep has one folder; give one, and compare.py several")
         jobs = [self.job(*pair) for pair in zip(job_overrides, configs, strict=True)]
         sources = self.config.hydra.runtime.config_sources
         config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
         logs = Path(self.config.hydra.sweep.dir)
+        if (count := len({job.name for job in jobs})) < len(jobs):
+            print(f"{len(jobs)} jobs are {count} runs: the others differ in what changes no run, as threads")
         check(self.run_all(jobs, configs[0], logs, config_dir), logs)
         print(f"compare them: python compare.py {configs[0].runs_dir}")
         return [JobReturn(overrides=job, status=JobStatus.COMPLETED) for job in job_overrides]
 
-    def config_of(self, overrides: Sequence[str]) -> RunConfig:
-        return checked(
-            RunConfig, without_hydras_part(self.loader.load_sweep_config(self.config, [*overrides]))
-        )
+    def configs(self, jobs: Iterable[Sequence[str]]) -> Iterator[RunConfig]:
+        """Yield the config of each job. Jobs that differ in their seed alone are composed once."""
+        from study.trials import replaced
+
+        composed: dict[tuple[str, ...], RunConfig] = {}
+        for job in jobs:
+            words = {key_of(word): word for word in job}
+            seed = words.pop("seed", None)
+            if (others := tuple(words.values())) not in composed:
+                whole = self.loader.load_sweep_config(self.config, [*job])
+                composed[others] = checked(RunConfig, without_hydras_part(whole))
+            config = composed[others]
+            yield replaced(config, {}, yaml.safe_load(seed.partition("=")[2])) if seed else config
 
     def job(self, overrides: Sequence[str], config: RunConfig) -> "Job":
         """Return a job with its run's name. Hydra leaves its own keys out of ``overrides``."""

@@ -1,12 +1,4 @@
-"""Figures by Altair (Vega-Lite): of the page, which gives them their data by name, and of files.
-
-    from pathlib import Path
-    from study import figures, report
-    figures.save(figures.forest(report.load(Path("studies/norms"))), Path("forest.svg"))
-
-``forest``, ``settings`` and ``grid`` are figures of files. A label in them is a mark of text with room for
-the widest font: the reader's font is not known when a file is drawn, and labels of an axis would be cut.
-"""
+"""Charts by Altair (Vega-Lite): of the page, and of files that other programs write."""
 
 import json
 from collections.abc import Sequence
@@ -18,18 +10,15 @@ import numpy as np
 import vl_convert
 
 from study.statistics import by_key
-from study.table import Table, short, verdict
+from study.table import Table, short
 
 alt.data_transformers.disable_max_rows()
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 VERSION = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])  # of Vega-Lite
 PALETTE = "#4c78a8 #f58518 #e45756 #54a24b #b279a2 #72b7b2 #eeca3b #ff9da6 #9d755d #8c8c8c".split()
-OUTCOMES = {"better": "#0a8a5f", "worse": "#c8402f", "none": "#777777"}  # colour of an interval
 # of a tried setting
 MARKS = {"tried": "circle", "chosen": "diamond", "chosen, at the edge": "triangle-up", "diverged": "cross"}
 SIZES = {"tried": 30, "chosen": 170, "chosen, at the edge": 190, "diverged": 90}
-LETTER, SIZE = 0.72, 11  # width of a letter by font size, in the widest usual font; font size
-ROW, CELL = 17, 22  # height of a row of a plot, of a map
 Chart = alt.TopLevelMixin
 Records = list[dict[str, Any]]
 
@@ -111,7 +100,7 @@ def grid_keys(table: Table) -> tuple[str, str] | None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# Figures of the page. Their data have names, which page.html gives them, and their parameters values.
+# Charts. Most have data by name, and parameters without values: page.html gives them both.
 
 
 def ranked(name: str) -> alt.Chart:
@@ -280,80 +269,6 @@ def padded(low: float, high: float) -> list[float]:
     return [low - margin, high + margin]
 
 
-# ---------------------------------------------------------------------------------------------------
-# Figures of files
-
-
-def labels(chart: alt.Chart, field: str, texts: Sequence[str], height: int) -> alt.Chart:
-    """Return a column of texts beside a plot, wide enough for any font. ``height``: of a row."""
-    width = round(LETTER * SIZE * max(map(len, texts)))
-    text = chart.mark_text(align="left", fontSize=SIZE).encode(x=alt.value(0), text=f"{field}:N")
-    return text.properties(width=width, height=alt.Step(height))
-
-
-def beside(*parts: Any, title: str) -> Chart:
-    name = alt.TitleParams(title, anchor="start", fontSize=SIZE + 1)
-    return alt.hconcat(*parts, spacing=8, title=name).configure_view(stroke=None)
-
-
-def forest(table: Table) -> Chart:
-    """Return the intervals of the differences from the baseline, with their verdicts."""
-    rows = [row for row in table.rows if row.difference is not None]
-    records: Records = [
-        {
-            "arm": short(row.title),
-            "difference": row.difference,
-            "low": row.low,
-            "high": row.high,
-            "said": f"{row.difference:+.3f}  {verdict(row)}",
-            "color": OUTCOMES.get(row.outcome or "", OUTCOMES["none"]),
-        }
-        for row in rows
-    ]
-    arms, said = ([record[key] for record in records] for key in ("arm", "said"))
-    y = alt.Y("arm:N", axis=None, sort=arms)
-    base = alt.Chart(alt.Data(values=records)).encode(y=y)
-    domain = alt.Scale(domain=[*interval_range(table)], nice=False)
-    x = alt.X("low:Q", title="nats; to the left: a lower loss", scale=domain, axis=alt.Axis(tickCount=5))
-    color = alt.Color("color:N", scale=None)
-    matters = table.study.matters if table.study else 0.0
-    bounds = alt.Chart(alt.Data(values=[{"from": -matters, "to": matters}]))
-    plot = alt.layer(
-        bounds.mark_rect(color="#ddd").encode(x=alt.X("from:Q", scale=domain), x2="to:Q"),
-        bounds.mark_rule(strokeDash=[2, 2]).encode(x=alt.datum(0, scale=domain)),
-        base.mark_rule(clip=True, strokeWidth=2).encode(x=x, x2="high:Q", color=color),
-        base.mark_point(clip=True, filled=True, opacity=1, size=40).encode(
-            x=alt.X("difference:Q", scale=domain), color=color
-        ),
-    ).properties(width=300, height=alt.Step(ROW))
-    title = f"Difference in validation loss from {baseline_words(table)}"
-    return beside(labels(base, "arm", arms, ROW), plot, labels(base, "said", said, ROW), title=title)
-
-
-def settings(table: Table) -> Chart:
-    """Return the loss of each tried setting, a row an arm; the large mark is the chosen one."""
-    ended: Records = [
-        {"arm": short(title), "loss": loss, "chosen": tried == row.settings}
-        for row in table.rows
-        for title in [row.title]
-        for tried, loss in table.trials.get(row.title, [])
-        if loss is not None
-    ]
-    arms = [*dict.fromkeys(record["arm"] for record in ended)]
-    base = alt.Chart(alt.Data(values=ended)).encode(y=alt.Y("arm:N", axis=None, sort=arms))
-    low, high = padded(*fence([record["loss"] for record in ended]))
-    x = alt.X("loss:Q", scale=alt.Scale(domain=[low, high]), axis=alt.Axis(tickCount=5),
-              title="validation loss on the first tuning seed")  # fmt: skip
-    chosen = alt.condition("datum.chosen", alt.value(1), alt.value(0.6))
-    size, color = (
-        alt.condition("datum.chosen", alt.value(a), alt.value(b)) for a, b in ((70, 18), (PALETTE[0], "#777"))
-    )
-    plot = base.mark_point(clip=True, filled=True).encode(x=x, opacity=chosen, size=size, color=color)
-    names = labels(base.transform_aggregate(n="count()", groupby=["arm"]), "arm", arms, ROW)
-    plot = plot.properties(width=420, height=alt.Step(ROW))
-    return beside(names, plot, title="The loss of each setting that was tried; large: the chosen one")
-
-
 def grid(table: Table) -> Chart:
     """Return a map of the mean losses of arms that differ in two keys: dark is low, and outliers have the
     colour of the largest other loss. An arm that is the same model as another one has its loss."""
@@ -364,37 +279,28 @@ def grid(table: Table) -> Chart:
         for title in arm.same_as:
             keys = by_key(title.split())
             cells[keys.get(a, ""), keys.get(b, "")] = means[arm.title]
-    losses = [loss for loss in cells.values() if loss is not None]
-    low, high = fence(losses or [0.0])
+    low, high = fence([loss for loss in cells.values() if loss is not None] or [0.0])
 
     def ordered(axis: int) -> list[str]:
         """Return the values of a key: numbers by size, else the lowest median loss first."""
         found: dict[str, list[float]] = {}
         for each, loss in cells.items():
             found.setdefault(each[axis], []).append(np.inf if loss is None else loss)
-        return sorted(
-            found, key=float if are_numbers([*found]) else lambda value: float(np.median(found[value]))
-        )
+        by_loss = sorted(found, key=lambda value: float(np.median(found[value])))
+        return sorted(found, key=float) if are_numbers(by_loss) else by_loss
 
-    names, heads = ordered(0), ordered(1)
-    lines = 1 + max(head.count("_") for head in heads)  # of a head, which is broken at each _
-    width = max(46, round(LETTER * SIZE * max(len(part) for head in heads for part in head.split("_"))))
     records: Records = [
         {"name": name, "head": head, "loss": loss, "text": "diverged" if loss is None else f"{loss:.3f}",
          "ink": "currentColor" if loss is None else "#fff" if loss < (low + high) / 2 else "#000"}
         for (name, head), loss in cells.items()
     ]  # fmt: skip
-    tops = [{"head": head, "text": "_" * (lines - 1 - head.count("_")) + head} for head in heads]
-    base = alt.Chart(alt.Data(values=records))
-    x, y = alt.X("head:N", sort=heads, axis=None), alt.Y("name:N", sort=names, axis=None)
+    x = alt.X("head:N", title=b, sort=ordered(1), axis=alt.Axis(orient="top", labelAngle=-30, labelLimit=0))
+    y = alt.Y("name:N", title=a, sort=ordered(0), axis=alt.Axis(labelLimit=0))
     scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True)
     legend = alt.Legend(orient="bottom", direction="horizontal", tickCount=4, gradientLength=200)
-    rect = base.transform_filter("isValid(datum.loss)").mark_rect()
-    top = alt.Chart(alt.Data(values=tops)).mark_text(fontSize=SIZE, lineBreak="_", baseline="top")
-    plot = alt.layer(
-        rect.encode(x=x, y=y, color=alt.Color("loss:Q", title="validation loss", scale=scale, legend=legend)),
-        base.mark_text(fontSize=SIZE, color=alt.expr("datum.ink")).encode(x=x, y=y, text="text:N"),
-        top.encode(x=x, y=alt.value(-6 - 13 * lines), text="text:N"),
-    ).properties(width=alt.Step(width), height=alt.Step(CELL))
-    column = alt.Chart(alt.Data(values=[{"name": name} for name in names])).encode(y=y)
-    return beside(labels(column, "name", names, CELL), plot, title=f"Validation loss by {a} and {b}")
+    color = alt.Color("loss:Q", title="validation loss", scale=scale, legend=legend)
+    base = alt.Chart(alt.Data(values=records)).encode(x=x, y=y)
+    return alt.layer(
+        base.transform_filter("isValid(datum.loss)").mark_rect().encode(color=color),
+        base.mark_text(fontSize=11, color=alt.expr("datum.ink")).encode(text="text:N"),
+    ).properties(width=alt.Step(56), height=alt.Step(22))

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,11 +14,16 @@ from cli.errors import Config
 from cli.schema import Checked
 from data.errors import ConfigError
 from data.files import first_error
-from study.runs import moment
 
 Metric = Literal["val/report_loss", "val/full_loss"]
 Settings = dict[str, Any]  # a value of each tuned key
 Part = Mapping[str, Any] | None  # the content of chosen.json or of extended.json, once it is written
+
+
+def moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("it has no time zone")
+    return text
 
 
 class Arm(Checked):
@@ -62,6 +68,8 @@ class Study(Checked):
             raise ValueError("the baseline is none of the arms")
         if any(len(arm.trials) != len(self.trials) for arm in self.arms):
             raise ValueError("an arm has not as many trials as the study")
+        if self.comparisons < sum(self.baseline_of(arm) is not arm for arm in self.arms):
+            raise ValueError("there are more comparisons: an arm each that is no baseline")
         return self
 
     def baseline_of(self, arm: Arm) -> Arm:

@@ -128,9 +128,7 @@ class Child:
         if status:
             return status
         with log.open("a") as file:
-            file.write(
-                "the process ended, but trained a run of another name: was the code of its norm edited?\n"
-            )
+            file.write("it trained a run of another name: was its norm edited, or is a tuned key copied?\n")
         return 1
 
 

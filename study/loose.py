@@ -13,16 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import yaml
-from pydantic import Field
 
 from data.errors import ConfigError
-from study.runs import Count, File, RunResult, checked, differing, read_run
-from study.statistics import NO_BASELINE, Row, average, half_width, observed, steps_to
-from study.table import Table, short
+from study.runs import RunResult, differing, read_run
+from study.statistics import NO_BASELINE, Row, half_width, observed, steps_to_end
+from study.table import Table, plural, short
 from training.identity import NOT_IN_IDENTITY
 from training.run_folder import read_json, read_status
 
@@ -36,7 +35,6 @@ MOST_LINES = 5  # about skipped folders
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 SECTIONS = ("init_from", "model", "norm", "placement", "optim", "schedule", "train", "precision", "tokens")
-COMPARED = ("baseline", "difference", "low", "high", "steps_to_baseline", "reason")  # parts of a Row
 NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that no word of a command sets
 SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # keys that conf/study/norms.yaml sets for all runs
 NOTE = (
@@ -55,6 +53,7 @@ class Loose:
     Attributes:
         group: a name that runs share if they differ in their seed alone.
         keys: its config, with ``tokens``, their fingerprint, and the precision that ``auto`` became.
+        length: how many tokens it was trained on.
         overrides: the words of its command.
     """
 
@@ -62,6 +61,7 @@ class Loose:
     group: str
     seed: int
     keys: Keys
+    length: int
     overrides: list[str]
 
 
@@ -106,13 +106,21 @@ def load(
         keys = ", ".join(dict.fromkeys(key for group in groups for key in group.keys))
         raise ConfigError(f"--baseline: no group has {title_of(baseline)}; the groups differ in {keys}")
     rows = ordered([row_of(group, bases[group.title], metric) for group in groups])
+    warnings = [f"the runs differ in {each}" for each in differing([run.result for run in runs])]
+    if several := [short(title) for title, found in bases.items() if len(found) > 1]:
+        warnings.append(
+            f"several groups are the baseline of {several[0]}; name one by --baseline KEY=VALUE,…"
+        )
+    if len(skipped) > MOST_LINES:
+        more = plural(len(skipped) - MOST_LINES, "more folder")
+        skipped = [*skipped[:MOST_LINES], f"{more} skipped"]
     return Table(
         name=" ".join(paths),
         conclusion=conclusion(rows, metric),
         caption=f"Mean {named(metric)} over seeds; difference paired by seed; plain 95 % t interval.",
         rows=rows,
         notes=[NOTE] if any(row.low is not None for row in rows) else [NOTE, ONE_SEED],
-        warnings=warnings(runs, bases, skipped),
+        warnings=warnings + skipped,
         advice=("A verdict needs a study:", study_command(groups, runs)),
         runs={group.title: group.runs for group in groups},
         trials={},
@@ -131,7 +139,12 @@ def find(paths: Iterable[str]) -> list[Path]:
         names = [path] if Path(path).exists() else sorted(glob.glob(path))  # a name may have brackets
         matches = [match for match in map(Path, names) if match.is_dir()]
         if not matches:
-            raise ConfigError(f"{path}: no such folder; train some runs, or name the folder of your runs")
+            beside = {each.name: each for each in Path(path).parent.glob("*") if each.is_dir()}
+            similar = difflib.get_close_matches(Path(path).name, beside, n=1)
+            meant = (
+                f"did you mean {beside[similar[0]]}?" if similar else "train some runs, or name their folder"
+            )
+            raise ConfigError(f"{path}: no such folder; {meant}")
         for run in (run for match in matches for run in below(match)):
             folders.setdefault(run.resolve(), run)
     return [*folders.values()]
@@ -166,64 +179,27 @@ def read(folders: Iterable[Path], metric: str) -> tuple[list[Loose], list[str]]:
                 raise ValueError(f"it is the same run as {first.result.folder}")
         except (OSError, ValueError, yaml.YAMLError) as error:
             skipped.append(f"{folder}: skipped: {' '.join(str(error).split())}")
+        except (TypeError, LookupError, AttributeError) as error:
+            skipped.append(f"{folder}: skipped: config.yaml or environment.json is damaged ({error!r})")
     return [*runs.values()], skipped
 
 
-class Named(File):
-    name: str = Field(alias="_name_", pattern=r"^\w[\w.+-]*$")
-
-
-class Context(File):
-    block_size: Count
-
-
-class Length(File):
-    steps: Count
-    batch_size: Count
-
-
-class Config(File):
-    """What every comparison needs of config.yaml; its other keys are shown as they are."""
-
-    seed: int = Field(ge=0, lt=2**63)
-    norm: Named
-    placement: Named
-    model: Context
-    train: Length
-    init_from: str | None = None
-
-
-class Data(File):
-    fingerprint: str
-
-
-class Facts(File):
-    """What environment.json says of the run's identity."""
-
-    group: str
-    precision: Literal["fp32", "bf16"]
-    data: Data
-    init_from: str | None = None  # digest of the weights
-    overrides: list[str]
-
-
 def read_loose(folder: Path, metric: str) -> Loose:
-    """Return a run. Raises OSError, yaml.YAMLError, and ValueError: it is damaged, or it has not ended."""
+    """Return a run. Raises the errors that ``read`` catches: it is damaged, or it has not ended."""
     state = read_status(folder).get("state")
     if state in ("running", "interrupted", "failed"):
         raise ValueError(f"it has not ended ({state})")
     result = read_run(folder, metric)
-    plain = yaml.load((folder / "config.yaml").read_bytes(), LOADER)
-    config = checked(Config, plain, "config.yaml")
-    facts = checked(Facts, read_json(folder / "environment.json"), "environment.json")
-    norm = plain["norm"]
-    if config.norm.name != "none":  # model.qk_norm=same has become a copy of the norm
-        sites = plain["model"].items()
-        plain["model"] = {key: "same" if value == norm else value for key, value in sites}
-    keys = flat(plain) | {"precision": facts.precision, "tokens": facts.data.fingerprint[:8]}
-    if facts.init_from:
-        keys["init_from"] = f"{Path(config.init_from or '').name} {facts.init_from[:8]}"
-    return Loose(result, facts.group, config.seed, keys, facts.overrides)
+    config = yaml.load((folder / "config.yaml").read_bytes(), LOADER)
+    facts = read_json(folder / "environment.json")
+    if config["norm"]["_name_"] != "none":  # model.qk_norm=same has become a copy of the norm
+        sites = config["model"].items()
+        config["model"] = {key: "same" if value == config["norm"] else value for key, value in sites}
+    keys = flat(config) | {"precision": facts["precision"], "tokens": facts["data"]["fingerprint"][:8]}
+    if weights := facts.get("init_from"):  # their digest
+        keys["init_from"] = f"{Path(config['init_from']).name} {weights[:8]}"
+    length = math.prod(int(keys[key]) for key in LENGTH)
+    return Loose(result, facts["group"], int(keys["seed"]), keys, length, facts["overrides"])
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> Keys:
@@ -274,21 +250,16 @@ def matches(value: str, wanted: str) -> bool:
 
 def check_comparable(runs: Sequence[Loose], metric: str) -> None:
     """Raise ConfigError unless all runs have the same data, context and length of training."""
-
-    def length(run: Loose) -> int:
-        return math.prod(int(run.keys[key]) for key in LENGTH)
-
     keys = ["tokens", "model.block_size"]
-    if len({*map(length, runs)}) > 1:
+    if len({run.length for run in runs}) > 1:
         keys += LENGTH
     if metric.startswith("val/") and metric not in WHOLE_SPLIT:
         keys.append("train.eval_windows")
     for name in keys:
-        counts = Counter(run.keys.get(name, "?") for run in runs)
+        counts = Counter(run.keys.get(name, "?") for run in runs).most_common(MOST_LINES)
         if len(counts) > 1:
-            most = counts.most_common(MOST_LINES)
-            values = ", ".join(f"{value} in {plural(count, 'run')}" for value, count in most)
-            some = f"choose some, as by --where {name}={most[0][0]}"
+            values = ", ".join(f"{value} in {plural(count, 'run')}" for value, count in counts)
+            some = f"choose some, as by --where {name}={counts[0][0]}"
             raise ConfigError(f"{name}: differs between these runs ({values}); {some}, or add --mixed")
 
 
@@ -297,19 +268,18 @@ def check_comparable(runs: Sequence[Loose], metric: str) -> None:
 
 
 def grouped(runs: Iterable[Loose]) -> list[Group]:
-    members: dict[str, dict[int, Loose]] = {}
+    members: dict[str, list[Loose]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
-        members.setdefault(run.group, {})[run.seed] = run
-    configs = [next(iter(group.values())).keys for group in members.values()]
-    own = dict(zip(members, distinguishing(configs), strict=True))
+        members.setdefault(run.group, []).append(run)
+    own = dict(zip(members, distinguishing([first.keys for first, *_ in members.values()]), strict=True))
     counts = Counter(map(title_of, own.values()))
-    groups = []
     for name, keys in own.items():
         if counts[title_of(keys)] > 1:  # the code of the norm or of the placement was edited
-            keys["code"] = name.rpartition("-")[2]
-        results = {seed: run.result for seed, run in members[name].items()}
-        groups.append(Group(title_of(keys), keys, results))
-    return groups
+            own[name] = keys | {"code": name.rpartition("-")[2]}
+    return [
+        Group(title_of(keys), keys, {run.seed: run.result for run in members[name]})
+        for name, keys in own.items()
+    ]
 
 
 def title_of(keys: Mapping[str, str]) -> str:
@@ -331,10 +301,11 @@ def distinguishing(configs: Sequence[Keys]) -> list[Keys]:
         is_copy = owner and config[key] == config.get(f"model.{key.removeprefix(f'{owner}.')}")
         return len(values[key, config.get(owner, "")]) > 1 and not is_copy
 
-    shown = [[key for key in keys if key in config and is_shown(key, config)] for config in configs]
     return [
-        {key: config[key] for key in (*BASELINE, *own)} for own, config in zip(shown, configs, strict=True)
-    ]
+        {key: config[key] for key in (*BASELINE, *keys)
+         if key in BASELINE or (key in config and is_shown(key, config))}
+        for config in configs
+    ]  # fmt: skip
 
 
 def is_of_identity(key: str) -> bool:
@@ -351,19 +322,17 @@ def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[s
     """Return for each group, by title, those that have the values ``wanted`` and otherwise its own: none, its
     baseline, or several; itself alone, if it is a baseline."""
 
-    def others(group: Group) -> Keys:
+    def others(group: Group) -> str:
         free = {*wanted, "code"}
-        return {key: value for key, value in group.keys.items() if not {key, owner_of(key)} & free}
+        return title_of({k: value for k, value in group.keys.items() if not {k, owner_of(k)} & free})
 
     def fits(group: Group) -> bool:
         return all(matches(group.keys.get(key, ""), value) for key, value in wanted.items())
 
     fitting: dict[str, list[Group]] = {}
     for group in filter(fits, groups):
-        fitting.setdefault(title_of(others(group)), []).append(group)
-    return {
-        group.title: [group] if fits(group) else fitting.get(title_of(others(group)), []) for group in groups
-    }
+        fitting.setdefault(others(group), []).append(group)
+    return {group.title: [group] if fits(group) else fitting.get(others(group), []) for group in groups}
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -372,26 +341,14 @@ def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[s
 
 def row_of(group: Group, bases: Sequence[Group], metric: str) -> Row:
     """Return the row of a group; ``bases`` are those of find_baselines."""
-    beside: dict[str, Any] = dict.fromkeys(COMPARED)
-    if len(bases) != 1:
-        beside["reason"] = NO_BASELINE
-    elif bases[0] is not group:
-        beside |= {"baseline": bases[0].title} | compared(group.runs, bases[0].runs, metric)
-    losses = {seed: run.losses.get(metric) for seed, run in group.runs.items()}
-    return Row(
-        title=group.title,
-        keys=group.keys,
-        seeds=[*group.runs],
-        losses=losses,
-        mean=average(losses.values()),
-        **beside,
-        outcome=None,
-        settings={},
-        half_the_trials=None,
-        edges=[],
-        seeds_needed=None,
-        **observed(group.runs.values()),
-    )
+    beside: dict[str, Any] = {"reason": NO_BASELINE}
+    if len(bases) == 1:
+        is_baseline = bases[0] is group
+        beside = (
+            {} if is_baseline else {"baseline": bases[0].title} | compared(group.runs, bases[0].runs, metric)
+        )
+    own = observed(group.runs, metric)
+    return Row(title=group.title, keys=group.keys, seeds=[*group.runs], **own, **beside)
 
 
 def compared(own: Mapping[int, RunResult], theirs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
@@ -405,9 +362,8 @@ def compared(own: Mapping[int, RunResult], theirs: Mapping[int, RunResult], metr
         return {"reason": "no seed of the baseline"}
     differences = np.array([run.losses[metric] - base.losses[metric] for run, base in pairs])
     n, mean = len(pairs), float(differences.mean())
-    steps = average(steps_to(base.curve[-1][1], run.curve) for run, base in pairs)
     reason = f"{n} of {len(own)} seeds paired" if n < len(own) else None
-    found = {"difference": mean, "steps_to_baseline": steps, "reason": reason}
+    found = {"difference": mean, "steps_to_baseline": steps_to_end(pairs), "reason": reason}
     if n > 1:
         half = half_width(differences.std(ddof=1), n, comparisons=1, share=0.05).item()
         found |= {"low": mean - half, "high": mean + half}
@@ -430,8 +386,7 @@ def conclusion(rows: Sequence[Row], metric: str) -> str:
     it."""
     mode = "training" if metric.startswith("train/") else "evaluation"
     clean = [(row.mean, row) for row in rows if row.mean is not None and mode not in row.leaks]
-    runs = sum(len(row.losses) for row in rows)
-    counts = f"{plural(runs, 'run')} in {plural(len(rows), 'group')}"
+    counts = f"{plural(sum(len(row.losses) for row in rows), 'run')} in {plural(len(rows), 'group')}"
     if not clean:
         return f"{counts}; no group has a mean {named(metric)} that counts: a seed diverged or it leaks."
     mean, lowest = min(clean, key=lambda pair: pair[0])
@@ -442,23 +397,8 @@ def conclusion(rows: Sequence[Row], metric: str) -> str:
     return f"{counts}; lowest mean {named(metric)}: {short(lowest.title)}, {mean:.4f}{beside}."
 
 
-def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def named(metric: str) -> str:
     return "validation loss" if metric == METRIC else metric
-
-
-def warnings(
-    runs: Sequence[Loose], bases: Mapping[str, Sequence[Group]], skipped: Sequence[str]
-) -> list[str]:
-    lines = [f"the runs differ in {each}" for each in differing([run.result for run in runs])]
-    if several := [short(title) for title, groups in bases.items() if len(groups) > 1]:
-        lines.append(f"several groups are the baseline of {several[0]}; name one by --baseline KEY=VALUE,…")
-    lines += skipped[:MOST_LINES]
-    more = len(skipped) - MOST_LINES
-    return lines + [f"{plural(more, 'more folder')} skipped"] * (more > 0)
 
 
 def study_command(groups: Sequence[Group], runs: Sequence[Loose]) -> str:
@@ -468,16 +408,10 @@ def study_command(groups: Sequence[Group], runs: Sequence[Loose]) -> str:
     for key, value in sorted({pair for group in groups for pair in group.keys.items()}):
         if key not in NOT_WORDS and not owner_of(key):
             values.setdefault(key, {})[value] = None
-    common = set.intersection(*({*run.overrides} for run in runs)) - {"fresh=true"}
-    shared = [word for word in runs[0].overrides if word in common and key_of(word) not in {*values, "seed"}]
-    shared += [
-        f"{key}={runs[0].keys[key]}"
-        for key in SET_BY_NORMS
-        if key not in {*values, *map(key_of, shared)} and len({run.keys.get(key) for run in runs}) == 1
-    ]
     arms = [f"{key}={','.join(each)}" for key, each in values.items()]
+    common = set.intersection(*({*run.overrides} for run in runs))
+    typed = {word.partition("=")[0].lstrip("+"): word for word in runs[0].overrides if word in common}
+    set_by_all = [key for key in SET_BY_NORMS if len({run.keys.get(key) for run in runs}) == 1]
+    words = {key: f"{key}={runs[0].keys[key]}" for key in set_by_all} | typed
+    shared = [word for key, word in words.items() if key not in {*values, "seed", "fresh"}]
     return shlex.join(["python", "ablate.py", "study=norms", "name=mine", *arms, *shared])
-
-
-def key_of(word: str) -> str:
-    return word.partition("=")[0].lstrip("+")

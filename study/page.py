@@ -17,15 +17,17 @@ from typing import Any
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from data.errors import ConfigError
 from data.files import write_atomically
 from study import figures
 from study.figures import Records, fence, padded
-from study.runs import RunResult
-from study.table import SPARE, Table, filled, markdown, short, verdict
+from study.runs import RunResult, values_of_conditions
+from study.table import SPARE, Table, filled, markdown, plural, short, verdict
 from training.run_folder import read_rows
 
+OURS = '<meta name="generator" content="normgpt">'
 STEPS = 200  # most steps of a curve
-BLOCK_STEPS, BLOCK_ARMS = 40, 60  # most steps and arms with statistics of blocks
+BLOCK_STEPS, BLOCK_ARMS, STATISTICS = 40, 60, 100  # most steps, arms and statistics of blocks
 BLOCK = re.compile(r"(\w+\.\w+)/(\d{2,3})((?:\.\w+)*)")  # act.rms/03.mlp: statistic, block, rest of the site
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -36,13 +38,16 @@ TEMPLATES = Environment(
 )
 
 
-def write(table: Table, folder: Path) -> list[Path]:
-    """Write index.html and table.md. Return their paths. Raises OSError."""
+def write(table: Table, folder: Path) -> Path:
+    """Write index.html and table.md. Return the path of the former. Raises OSError; ConfigError: there is a
+    page that this function has not written."""
+    index = folder / "index.html"
+    if index.exists() and OURS not in index.read_text(encoding="utf-8", errors="replace")[:1000]:
+        raise ConfigError(f"{index}: is not a page of compare.py; remove it, or name a new folder: --out")
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / "index.html": render(table), folder / "table.md": markdown(table)}
-    for file, text in texts.items():
-        write_atomically(file, text)
-    return [*texts]
+    write_atomically(index, render(table))
+    write_atomically(folder / "table.md", markdown(table))
+    return index
 
 
 @cache  # it takes seconds
@@ -51,9 +56,9 @@ def vega() -> str:
 
 
 def render(table: Table) -> str:
+    runs = [run for own in table.runs.values() for run in own.values()]
     data = {"curves": curves(table), "blocks": blocks(table), "trials": trials(table)}
     shown = first_shown(table)
-    seeds = max(len(row.seeds) for row in table.rows)
     statistics = sorted({record["statistic"] for record in data["blocks"]})
     low, high = figures.interval_range(table)
     more = [column for column in filled(table)[0] if column in SPARE]
@@ -73,16 +78,16 @@ def render(table: Table) -> str:
         more=[*reversed(more)] if more else [],
         cells=filled(table),
         drawn={record["arm"] for record in data["curves"]},
-        seeds=f"{seeds} seed{'s' * (seeds != 1)}",
+        seeds=plural(max(len(row.seeds) for row in table.rows), "seed"),
         shown=shown,
         data=data,
         specs=specs(table, data, shown),
         statistics=statistics,
         block_steps=sorted({record["step"] for record in data["blocks"]}),
         block_arms=BLOCK_ARMS,
-        conditions=conditions(table),
+        conditions=values_of_conditions(runs),
         command=table.study and shlex.join(["python", "ablate.py", *table.study.declared_by]),
-        names=[run.name for runs in table.runs.values() for run in runs.values()],
+        names=[run.name for run in runs],
         palette=figures.PALETTE,
         vega=vega(),
     )
@@ -172,7 +177,7 @@ def blocks_of(run: RunResult, arm: str) -> Records:
         for name, value in row.items():
             if (m := BLOCK.fullmatch(name)) and isinstance(value, float) and math.isfinite(value):
                 found[f"{m[1]}/*{m[3]}"][int(m[2])] = digits(value, 4)
-        for statistic, values in found.items():
+        for statistic, values in [*found.items()][:STATISTICS]:
             lists = {"block": [*values], "value": [*values.values()]}
             records.append({"arm": arm, "statistic": statistic, "step": row["step"]} | lists)
     return records
@@ -191,16 +196,6 @@ def trials(table: Table) -> Records:
         for row in table.rows
         for tried, loss in table.trials.get(row.title, ())
     ]
-
-
-def conditions(table: Table) -> dict[str, list[str]]:
-    """Return the conditions of all runs, each with its values."""
-    values: dict[str, set[str]] = defaultdict(set)
-    for runs in table.runs.values():
-        for run in runs.values():
-            for key, value in run.conditions.items():
-                values[key].add(value)
-    return {key: sorted(found) for key, found in values.items()}
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -45,14 +44,6 @@ Text = Annotated[str, BeforeValidator(number_as_text)]
 HOW_DECLARED = {"written", "git", "torch", "declared_by", "words"}  # these may differ
 
 
-def one_or_more(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def none_is_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
 class Asked(Checked):
     """What a study's file and the command line ask for. Only a file has grid, also and runs."""
 
@@ -63,11 +54,9 @@ class Asked(Checked):
     also: list[str] = Field([])  # further arms: the overrides of each
     runs: str = ""  # overrides of all runs
     baseline: str = "norm=layernorm placement=pre"  # words that it has, of each value of ``by``
-    by: Annotated[list[str], BeforeValidator(one_or_more)] = Field([])
+    by: list[str] | str = Field([])
     seeds: Count = 5  # how many each arm is compared on
-    tune: Annotated[dict[str, Text], BeforeValidator(none_is_empty)] = Field(
-        {}
-    )  # key -> range, as study/trials.py reads it
+    tune: dict[str, Text] | None = None  # key -> range, as study/trials.py reads it
     trials: Count = 16  # settings that are drawn
     trial_seeds: Count = 2
     metric: Metric | None = None  # null: val/report_loss if tuned, else val/full_loss
@@ -101,11 +90,12 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
     if words[:1] in (["--config-dir"], ["-cd"]):
         config_dir, words = str(Path(words[1]).resolve()), words[2:]
         os.stat(config_dir)  # Hydra would only warn
-    if words and words[0].startswith("-"):
-        raise ConfigError(f"{words[0]}: ablate.py has no such option; --help lists what it has")
-    typed, overrides = {}, []
+    typed: dict[str, Any] = {}
+    overrides = []
     for word in words:
         key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            raise ConfigError(f"{word}: ablate.py has no such option; --help lists what it has")
         if not equals and key[:1] != "~":
             raise ConfigError(f"{word}: has no value; write KEY=VALUE, such as norm=layernorm,rmsnorm")
         if key in TYPED:
@@ -118,21 +108,27 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
             raise ConfigError(unknown_key(key, [*TYPED, *known_keys()]))
         else:
             overrides.append(word)
-    folders = [Path(folder, "study") for folder in (config_dir, CONF) if folder]
-    files = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
-    if "study" not in typed:
-        raise ConfigError(f"study: give one, such as study=norms; all: {', '.join(sorted(files))}")
-    if (study := typed["study"]) not in files:
-        raise ConfigError(no_such_choice("study", study, sorted(files)))
-    if "/" in typed.get("name", ""):
+    asked = checked(Asked, preset(typed.get("study"), config_dir) | typed)
+    if "/" in (asked.name or ""):
         raise ConfigError("name: is one word without /; studies_dir= says where the study is")
-    preset = yaml.safe_load(files[study].read_text(encoding="utf-8"))
-    if not isinstance(preset, dict):
-        raise ConfigError(f"{files[study]}: says nothing; write grid: or also:, as conf/study/norms.yaml")
-    asked = checked(Asked, preset | typed)
     fixed = {key_of(word) for word in overrides}  # a typed value is not tuned
-    tune = {key: text for key, text in asked.tune.items() if key not in fixed}
-    return asked.model_copy(update={"tune": tune}), overrides, config_dir
+    tune = {key: text for key, text in (asked.tune or {}).items() if key not in fixed}
+    by = [asked.by] if isinstance(asked.by, str) else asked.by
+    return asked.model_copy(update={"tune": tune, "by": by}), overrides, config_dir
+
+
+def preset(study: str | None, config_dir: str | None) -> dict[str, Any]:
+    """Return the content of a study's file. Raises ConfigError."""
+    folders = [Path(folder, "study") for folder in (CONF, config_dir) if folder]
+    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    if study is None:
+        raise ConfigError(f"study: give one, such as study=norms; all: {', '.join(sorted(files))}")
+    if study not in files:
+        raise ConfigError(no_such_choice("study", study, sorted(files)))
+    content = yaml.safe_load(files[study].read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ConfigError(f"{files[study]}: says nothing; write grid: or also:, as conf/study/norms.yaml")
+    return content
 
 
 def read_yaml(key: str, text: str) -> Any:
@@ -157,13 +153,6 @@ def composing(config_dir: str | None) -> Iterator[OverridesParser]:
         yield OverridesParser.create(loader)
 
 
-@cache
-def composed(config_dir: str | None, overrides: tuple[str, ...]) -> RunConfig:
-    """Return a config, inside of ``composing(config_dir)``; it takes a tenth of a second."""
-    [config] = compose_all([[*overrides]])
-    return config
-
-
 def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple[Words, list[Words]]:
     """Return the overrides of all runs, and those of each arm. A typed key of the grid replaces the file's,
     and the arms that the file names beside its grid are left out: other arms were asked for. Raises
@@ -180,22 +169,16 @@ def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple
         named = []
     in_arms = {*grid, *(key for arm in named for key in arm)}
     if kept := [key for key in given if key in in_arms and key not in grid]:
-        raise ConfigError(
-            f"{kept[0]}: the study's arms set it; give several values, {kept[0]}=a,b: these are arms"
-        )
-    if tuned := asked.tune.keys() & in_arms:
+        several = f"give several values, {kept[0]}=a,b: these are arms"
+        raise ConfigError(f"{kept[0]}: the study's arms set it; {several}")
+    if tuned := {*(asked.tune or ())} & in_arms:
         raise ConfigError(f"tune: {min(tuned)} is what arms differ in; tune other keys")
     axes = grid | {key: words for key, words in given.items() if key in grid}
-    arms = [*product(axes)] if axes else []
-    arms += [[word for words in arm.values() for word in words] for arm in named]
-    arms = [[*arm, *more] for arm in arms or [[]] for more in product(further)]
+    arms = [*itertools.product(*axes.values())] if axes else []
+    arms += [tuple(word for words in arm.values() for word in words) for arm in named]
+    arms = [(*arm, *more) for arm in arms or [()] for more in itertools.product(*further.values())]
     shared = {key: words for key, words in (presets | given).items() if key not in {*grid, *further}}
-    unique = dict.fromkeys(map(tuple, arms))
-    return [word for words in shared.values() for word in words], [[*arm] for arm in unique]
-
-
-def product(axes: Mapping[str, Words]) -> Iterator[Words]:
-    return ([*arm] for arm in itertools.product(*axes.values()))
+    return [word for words in shared.values() for word in words], [[*arm] for arm in dict.fromkeys(arms)]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -220,6 +203,9 @@ class Candidate:
         """Return the name of the run with these settings and this seed."""
         return folder_of(replaced(self.config, settings, seed), self.precision, self.tokens).name
 
+    def group(self) -> str:
+        return group_name(self.config, self.precision, self.tokens)
+
     def other_settings(self) -> str:
         """Return a digest of what a run's identity has beside the model."""
         parts = identity(self.config, self.precision, self.tokens)
@@ -232,7 +218,7 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
     differ only in a default that one of them names are one."""
     labels = [config.label() for config in configs]
     known: dict[Any, str] = {}
-    found = []
+    found: dict[str, Candidate] = {}
     for label, words, config in zip(labels, overrides, configs, strict=True):
         # arms of the same label differ in some overrides, which the title has, too
         alike = [{*other} for name, other in zip(labels, overrides, strict=True) if name == label]
@@ -240,17 +226,8 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
         title = " ".join([label, *(word for word in words if word not in shared)])
         if (key := (config.data, config.init_from)) not in known:
             known[key] = tokens_of(config).fingerprint
-        found.append(Candidate(title, words, config, known[key], config.precision))
-    return [*{arm.title: arm for arm in reversed(found)}.values()][::-1]
-
-
-def check_tuned(config_dir: str | None, shared: Words, arms: Sequence[Candidate], settings: Settings) -> None:
-    """Raise ConfigError if a tuned key is one that other keys copy: a trial's value would not reach them."""
-    words = [f"{key}={value}" for key, value in settings.items()]
-    for arm in arms:
-        whole = composed(config_dir, (*shared, *arm.overrides, *words))
-        if whole != replaced(arm.config, settings, whole.seed):
-            raise ConfigError(f"tune: other keys copy one of {', '.join(settings)}; make it an arm instead")
+        found.setdefault(title, Candidate(title, words, config, known[key], config.precision))
+    return [*found.values()]
 
 
 def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Words:
@@ -315,9 +292,26 @@ def same_models(
 # The study
 
 
-def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
-    """Return the study that a command line declares, and its folder. study.json is written; if it is there,
-    it has to say the same.
+@dataclass(frozen=True)
+class Declared:
+    """A study with the configs of its arms, by title."""
+
+    study: Study
+    folder: Path
+    arms: dict[str, Candidate]
+
+    def compared_names(self, choices: Mapping[str, Any], seeds: list[int]) -> dict[str, Words]:
+        """Return the names of each arm's runs on these seeds at its chosen settings, by title; none for an
+        arm that has no usable ones. ``choices``: the arms of chosen.json."""
+        return {
+            title: [self.arms[title].run(choice["settings"], seed) for seed in seeds if not choice["reason"]]
+            for title, choice in choices.items()
+        }
+
+
+def declare(words: Sequence[str], write: bool = True) -> Declared:
+    """Return the study that a command line declares. study.json is written; if it is there, it has to say the
+    same.
 
     Raises:
         UserError: a word is wrong, an arm cannot run, or the study that is there is another one.
@@ -329,10 +323,7 @@ def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
         shared, overrides = words_and_arms(asked, typed, parser)
         if not old:
             print(f"{asked.folder}: {len(overrides)} arms; each is built once, to try it", flush=True)
-        configs = [composed(config_dir, (*shared, *arm)) for arm in overrides]
-        arms = candidates(overrides, configs)
-        if asked.tune and not old:
-            check_tuned(config_dir, shared, arms, draw(asked.tune, 1)[0])
+        arms = candidates(overrides, compose_all([[*shared, *arm] for arm in overrides]))
     baselines = find_baselines(asked, shared, arms)
     if old:  # not tried again: on another machine, auto may become another precision
         arms = [arm.resolved(old.precision) for arm in arms]
@@ -341,8 +332,8 @@ def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
         answers = try_arms(arms)
         arms = [arm.resolved(answer["precision"]) for arm, answer in zip(arms, answers, strict=True)]
         same = same_models(arms, answers, asked, baselines)
-    study = study_of(asked, shared, config_dir, arms, same, baselines)
-    study = study.model_copy(update={"declared_by": [word for word in words if key_of(word) not in HOW]})
+    declared_by = [word for word in words if key_of(word) not in HOW]
+    study = study_of(asked, shared, config_dir, declared_by, arms, same, baselines)
     if write and not old:
         asked.folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # another command was faster
@@ -351,13 +342,15 @@ def declare(words: Sequence[str], write: bool = True) -> tuple[Study, Path]:
     if old and (change := difference(old, study)):
         raise ConfigError(f"{asked.folder}: the study has {change}; give it a new name: name=…")
     # a word such as wandb.mode=offline may change when the study goes on
-    return (old or study).model_copy(update={"words": study.words}), asked.folder
+    study = (old or study).model_copy(update={"words": study.words})
+    return Declared(study, asked.folder, {arm.title: arm for arm in arms})
 
 
 def study_of(
     asked: Asked,
     shared: Words,
     config_dir: str | None,
+    declared_by: Words,
     arms: Sequence[Candidate],
     same: Mapping[str, str],
     baselines: Words,
@@ -372,41 +365,34 @@ def study_of(
             title=arm.title,
             overrides=arm.overrides,
             same_as=[other.title for other in kept[arm.title]],
-            group=" ".join(
-                group_name(each.config, each.precision, each.tokens) for each in (arm, *kept[arm.title])
-            ),
+            group=" ".join(each.group() for each in (arm, *kept[arm.title])),
             trials=[[arm.run(settings, seed) for seed in trial_seeds] for settings in trials],
         )
         for arm in arms
         if arm.title not in same
     ]
-    study = Study(
+    return Study(
         schema_=1,
         name=asked.folder.name,
         written=now(),
         git=git_state(),
         torch=importlib.metadata.version("torch"),
-        declared_by=[],
+        declared_by=declared_by,
         words=shared,
         config_dir=config_dir,
         runs_dir=arms[0].config.runs_dir,
         precision=the_only([arm.precision for arm in arms]),
         tokens=the_only([arm.tokens for arm in arms]),
         baseline=baselines[0],
-        by=asked.by,
         metric=asked.metric or ("val/report_loss" if trials else "val/full_loss"),
-        matters=asked.matters,
-        verdicts=asked.verdicts,
-        tune=asked.tune,
         trials=trials,
         trial_seeds=trial_seeds,
         seeds=seeds[: asked.seeds],
         further_seeds=seeds[asked.seeds :],
-        comparisons=0,
+        comparisons=len(declared) - len(baselines),
         arms=declared,
+        **asked.model_dump(include={"by", "matters", "verdicts", "tune"}),
     )
-    compared = [arm for arm in declared if study.baseline_of(arm).title != arm.title]
-    return study.model_copy(update={"comparisons": len(compared)})
 
 
 def seeds_of(name: str, count: int, first: int) -> list[int]:
@@ -425,15 +411,16 @@ def now() -> str:
 def difference(old: Study, new: Study) -> str | None:
     """Return what differs between two declarations; None if they are the same."""
     declared = [key for key in Study.model_fields if key not in HOW_DECLARED]
-    if all(getattr(old, key) == getattr(new, key) for key in declared):
+    changed = [key for key in declared if getattr(old, key) != getattr(new, key)]
+    words = [word for word in (*old.words, *new.words) if (word in old.words) != (word in new.words)]
+    if not changed:
         return None
-    if words := [word for word in (*old.words, *new.words) if (word in old.words) != (word in new.words)]:
+    if words:
         return f"another {key_of(words[0])}"
     if [arm.title for arm in old.arms] != [arm.title for arm in new.arms]:
         return "other arms"
-    for key in declared:
-        if key != "arms" and getattr(old, key) != getattr(new, key):
-            return f"other {key}" if key.endswith("s") and key != "matters" else f"another {key}"
+    if changed != ["arms"]:
+        return f"other values of {changed[0]}"
     edited = next(before for before, after in zip(old.arms, new.arms, strict=True) if before != after)
     return f"another {edited.title}: its options or its code were edited since"
 
@@ -442,7 +429,7 @@ def difference(old: Study, new: Study) -> str | None:
 # The runs
 
 
-def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str = "") -> Job:
+def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str) -> Job:
     words = [word for word in study.words if not (study.precision and word.startswith("precision="))]
     precision = [f"precision={study.precision}"] if study.precision else []
     values = [f"{key}={value}" for key, value in settings.items()]
@@ -461,37 +448,13 @@ def trial_jobs(study: Study, which: Mapping[str, Sequence[int]] | None = None) -
     ]
 
 
-def compared_names(study: Study, choices: Mapping[str, Any], seeds: list[int]) -> dict[str, Words]:
-    """Return the names of each arm's runs on these seeds at its chosen settings, by title; none for an arm
-    that has no usable ones. ``choices``: the arms of chosen.json."""
-    with composing(study.config_dir):
-        configs = [composed(study.config_dir, (*study.words, *arm.overrides)) for arm in study.arms]
-    arms = candidates([arm.overrides for arm in study.arms], configs)
-    names = {}
-    for arm, candidate in zip(study.arms, arms, strict=True):
-        choice = choices[arm.title]
-        usable = [] if choice["reason"] else seeds
-        resolved = candidate.resolved(study.precision)
-        names[arm.title] = [resolved.run(choice["settings"], seed) for seed in usable]
-    return names
-
-
-def compared_jobs(study: Study, chosen: Mapping[str, Any]) -> list[Job]:
-    """Return the compared runs; ``chosen`` is the content of chosen.json."""
-    return jobs_of(study, chosen, {title: arm["runs"] for title, arm in chosen["arms"].items()}, study.seeds)
-
-
-def further_jobs(study: Study, chosen: Mapping[str, Any], extended: Mapping[str, Any]) -> list[Job]:
-    """Return the runs of the extension; ``extended`` is the content of extended.json."""
-    return jobs_of(study, chosen, extended["runs"], extended["seeds"])
-
-
-def jobs_of(
+def compared_jobs(
     study: Study, chosen: Mapping[str, Any], names: Mapping[str, Words], seeds: list[int]
 ) -> list[Job]:
+    """Return the runs with these names on these seeds; ``chosen`` is the content of chosen.json."""
     return [
-        job(study, arm, chosen["arms"][arm.title]["settings"], seed, name)
+        job(study, arm, chosen["arms"][arm.title]["settings"], seed, names[arm.title][i])
         for i, seed in enumerate(seeds)
         for arm in study.arms
-        for name in names[arm.title][i : i + 1]
+        if names[arm.title]
     ]

@@ -9,62 +9,25 @@ is not known. A damaged table is refused as a whole.
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import ValidationError
 
 from data.errors import ConfigError
 from data.files import first_error, write_atomically
 from study.files import Part, Study
-from study.runs import Content, Count, Curve, File, Finite, RunResult, moment
+from study.runs import LOSSES, Curve, RunResult
 from study.statistics import compared_runs, seeds_of
-from training.run_folder import REPORT, SELECT, read_status
+from training.run_folder import read_status
 
 RUNS, CURVES = "runs.csv", "curves.csv"
-PUBLISHED = ("study.json", "chosen.json", "extended.json", RUNS, CURVES, "table.md")
-LARGEST = 2**26  # bytes of a table
-LOSSES = ("val/full_loss", REPORT, SELECT, "val/bpb")
-CONDITIONS = ("torch", "device", "GPU", "ranks", "threads", "compile", "processor", "commit")
-COLUMNS = (
-    "name",
-    "state",
-    "collapsed",
-    *LOSSES,
-    "leaks",
-    "began",
-    "tokens_per_s",
-    "peak_memory",
-    *CONDITIONS,
-)
+LARGEST, MOST_COLUMNS = 2**26, 1000  # bytes and columns of a table
+CONDITIONS = tuple("torch device GPU ranks threads compile processor commit".split())
+MEASURED = ("collapsed", *LOSSES, "leaks", "began", "tokens_per_s", "peak_memory", *CONDITIONS)
 NOT_KNOWN = datetime.min.replace(tzinfo=UTC)  # when a run began of which it was not recorded
-MODES = "training|evaluation|not tested"
-
-
-class Line(File):
-    """A line of runs.csv; other columns are for readers."""
-
-    name: str
-    state: Literal["finished", "diverged"]
-    collapsed: bool = False
-    full_loss: Finite | None = Field(None, alias="val/full_loss")
-    report_loss: Finite | None = Field(None, alias=REPORT)
-    select_loss: Finite | None = Field(None, alias=SELECT)
-    bpb: Finite | None = Field(None, alias="val/bpb")
-    leaks: Annotated[str, Field(pattern=f"^(({MODES})(; ({MODES}))*)?$")] = ""
-    began: Annotated[str, AfterValidator(moment)] | None = None
-    tokens_per_s: Finite | None = None
-    peak_memory: Count | None = None
-
-
-class Point(File):
-    """A line of curves.csv."""
-
-    name: str
-    step: Count
-    val_loss: Finite | None = Field(None, alias="val/loss")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -75,61 +38,60 @@ def read_runs_csv(folder: Path, metric: str) -> dict[str, RunResult]:
     """Return the runs of a published study by name. Raises OSError; ConfigError: a table is damaged, or a
     finished run lacks ``metric``."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for _, point, _ in read_table(folder / CURVES, Point, ("name", "step", "val/loss")):
-        if point.val_loss is not None:
-            curves.setdefault(point.name, []).append((point.step, point.val_loss))
     runs: dict[str, RunResult] = {}
-    for number, line, cells in read_table(folder / RUNS, Line, COLUMNS):
-        run = run_of(line, cells, tuple(curves.get(line.name, ())))
-        missing = not run.diverged and (metric if metric not in run.losses else not run.curve and "curve")
-        if missing or run.name in runs:
-            why = f"it has no {missing}" if missing else "this run is there twice"
-            raise damaged(folder / RUNS, number, why)
+
+    def add_point(cells: dict[str, str]) -> None:
+        if loss := cells["val/loss"]:
+            curves.setdefault(cells["name"], []).append((int(cells["step"]), float(loss)))
+
+    def add_run(cells: dict[str, str]) -> None:
+        run = run_of(cells, tuple(curves.get(cells["name"], ())))
+        if run.name in runs:
+            raise ValueError("this run is there twice")
+        if not run.diverged and not (metric in run.losses and run.curve):
+            raise ValueError(f"it has no {metric}, or no curve")
         runs[run.name] = run
+
+    read_table(folder / CURVES, ("name", "step", "val/loss"), add_point)
+    read_table(folder / RUNS, ("name", "state", *MEASURED), add_run)
     return runs
 
 
-def read_table(
-    file: Path, kind: type[Content], columns: Sequence[str]
-) -> list[tuple[int, Content, dict[str, str]]]:
-    """Return number, content and cells of each line. Raises OSError; ConfigError: the table is damaged."""
+def read_table(file: Path, columns: Sequence[str], add: Callable[[dict[str, str]], None]) -> None:
+    """Call ``add`` with the cells of each line. Raises OSError; ConfigError: the table is damaged."""
     if file.stat().st_size > LARGEST:
         raise ConfigError(f"{file}: it has more than {LARGEST:,} bytes; publish a smaller study")
-    lines = []
     with file.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         try:
-            if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
-                raise ValueError(f"there is no column {missing[0]}")
+            names = reader.fieldnames or ()
+            if len(names) > MOST_COLUMNS or not {*columns} <= {*names}:
+                raise ValueError(f"its columns should be {', '.join(columns)}, and at most {MOST_COLUMNS}")
             for cells in reader:
                 if None in cells or None in cells.values():
                     raise ValueError("it has more or fewer cells than there are columns")
-                known = {column: text for column, text in cells.items() if text}
-                lines.append((reader.line_num, kind.model_validate_strings(known), cells))
-        except ValidationError as error:
-            raise damaged(file, reader.line_num, first_error(error)) from None
+                add(cells)
         except (ValueError, csv.Error) as error:
-            raise damaged(file, reader.line_num, str(error)) from None
-    return lines
+            why = first_error(error) if isinstance(error, ValidationError) else error
+            raise ConfigError(f"{file}: line {reader.line_num}: {why}; restore the file") from None
 
 
-def damaged(file: Path, number: int, why: str) -> ConfigError:
-    return ConfigError(f"{file}: line {number}: {why}; restore the file")
-
-
-def run_of(line: Line, cells: Mapping[str, str], curve: Curve) -> RunResult:
-    losses = dict(zip(LOSSES, (line.full_loss, line.report_loss, line.select_loss, line.bpb), strict=True))
-    known = {name: loss for name, loss in losses.items() if loss is not None}
+def run_of(cells: Mapping[str, str], curve: Curve) -> RunResult:
+    """Return the run of a line of runs.csv. Raises ValueError."""
+    known = {column: text for column, text in cells.items() if text}
+    state: Any = cells["state"]
+    leaks: Any = cells["leaks"].split("; ") if cells["leaks"] else []
+    losses = {name: float(known[name]) for name in LOSSES if name in known}
     return RunResult(
-        name=line.name,
+        name=cells["name"],
         folder=None,
-        diverged=line.state == "diverged",
-        losses={} if line.state == "diverged" else known,
-        collapsed=line.collapsed,
-        leaks=line.leaks.split("; ") if line.leaks else [],
-        began=datetime.fromisoformat(line.began) if line.began else NOT_KNOWN,
-        tokens_per_s=line.tokens_per_s,
-        memory=line.peak_memory,
+        state=state,
+        collapsed=cells["collapsed"] == "true",
+        losses={} if state == "diverged" else losses,
+        leaks=leaks,
+        began=datetime.fromisoformat(known["began"]) if "began" in known else NOT_KNOWN,
+        tokens_per_s=float(known["tokens_per_s"]) if "tokens_per_s" in known else None,
+        memory=int(known["peak_memory"]) if "peak_memory" in known else None,
         curve=curve,
         conditions={key: cells[key] for key in CONDITIONS},
     )
@@ -151,15 +113,12 @@ def public(study: Study) -> Study:
 
 def write_runs(out: Path, study: Study, chosen: Part, extended: Part, runs: Mapping[str, RunResult]) -> None:
     """Write runs.csv and curves.csv of the runs of a study that ran here: of those that have ended."""
-    lines = [line_of(runs[name], about) for name, about in planned(study, chosen, extended) if name in runs]
-    points = [
-        {"name": line["name"], "step": step, "val/loss": loss}
-        for line in lines
-        for step, loss in runs[line["name"]].curve
-    ]
-    write_table(
-        out / RUNS, ("name", "arm", "roles", "seed", *study.tune, "state", "reason", *COLUMNS[2:]), lines
+    ended = [(runs[name], about) for name, about in planned(study, chosen, extended) if name in runs]
+    points = (
+        {"name": run.name, "step": step, "val/loss": loss} for run, _ in ended for step, loss in run.curve
     )
+    columns = ("name", "arm", "roles", "seed", *study.tune, "state", "reason", *MEASURED)
+    write_table(out / RUNS, columns, (line_of(run, about) for run, about in ended))
     write_table(out / CURVES, ("name", "step", "val/loss"), points)
 
 
@@ -179,7 +138,7 @@ def line_of(run: RunResult, about: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": run.name,
         **about,
-        "state": "diverged" if run.diverged else "finished",
+        "state": run.state,
         "reason": read_status(run.folder).get("reason") if run.folder else None,
         "collapsed": str(run.collapsed).lower(),
         **run.losses,

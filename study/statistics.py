@@ -3,14 +3,15 @@
 docs/verdicts.md says what a verdict promises; tests/study/test_statistics.py simulates the promise.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ConfigDict
 from scipy.stats import t
 
 from study.files import Part, Study
@@ -23,7 +24,7 @@ MIN_PAIRS, MOST_SEEDS = 3, 1000
 NO_BASELINE = "no baseline"  # the reason of loose runs that are compared with nothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """An arm in the table.
 
@@ -44,31 +45,34 @@ class Row:
         tokens_per_s: median over runs. memory: largest peak, bytes. bpb: mean bits per byte.
         steps_to_baseline: mean steps until val/loss is as low as the baseline's at its end; None if a seed
             does not get there.
-        seeds_needed: by an open arm, were its difference as large as seen; None: more than MOST_SEEDS.
+        seeds_needed: by an open arm in a new study, were its difference as large as seen; None: more than
+            MOST_SEEDS.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
 
     title: str
     keys: dict[str, str]
-    baseline: str | None
+    baseline: str | None = None
     seeds: list[int]
     losses: dict[int, float | None]
     mean: float | None
-    difference: float | None
-    low: float | None
-    high: float | None
-    outcome: Outcome | None
-    reason: str | None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    outcome: Outcome | None = None
+    reason: str | None = None
     leaks: list[str]
     diverged: int
     collapsed: int
-    settings: dict[str, Any]
-    half_the_trials: float | None
-    edges: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+    half_the_trials: float | None = None
+    edges: list[str] = field(default_factory=list)
     tokens_per_s: float | None
     memory: int | None
     bpb: float | None
-    steps_to_baseline: float | None
-    seeds_needed: int | None
+    steps_to_baseline: float | None = None
+    seeds_needed: int | None = None
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -98,12 +102,12 @@ def judge(
     return difference, low, high, np.select([*cases.values()], [*cases], "open")
 
 
-def seeds_needed(differences: Floats, comparisons: int, matters: float) -> int | None:
-    """Return the least number of seeds that would decide an open arm after an extension, if mean and standard
-    deviation of its differences stay as seen; None if MOST_SEEDS would not."""
+def seeds_needed(differences: Floats, comparisons: int, matters: float, share: float = FIRST) -> int | None:
+    """Return the least number of seeds that would decide an open arm, if mean and standard deviation of its
+    differences stay as seen; None if MOST_SEEDS would not. ``share`` as ``judge`` takes it."""
     mean, deviation = abs(np.mean(differences)), np.std(differences, ddof=1)
     n = np.arange(MIN_PAIRS, MOST_SEEDS + 1)
-    decided = half_width(deviation, n, comparisons, EXTENDED) < max(mean, matters - mean)
+    decided = half_width(deviation, n, comparisons, share) < max(mean, matters - mean)
     return int(n[decided][0]) if decided.any() else None
 
 
@@ -141,30 +145,25 @@ def rows(
     study: Study, chosen: Part, extended: Part, results: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Row]:
     """Return a row an arm; ``results`` as ``results_of`` returns them."""
-    seeds = seeds_of(study, extended)
-    share = EXTENDED if extended else FIRST
+    seeds, share = seeds_of(study, extended), EXTENDED if extended else FIRST
     choices = {arm.title: chosen["arms"].get(arm.title, {}) if chosen else {} for arm in study.arms}
     flaws = {title: flaw(study, choices[title], results[title], seeds) for title in choices}
-
     table = []
     for arm in study.arms:
         own, choice, base = results[arm.title], choices[arm.title], study.baseline_of(arm).title
         theirs = {} if base == arm.title else results[base]
         reason = flaws[arm.title] or (flaws[base] and f"its baseline: {flaws[base]}")
-        losses = {seed: run.losses.get(study.metric) for seed, run in own.items()}
         row = Row(
             title=arm.title,
             keys=by_key(arm.overrides),
-            baseline=None if base == arm.title else base,
             seeds=seeds,
-            losses=losses,
-            mean=average(losses.values()),
-            **compared([(own[seed], theirs[seed]) for seed in own if seed in theirs], reason, study, share),
+            baseline=None if base == arm.title else base,
             reason=reason,
             settings=choice.get("settings") or {},
             half_the_trials=choice.get("half_the_trials"),
             edges=choice.get("edges", []),
-            **observed(own.values()),
+            **observed(own, study.metric),
+            **compared([(own[seed], theirs[seed]) for seed in own if seed in theirs], reason, study, share),
         )
         table.append(row)
     return table
@@ -195,31 +194,35 @@ def compared(
 ) -> dict[str, Any]:
     """Return what a row says of an arm's runs beside its baseline's of the same seeds. Where there is no
     verdict, there is no interval either, unless the study gives none to any arm."""
-    found = dict.fromkeys(("difference", "low", "high", "outcome", "steps_to_baseline", "seeds_needed"))
     if not pairs or any(run.diverged for pair in pairs for run in pair):
-        return found
+        return {}
     arm, baseline = np.array([[run.losses[study.metric] for run in pair] for pair in pairs]).T
-    steps = average(steps_to(other.curve[-1][1], run.curve) for run, other in pairs)
-    found |= {"difference": float(np.mean(arm - baseline)), "steps_to_baseline": steps}
+    found = {"difference": float(np.mean(arm - baseline)), "steps_to_baseline": steps_to_end(pairs)}
     if len(pairs) < MIN_PAIRS or (reason and study.verdicts):
         return found
     _, low, high, outcome = judge(arm, baseline, study.comparisons, study.matters, share)
-    found |= {"low": low.item(), "high": high.item(), "outcome": None if reason else outcome.item()}
-    if found["outcome"] == "open":
-        found["seeds_needed"] = seeds_needed(arm - baseline, study.comparisons, study.matters)
-    return found
+    found |= {"low": low.item(), "high": high.item()}
+    if reason:
+        return found
+    is_open = outcome == "open"
+    needed = seeds_needed(arm - baseline, study.comparisons, study.matters) if is_open else None
+    return found | {"outcome": outcome.item(), "seeds_needed": needed}
 
 
-def observed(runs: Collection[RunResult]) -> dict[str, Any]:
-    """Return what a row says of an arm's own runs."""
-    speeds = [run.tokens_per_s for run in runs if run.tokens_per_s]
+def observed(runs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
+    """Return what a row says of an arm's own runs, given by seed."""
+    own = runs.values()
+    losses = {seed: run.losses.get(metric) for seed, run in runs.items()}
+    speeds = [run.tokens_per_s for run in own if run.tokens_per_s]
     return {
-        "leaks": sorted({mode for run in runs for mode in run.leaks}),
-        "diverged": sum(run.diverged for run in runs),
-        "collapsed": sum(run.collapsed for run in runs),
+        "losses": losses,
+        "mean": average(losses.values()),
+        "leaks": sorted({mode for run in own for mode in run.leaks}),
+        "diverged": sum(run.diverged for run in own),
+        "collapsed": sum(run.collapsed for run in own),
         "tokens_per_s": float(np.median(speeds)) if speeds else None,
-        "memory": max((run.memory for run in runs if run.memory), default=None),
-        "bpb": average(run.losses.get("val/bpb") for run in runs),
+        "memory": max((run.memory for run in own if run.memory), default=None),
+        "bpb": average(run.losses.get("val/bpb") for run in own),
     }
 
 
@@ -235,6 +238,11 @@ def has_two_parts(losses: Sequence[float]) -> bool:
     degrees = len(losses) - 2
     within = np.sqrt(sum(((side - side.mean()) ** 2).sum() for side in sides) / degrees)
     return bool(gaps.max() > max(t.ppf(0.9995, degrees) * within, 1e-9 * ordered.max()))
+
+
+def steps_to_end(pairs: Iterable[tuple[RunResult, RunResult]]) -> float | None:
+    """Return the mean steps until val/loss is as low as the baseline's at its end."""
+    return average(steps_to(base.curve[-1][1], run.curve) for run, base in pairs)
 
 
 def steps_to(goal: float, curve: Curve) -> float | None:

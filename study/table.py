@@ -72,6 +72,10 @@ def short(title: str) -> str:
     return " ".join(word.removeprefix("norm=").removeprefix("placement=") for word in title.split())
 
 
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def verdict(row: Row) -> str:
     """Return a row's verdict: seeds that diverged or collapsed first, then the outcome or why there is none,
     then leaks."""
@@ -211,16 +215,9 @@ SCHEMA = TypeAdapter(Comparison)
 
 def as_json(table: Table) -> dict[str, Any]:
     """Return a comparison as plain data, of the form of docs/compare.schema.json."""
-    comparison = Comparison(
-        schema="normgpt comparison",
-        version=1,
-        conclusion=table.conclusion,
-        caption=table.caption,
-        extended=table.extended,
-        study=table.study,
-        arms=table.rows,
-        warnings=table.warnings,
-    )
+    keys = ("conclusion", "caption", "extended", "study", "warnings")
+    comparison: Any = {key: getattr(table, key) for key in keys} | {"arms": table.rows}
+    comparison |= {"schema": "normgpt comparison", "version": 1}
     return dict(SCHEMA.dump_python(comparison, mode="json", by_alias=True))
 
 
@@ -250,4 +247,4 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
 
 
 if __name__ == "__main__":  # python -m study.table > docs/compare.schema.json
-    print(json.dumps(SCHEMA.json_schema(), indent=1))
+    print(json.dumps(SCHEMA.json_schema(mode="serialization"), indent=1))

@@ -75,14 +75,7 @@ Losses = Sequence[float | None]  # None: the run has diverged
 
 
 # an arm's part of chosen.json, but for its runs, in a study without trials
-AS_GIVEN: dict[str, Any] = {
-    "settings": {},
-    "trial": None,
-    "loss": None,
-    "half_the_trials": None,
-    "edges": [],
-    "reason": None,
-}
+AS_GIVEN = dict.fromkeys(("trial", "loss", "half_the_trials", "reason")) | {"settings": {}, "edges": []}
 
 
 def select_loss(folder: Path) -> float | None:
@@ -108,25 +101,17 @@ def best_quarter(first: Losses) -> list[int]:
     return sorted(order[: math.ceil(len(first) / 4)])
 
 
-def choose(losses: Mapping[int, Losses]) -> tuple[int, float] | None:
-    """Return the number of the best setting and its mean loss, given the losses by seed of each setting that
-    was tried on every tuning seed; None if no run has finished."""
-    number = min(losses, key=lambda number: (*rank(losses[number]), number))
-    mean = rank(losses[number])[1]
-    return None if math.isinf(mean) else (number, mean)
-
-
 def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses]) -> dict[str, Any]:
     """Return an arm's part of chosen.json but for its runs.
 
     Args:
         tried: all settings. first: their losses on the first tuning seed.
-        losses: as ``choose`` takes them.
+        losses: by seed, of each setting that was tried on every tuning seed, by its number.
     """
-    best = choose(losses)
-    if best is None:
+    number = min(losses, key=lambda number: (*rank(losses[number]), number))
+    mean = rank(losses[number])[1]
+    if math.isinf(mean):
         return AS_GIVEN | {"reason": "no usable setting"}
-    number, mean = best
     return {
         "settings": tried[number],
         "trial": number,

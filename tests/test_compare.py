@@ -9,6 +9,7 @@ import pytest
 
 import compare
 from study.files import write_once
+from study.page import OURS
 from study.table import SCHEMA
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
@@ -149,6 +150,7 @@ def test_a_terminal_shows_the_first_forty_groups(main, tmp_path):
 
 REFUSALS = [
     (["nowhere"], "nowhere: no such folder; train some runs"),
+    (["studies/norm"], "studies/norm: no such folder; did you mean studies/norms?"),
     (["runs", "--where", "norm=nope"], "--where: no run has norm=nope; choose from norm=layernorm,none"),
     (["runs", "--where", "placment=pre"], "--where: no run has the key placment; did you mean placement?"),
     (["empty"], "empty: no run here; train one first"),
@@ -244,17 +246,17 @@ def test_no_option_changes_a_study(main, tmp_path, option):
 def test_the_page_follows_no_link(main, tmp_path):
     write(tmp_path / "runs", LAYER)
     (tmp_path / "report").mkdir()
-    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "victim").write_text(OURS)
     (tmp_path / "report" / PAGE).symlink_to(tmp_path / "victim")
     assert main("runs")[0] == 0
-    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "victim").read_text() == OURS
     assert not (tmp_path / "report" / PAGE).is_symlink()
 
 
 def test_a_full_disk_leaves_the_old_page(main, tmp_path):
     write(tmp_path / "runs", LAYER)
     (tmp_path / "report").mkdir()
-    (tmp_path / "report" / PAGE).write_text("old")
+    (tmp_path / "report" / PAGE).write_text(OURS)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # bytes of each file
     try:
@@ -262,5 +264,5 @@ def test_a_full_disk_leaves_the_old_page(main, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     check_refused(subprocess.CompletedProcess([], status, out, err), f"error: report/{PAGE}: File too large")
-    assert (tmp_path / "report" / PAGE).read_text() == "old"
+    assert (tmp_path / "report" / PAGE).read_text() == OURS
     assert [file.name for file in (tmp_path / "report").iterdir()] == [PAGE]

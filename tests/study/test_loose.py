@@ -177,12 +177,8 @@ def test_diverged_collapsed_and_leaking_runs_are_marked(runs):
     assert "1 of 1 collapsed" in text
     assert "LEAKS in evaluation" in text
     assert rows(runs)[OTHER].mean is None
+    assert rows(runs, baseline={"norm": "rmsnorm"})[LAYER].reason == "its baseline: a seed diverged"
     assert "lowest mean validation loss: layernorm pre, 2.0100." in table(runs).conclusion
-
-
-def test_a_diverged_baseline_is_the_reason(runs):
-    write_all(runs, {LAYER: [2.0, None], OTHER: RMS[:2]})
-    assert rows(runs)[OTHER].reason == "its baseline: a seed diverged"
 
 
 def test_a_group_without_a_baseline_is_none(runs):
@@ -190,13 +186,6 @@ def test_a_group_without_a_baseline_is_none(runs):
     assert verdict(table(runs).rows[0]) == "no baseline"
     write(runs, LAYER)
     assert verdict(table(runs).rows[0]) == "baseline"
-
-
-def test_all_may_have_diverged(runs):
-    write_all(runs, {LAYER: [None, None]})
-    assert table(runs).conclusion.startswith(
-        "2 runs in 1 group; no group has a mean validation loss that counts"
-    )
 
 
 def test_any_metric_is_compared_by_its_last_value(runs):
@@ -207,14 +196,6 @@ def test_any_metric_is_compared_by_its_last_value(runs):
     assert table(runs, metric="train/tokens_per_s").rows[0].mean == 100
     with pytest.raises(ConfigError, match=r"no run here can be compared; .*it has no val/los \(and 5 more\)"):
         table(runs, metric="val/los")
-
-
-def test_the_advice_is_a_study_of_these_arms(runs):
-    write_all(runs, {f"{OTHER} optim.learning_rate={r} train.steps=20": [2.0] for r in ("1e-3", "3e-3")})
-    assert table(runs).advice[1] == (
-        "python ablate.py study=norms name=mine norm=layernorm,rmsnorm placement=pre "
-        "optim.learning_rate=0.001,0.003 train.steps=20"
-    )
 
 
 def test_the_advice_has_the_length_and_the_rate_of_the_runs(runs):
@@ -259,15 +240,10 @@ def test_runs_are_found_in_folders_and_globs_once_each(runs, tmp_path):
     (runs / "notes").mkdir()
     shown = table(runs, run, tmp_path / "li*", runs / "deep")
     assert (len(shown.rows), len(shown.rows[0].seeds), shown.warnings) == (1, 1, [])
-    assert table(runs / "findings").rows[0].seeds == [2]
-
-
-def test_a_copy_of_a_run_is_skipped(runs, tmp_path):
-    run = write(runs, LAYER)
     shutil.copytree(run, tmp_path / "copy")
-    assert table(runs, tmp_path / "copy").warnings == [
-        f"{tmp_path / 'copy'}: skipped: it is the same run as {run}"
-    ]
+    again = f"{tmp_path / 'copy'}: skipped: it is the same run as {run}"
+    assert table(runs, tmp_path / "copy").warnings == [again]
+    assert table(runs / "findings").rows[0].seeds == [2]
 
 
 def test_where_selects_runs(runs):
@@ -276,19 +252,16 @@ def test_where_selects_runs(runs):
     assert {*rows(runs, where=["norm=r*", "optim.learning_rate=3e-3"])} == {OTHER}
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
+def test_what_fits_no_run_is_refused(runs):
+    write_all(runs, {LAYER: [2.0], OTHER: [2.0]})
+    for options, line in (
         ({"where": ["norm"]}, "--where: 'norm' has no value; write KEY=VALUE"),
-        ({"where": ["placment=pre"]}, "--where: no run has the key placment; did you mean placement?"),
+        ({"where": ["placment=pre"]}, "--where: no run has the key placment; did you mean placement"),
         ({"where": ["norm=nope"]}, "--where: no run has norm=nope; choose from norm=layernorm,rmsnorm"),
         ({"baseline": {"a.b": "3"}}, "--baseline: no group has a.b=3; the groups differ in norm, placement"),
-    ],
-)
-def test_what_fits_no_run_is_refused(runs, options, line):
-    write_all(runs, {LAYER: [2.0], OTHER: [2.0]})
-    with pytest.raises(ConfigError, match="^" + line.replace("?", r"\?")):
-        table(runs, **options)
+    ):
+        with pytest.raises(ConfigError, match=f"^{line}"):
+            table(runs, **options)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +296,7 @@ def test_evaluation_windows_matter_only_to_losses_that_are_measured_in_them(runs
     ("make", "line"),
     [
         (lambda folder: None, "no such folder; train some runs"),
+        (lambda folder: folder.with_name("run").mkdir(), r"no such folder; did you mean .*/run\?"),
         (lambda folder: folder.mkdir(), "no run here; train one first"),
         (lambda folder: write(folder, status={"state": "running"}), r"it has not ended \(running\)"),
     ],
@@ -344,70 +318,43 @@ def test_a_folder_of_studies_names_them(tmp_path):
 # Damage
 
 
-def rewritten(file, change):
-    """Change the file's text, as a stranger may."""
-    return lambda run: (run / file).write_text(change((run / file).read_text()))
-
-
-def line(value):
-    return json.dumps({"step": 100, "val/loss": value, "val/full_loss": 2.0, "val/bpb": 4.0})
-
-
-DAMAGE = {
-    "no config": (lambda run: (run / "config.yaml").unlink(), "config.yaml"),
-    "an empty config": (rewritten("config.yaml", lambda _: ""), "config.yaml"),
-    "a list": (rewritten("config.yaml", lambda _: "[1, 2]"), "config.yaml"),
-    "no YAML": (rewritten("config.yaml", lambda text: text + "}"), ""),
-    "a Python object": (
-        rewritten("config.yaml", lambda t: f"{t}x: !!python/object/apply:os.system [ls]"),
-        "",
-    ),
-    "a seed of true": (rewritten("config.yaml", lambda t: t.replace("seed: 0", "seed: true")), "seed"),
-    "a seed of text": (rewritten("config.yaml", lambda t: t.replace("seed: 0", "seed: '0'")), "seed"),
-    "steps": (rewritten("config.yaml", lambda t: t.replace("steps: ", "steps: 1.0e+308 #")), "train.steps"),
-    "a number of 5,000 digits": (rewritten("config.yaml", lambda t: f"{t}x: {'9' * 5000}"), "Exceeds"),
-    "a norm's name": (rewritten("config.yaml", lambda t: t.replace("layernorm", '"\\e[31m"')), "norm._name_"),
-    "not UTF-8": (lambda run: (run / "config.yaml").write_bytes(b"seed: \xff"), ""),
-    "a status that is a list": (rewritten("status.json", lambda _: "[1, 2]"), "status.json: state"),
-    "a status of brackets": (rewritten("status.json", lambda _: "[" * 100_000), "status.json: state"),
-    "a final loss of text": (rewritten("status.json", lambda t: t.replace("2.0", '"0.1"')), "status.json"),
-    "another final loss": (rewritten("status.json", lambda t: t.replace("2.0", "1.0")), "one was changed"),
-    "a cut last row": (rewritten("metrics.jsonl", lambda text: text[:-30]), "metrics.jsonl: val/"),
-    "no rows": (rewritten("metrics.jsonl", lambda _: ""), "metrics.jsonl"),
-    "a loss of true": (rewritten("metrics.jsonl", lambda _: line(True)), "metrics.jsonl: val/loss"),
-    "a loss of two": (rewritten("metrics.jsonl", lambda _: line([1, 2])), "metrics.jsonl: val/loss"),
-    "a loss of 1e308": (rewritten("metrics.jsonl", lambda _: line(1e308)), "metrics.jsonl: val/loss"),
-    "a loss of NaN": (rewritten("metrics.jsonl", lambda _: line("NaN")), "metrics.jsonl: val/loss"),
-    "a step of 300 digits": (
-        rewritten("metrics.jsonl", lambda _: line(2.0).replace("100", "9" * 300)),
-        "metrics.jsonl: step",
-    ),
-    "no group": (
-        rewritten("environment.json", lambda t: t.replace('"group"', '"g"')),
-        "environment.json: group",
-    ),
-    "a folder": (lambda run: (run / "metrics.jsonl").unlink() or (run / "metrics.jsonl").mkdir(), ""),
+DAMAGE = {  # of a text, as a stranger or a full disk may leave it; None: the file is gone
+    "no config": ("config.yaml", None),
+    "an empty config": ("config.yaml", lambda text: ""),
+    "a list": ("config.yaml", lambda text: "[1, 2]"),
+    "no YAML": ("config.yaml", lambda text: text + "}"),
+    "a Python object": ("config.yaml", lambda text: f"{text}x: !!python/object/apply:os.system [ls]"),
+    "a seed of true": ("config.yaml", lambda text: text.replace("seed: 0", "seed: true")),
+    "steps": ("config.yaml", lambda text: text.replace("steps: ", "steps: 1.0e+308 #")),
+    "a number of 5,000 digits": ("config.yaml", lambda text: f"{text}x: {'9' * 5000}"),
+    "a status of brackets": ("status.json", lambda text: "[" * 100_000),
+    "another final loss": ("status.json", lambda text: text.replace("2.0", "1.0")),
+    "a cut last row": ("metrics.jsonl", lambda text: text[:-30]),
+    "no rows": ("metrics.jsonl", None),
+    "no group": ("environment.json", lambda text: text.replace('"group"', '"g"')),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_run_is_skipped_with_one_line(runs, case, capsys):
-    damage, why = DAMAGE[case]
+    name, damage = DAMAGE[case]
     write(runs, OTHER, 1.9)
     run = write(runs, LAYER, 2.0)
-    damage(run)
+    text = (run / name).read_text()
+    (run / name).unlink()
+    if damage:
+        (run / name).write_text(damage(text))
     shown = table(runs)
     [row], [warning] = shown.rows, shown.warnings
     assert (row.title, row.losses) == (OTHER, {0: 1.9})
     assert warning.startswith(f"{run}: skipped: ")
-    assert why in warning
     assert warning.isprintable()
     assert capsys.readouterr().out == ""  # which may be JSON
 
 
 def test_a_damaged_row_before_the_end_is_said_on_stderr(runs, capsys):
     run = write(runs, LAYER)
-    rewritten("metrics.jsonl", lambda text: "{\n" + text)(run)
+    (run / "metrics.jsonl").write_text("{\n" + (run / "metrics.jsonl").read_text())
     assert table(runs).rows[0].losses == {0: 2.0}
     assert capsys.readouterr() == ("", f"{run / 'metrics.jsonl'}: 1 damaged rows are left out\n")
 

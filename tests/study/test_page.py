@@ -9,6 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from data.errors import ConfigError
 from study import page
 from study.figures import interval_range
 from study.files import write_once
@@ -17,7 +18,7 @@ from study.table import markdown, short
 from tests.helpers.browser import browser, needs_browser  # noqa: F401 a fixture
 from tests.helpers.waiting import until
 from tests.study.test_runs import write_run
-from tests.study.test_statistics import BASE, OTHER, a_run, a_study, judged
+from tests.study.test_statistics import BASE, OTHER, a_run, a_study
 from tests.study.test_table import a_table
 
 HOSTILE = "norm=</script><b>"
@@ -95,30 +96,21 @@ def own(table):
     return page.render(table).replace(page.vega(), "")
 
 
-def of_means(means, **changes):
-    """Return the table of a study without tuning, of an arm for each mean."""
-    losses = {title: [mean] for title, mean in means.items()}
-    study = a_study(*losses, seeds=1, **changes)
-    return replace(
-        a_table(losses, verdicts=False, seeds=1), rows=[*judged(study, losses).values()], study=study
-    )
-
-
 # ---------------------------------------------------------------------------------------------------
 # What it says
 
 
-def test_the_page_and_the_table_in_markdown_are_written_and_a_link_is_not_followed(table, tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    folder = tmp_path / "new"
-    folder.mkdir()
-    (folder / "index.html").symlink_to(victim)
-    assert page.write(table, folder) == [folder / "index.html", folder / "table.md"]
-    assert victim.read_text() == "mine"
-    assert (folder / "table.md").read_text(encoding="utf-8") == markdown(table)
-    assert "<!doctype html>" in (folder / "index.html").read_text(encoding="utf-8")
-    assert len([*folder.iterdir()]) == 2
+def test_the_page_and_the_table_in_markdown_are_written_over_ours_alone(table, tmp_path):
+    index = tmp_path / "new" / "index.html"
+    for _ in range(2):
+        assert page.write(table, index.parent) == index
+    assert index.with_name("table.md").read_text(encoding="utf-8") == markdown(table)
+    assert "<!doctype html>" in index.read_text(encoding="utf-8")
+    assert len([*index.parent.iterdir()]) == 2
+    index.write_text("mine")
+    with pytest.raises(ConfigError, match=r"index\.html: is not a page of compare\.py; remove it, or name"):
+        page.write(table, index.parent)
+    assert index.read_text() == "mine"
 
 
 def test_it_is_one_file_that_may_load_nothing(table):
@@ -231,12 +223,19 @@ def test_a_best_at_the_edge_of_its_range_is_marked(table):
 
 def test_a_map_and_a_line_are_drawn_where_arms_allow_it():
     norms, places = ("layernorm", "rmsnorm", "none"), ("pre", "post", "peri")
-    means = {f"norm={norm} placement={each}": 2.0 for norm in norms for each in places}
-    assert "<h2>Map</h2>" in own(of_means(means, verdicts=False))
-    assert "<h2>Map</h2>" not in own(of_means(means))
-    depths = {f"norm={norm} placement=pre model.n_layer={n}": 2.0 for n in (2, 4, 16) for norm in norms[:2]}
-    text = own(of_means(depths, by=["model.n_layer"]))
+    means = {f"norm={norm} placement={each}": [2.0] for norm in norms for each in places}
+    assert "<h2>Map</h2>" in own(a_table(means, seeds=1, verdicts=False))
+    assert "<h2>Map</h2>" not in own(a_table(means, seeds=1))
+    titles = [f"norm={norm} placement=pre model.n_layer={n}" for n in (2, 4, 16) for norm in norms[:2]]
+    text = own(a_table({title: [2.0] for title in titles}, seeds=1, by=["model.n_layer"]))
     assert "<h2>Validation loss by model.n_layer</h2>" in text
+
+
+def test_a_row_of_a_hundred_thousand_metrics_does_not_swell_the_page(tmp_path):
+    names = {f"{kind}.{number}/00.mlp": 1.0 for kind in "ab" for number in range(50_000)}
+    write_run(tmp_path / "a", end=names)
+    run = a_run(2.0, folder=tmp_path / "a")
+    assert len(page.blocks(replace(a_table(), runs={OTHER: {1: run}}))) == page.STATISTICS
 
 
 def test_ticks_are_round_numbers_within_the_range():
@@ -251,7 +250,7 @@ def test_ticks_are_round_numbers_within_the_range():
 @pytest.fixture(scope="module")
 def drawn(browser, table, tmp_path_factory):
     """Return a browser that shows the page; tests leave it as they found it."""
-    file, _ = page.write(table, tmp_path_factory.mktemp("page"))
+    file = page.write(table, tmp_path_factory.mktemp("page"))
     browser.get_log("performance")
     browser.get(file.as_uri())
     until(lambda: browser.execute_script("return document.body.dataset.drawn"))

@@ -3,18 +3,18 @@
 import itertools
 import json
 import math
+from functools import cache
 
 import pytest
 import yaml
 
+from cli.compose import compose_all
 from cli.errors import CONF
 from data.errors import ConfigError
 from study import plan
-from study.files import Study, read_part, write_once
+from study.files import Study, write_once
 from study.plan import (
     compared_jobs,
-    compared_names,
-    composed,
     composing,
     declare,
     difference,
@@ -22,6 +22,7 @@ from study.plan import (
     trial_jobs,
     words_and_arms,
 )
+from study.table import short
 from study.trials import AS_GIVEN
 from tests.conftest import LETTERS, TRAIN, configured
 from training.identity import folder_of
@@ -31,12 +32,13 @@ PRESET = {
     "also": ["norm=dyt placement=pre norm.alpha=0.8"],
     "runs": "train.steps=5 train.eval_every=100",
 }
+once = cache(lambda words: compose_all([words])[0])  # composing takes a tenth of a second
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
-    """Return a function from words to the study of the preset that they declare; arms are not tried, and all
-    are different models."""
+def declared(tmp_path, monkeypatch):
+    """Return a function from words to what the preset and they declare; arms are not tried, and all are
+    different models."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(LETTERS)
     (tmp_path / "mine" / "study").mkdir(parents=True)
@@ -46,46 +48,42 @@ def study(tmp_path, monkeypatch):
         return [{"precision": "fp32", "digest": next(digests), "parameters": 1} for _ in arms]
 
     monkeypatch.setattr(plan, "try_arms", different)
+    monkeypatch.setattr(plan, "compose_all", lambda jobs: [once(tuple(job)) for job in jobs])
 
-    def make(*words: str, preset=PRESET) -> Study:
+    def make(*words: str, preset=PRESET):
         (tmp_path / "mine" / "study" / "own.yaml").write_text(yaml.safe_dump(preset))
-        return declare(["--config-dir", "mine", "study=own", *TRAIN, *words])[0]
+        return declare(["--config-dir", "mine", "study=own", *TRAIN, *words])
 
     return make
 
 
+@pytest.fixture
+def study(declared):
+    return lambda *words, **options: declared(*words, **options).study
+
+
 def titles(study: Study) -> list[str]:
-    return [arm.title.replace("norm=", "").replace("placement=", "") for arm in study.arms]
+    return [short(arm.title) for arm in study.arms]
 
 
 def test_a_grid_its_named_arms_and_what_all_runs_have(study):
     made = study()
-    assert titles(made)[:4] == ["layernorm pre", "layernorm post", "rmsnorm pre", "rmsnorm post"]
+    assert titles(made) == ["layernorm pre", "layernorm post", "rmsnorm pre", "rmsnorm post", "dyt pre"]
     assert made.arms[4].overrides == ["norm=dyt", "placement=pre", "norm.alpha=0.8"]
-    assert titles(made)[4] == "dyt pre"  # the only arm of this label
     assert "train.steps=6" in made.words  # typed, in place of the preset's 5
     assert "train.eval_every=100" in made.words
     assert (made.baseline, made.comparisons) == ("norm=layernorm placement=pre", 4)
     assert (made.metric, made.trials, made.trial_seeds, made.precision) == ("val/full_loss", [], [], "fp32")
+    # a typed key of the grid replaces it and drops the named arms
+    assert titles(study("norm=layernorm,none", "placement=pre", "name=x")) == ["layernorm pre", "none pre"]
 
 
-def test_a_typed_key_of_the_grid_replaces_it_and_drops_the_named_arms(study):
-    assert titles(study("norm=layernorm,none", "placement=pre")) == ["layernorm pre", "none pre"]
-
-
-def test_other_words_with_several_values_multiply_all_arms(study):
+def test_other_words_with_several_values_multiply_all_arms_and_by_gives_each_its_baseline(study):
     made = study("model.n_layer=1,2", "by=model.n_layer")
-    assert len(made.arms) == 10
+    assert (len(made.arms), made.comparisons) == (10, 8)
     assert titles(made)[:2] == ["layernorm pre model.n_layer=1", "layernorm pre model.n_layer=2"]
-    assert made.comparisons == 8
-    deep = next(
-        arm for arm in made.arms if arm.overrides[-1] == "model.n_layer=2" and "norm=dyt" in arm.overrides
-    )
-    assert made.baseline_of(deep).title == "norm=layernorm placement=pre model.n_layer=2"
-
-
-def test_a_word_of_the_baseline_may_be_what_the_study_is_split_by(study):
-    made = study("norm=layernorm,rmsnorm", "by=placement")
+    assert made.baseline_of(made.arms[-1]).title == "norm=layernorm placement=pre model.n_layer=2"
+    made = study("norm=layernorm,rmsnorm", "by=placement", "name=x")  # a word of the baseline
     compared = {arm.title: made.baseline_of(arm).title for arm in made.arms}
     assert compared["norm=rmsnorm placement=post"] == "norm=layernorm placement=post"
     assert made.comparisons == 2
@@ -93,19 +91,16 @@ def test_a_word_of_the_baseline_may_be_what_the_study_is_split_by(study):
 
 def test_arms_of_the_same_runs_are_one(study):
     """Threads are in no run's name, and may change the last digits, by which models are compared."""
-    words = ["train.threads=1,2", "norm=layernorm,rmsnorm", "placement=pre"]
-    made = study(*words)
-    assert [arm.title for arm in made.arms] == [
-        f"norm={n} placement=pre train.threads=1" for n in ("layernorm", "rmsnorm")
-    ]
+    made = study("train.threads=1,2", "norm=layernorm,rmsnorm", "placement=pre")
+    assert titles(made) == ["layernorm pre train.threads=1", "rmsnorm pre train.threads=1"]
     assert [arm.same_as for arm in made.arms] == [[arm.title.replace("=1", "=2")] for arm in made.arms]
     assert made.comparisons == 1
 
 
-def test_arms_may_differ_in_their_text(study):
-    made = study("data.val_fraction=0.1,0.2", "placement=pre", "norm=layernorm", "seeds=1")
-    assert (len(made.arms), made.tokens) == (2, None)
-    names = compared_names(made, {arm.title: AS_GIVEN for arm in made.arms}, made.seeds)
+def test_arms_may_differ_in_their_text(declared):
+    made = declared("data.val_fraction=0.1,0.2", "placement=pre", "norm=layernorm", "seeds=1")
+    assert (len(made.study.arms), made.study.tokens) == (2, None)
+    names = made.compared_names(dict.fromkeys(made.arms, AS_GIVEN), made.study.seeds)
     assert len({name for [name] in names.values()}) == 2
 
 
@@ -114,11 +109,8 @@ def test_only_named_arms_whose_titles_say_what_differs(study):
     made = study(preset={"also": named})
     assert titles(made) == ["layernorm pre", "layernorm pre optim.learning_rate=1e-2", "none pre"]
     assert made.baseline == made.arms[0].title
-
-
-def test_an_arm_with_a_default_typed_or_not_is_one(study):
-    made = study(preset={"also": ["norm=layernorm placement=pre", "norm=layernorm", "norm=none"]})
-    assert titles(made) == ["layernorm pre", "none pre"]
+    default = ["norm=layernorm placement=pre", "norm=layernorm", "norm=none"]  # typed or not: one
+    assert titles(study("name=x", preset={"also": default})) == ["layernorm pre", "none pre"]
 
 
 def test_a_studys_seeds_are_its_own(study):
@@ -130,20 +122,21 @@ def test_a_studys_seeds_are_its_own(study):
     assert min(made.seeds) >= 2  # 0 and 1 are the tuning seeds
 
 
-def test_trials_are_named_as_the_runs_of_their_commands(study):
-    made = study("tune={optim.learning_rate: log 1e-3 1e-2, model.init: gpt2 xavier}", "trials=4", "seeds=2")
+def test_trials_are_named_as_the_runs_of_their_commands(declared):
+    tune = "tune={optim.learning_rate: log 1e-3 1e-2, model.init: gpt2 xavier}"
+    whole = declared(tune, "trials=4", "seeds=2")
+    made = whole.study
     assert (len(made.trials), made.trial_seeds, made.metric) == (4, [0, 1], "val/report_loss")
     first, others = trial_jobs(made), trial_jobs(made, {arm.title: [3] for arm in made.arms})
     assert (len(first), len(others)) == (5 * 4, 5)
     chosen = {arm.title: AS_GIVEN | {"settings": made.trials[3]} for arm in made.arms}
-    names = compared_names(made, chosen, made.seeds)
-    runs = compared_jobs(
-        made, {"arms": {title: each | {"runs": names[title]} for title, each in chosen.items()}}
-    )
+    names = whole.compared_names(chosen, made.seeds)
+    runs = compared_jobs(made, {"arms": chosen}, names, made.seeds)
     for job in (first[0], first[-4], others[-3], runs[0], runs[3]):  # of arms that are in conf/
         config = configured(*job.overrides)
         assert folder_of(config, "fp32", made.tokens).name == job.name
-    assert study("tune={optim.learning_rate: log 1e-3 1e-2}", "optim.learning_rate=1e-3", "name=x").tune == {}
+    fixed = declared("tune={optim.learning_rate: log 1e-3 1e-2}", "optim.learning_rate=1e-3", "name=x")
+    assert fixed.study.tune == {}
 
 
 def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
@@ -156,8 +149,8 @@ def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
     for words, what in (
         (["train.steps=7"], "another train.steps"),
         (["norm=layernorm,none"], "other arms"),
-        (["seeds=6"], "other seeds"),
-        (["matters=0.1"], "another matters"),
+        (["seeds=6"], "other values of seeds"),
+        (["matters=0.1"], "other values of matters"),
     ):
         with pytest.raises(
             ConfigError, match=f"^studies/own: the study has {what}; give it a new name: name="
@@ -169,15 +162,14 @@ def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
     assert str(difference(edited, written)).startswith("another norm=layernorm placement=pre: its options or")
 
 
-@pytest.mark.parametrize("name", ["2026-11-29", "no", "007"])
-def test_a_name_is_taken_letter_by_letter(name):
-    assert read_words(["study=norms", f"name={name}"])[0].folder.name == name
+def test_a_name_is_taken_letter_by_letter():
+    for name in ("2026-11-29", "no", "007"):
+        assert read_words(["study=norms", f"name={name}"])[0].folder.name == name
 
 
-@pytest.mark.parametrize("preset", [None, ["norm=layernorm"]])
-def test_a_file_without_keys_is_one_line(study, preset):
+def test_a_file_without_keys_is_one_line(study):
     with pytest.raises(ConfigError, match=r"own\.yaml: says nothing; write grid: or also:"):
-        study(preset=preset)
+        study(preset=["norm=layernorm"])
 
 
 def test_a_file_is_written_once(tmp_path):
@@ -186,14 +178,6 @@ def test_a_file_is_written_once(tmp_path):
         write_once(tmp_path / "a.json", {"a": 2})
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
     assert len([*tmp_path.iterdir()]) == 1
-
-
-def test_a_damaged_part_of_a_study_is_not_taken_for_a_missing_one(tmp_path):
-    file = tmp_path / "extended.json"
-    assert read_part(file) is None
-    file.write_text('{"seeds": [')
-    with pytest.raises(ConfigError, match=r"extended\.json: is damaged \(.*; restore it"):
-        read_part(file)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +206,6 @@ def test_a_damaged_part_of_a_study_is_not_taken_for_a_missing_one(tmp_path):
             ["study=cs336_layer_norm", "tune={optim.learning_rate: log 1e-4 1e-2}"],
             "tune: optim.learning_rate is what arms differ in",
         ),
-        (
-            ["study=norms", "tune={model.bias: true false}"],
-            "tune: other keys copy one of model.bias; make it",
-        ),
         (["study=norms", "tune={optim.learning_rate: ''}"], "tune.optim.learning_rate: has no range; write"),
     ],
 )
@@ -245,7 +225,7 @@ def test_every_study_of_conf_has_the_runs_that_its_comment_says(file):
     asked, typed, _ = read_words([f"study={file.stem}"])
     with composing(None) as parser:
         shared, arms = words_and_arms(asked, typed, parser)
-        ends = [composed(None, (*shared, *arm)) for arm in (arms[0], arms[-1])]
+        ends = compose_all([[*shared, *arm] for arm in (arms[0], arms[-1])])
     assert len(arms) == ARMS[file.stem]
     assert ends[0] != ends[1]
     trials = asked.trials if asked.tune else 0

@@ -125,7 +125,7 @@ def test_the_seeds_that_an_open_arm_needs_decide_it():
     for number, outcome in ((n - 1, "open"), (n, "worse")):
         same = np.resize([-1.0, 1.0], number)  # a sample of this size with the same mean and deviation
         same = d.mean() + (same - same.mean()) / same.std(ddof=1) * d.std(ddof=1)
-        assert judge(same, np.zeros(number), 7, 0.01, EXTENDED)[3] == outcome
+        assert judge(same, np.zeros(number), 7, 0.01)[3] == outcome
     assert seeds_needed(np.array([1.0, -1.0, 1e-3]), 7, 0.01) is None
 
 
@@ -180,7 +180,8 @@ def a_run(loss, **changes):
     losses = {} if loss is None else {"val/full_loss": loss, "val/report_loss": loss, "val/bpb": 2 * loss}
     curve = ((0, 4.0), (100, loss or 4.0))
     began = WRITTEN + timedelta(seconds=1)
-    run = RunResult("", None, loss is None, losses, False, [], began, 1000.0, 2**30, curve, {"threads": "1"})
+    state = "diverged" if loss is None else "finished"
+    run = RunResult("a", None, state, False, losses, [], began, 1000.0, 2**30, curve, {"threads": "1"})
     return replace(run, **changes)
 
 
@@ -223,7 +224,7 @@ def test_an_arm_gets_its_verdict():
         ({"began": WRITTEN - timedelta(seconds=1)}, "began before the study"),
         ({"leaks": ["evaluation", "training"]}, "it leaks"),
         ({"leaks": ["not tested"]}, "causality not tested"),
-        ({"diverged": True, "losses": {}}, "a seed diverged"),
+        ({"state": "diverged", "losses": {}}, "a seed diverged"),
     ],
 )
 def test_a_flaw_of_an_arm_or_of_its_baseline_leaves_no_verdict(changes, reason):

@@ -2,19 +2,20 @@
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from data.errors import ConfigError
 from study.files import write_once
-from study.report import load, ordered, table_of
+from study.report import judged, load
 from study.table import SCHEMA, as_json, candidate, markdown, print_rows
 from tests.conftest import ROOT
 from tests.study.test_runs import write_run
-from tests.study.test_statistics import BASE, OTHER, WORSE, a_study, judged
+from tests.study.test_statistics import BASE, OTHER, WORSE, a_run, a_study
 
+LEAKING = ["evaluation", "training"]
+RATE = {"optim.learning_rate": 0.003}
 ARMS = {  # an arm of every outcome
     BASE: [2.00, 2.05, 1.98, 2.03],
     "norm=rmsnorm placement=pre": [1.90, 1.951, 1.88, 1.931],
@@ -26,15 +27,30 @@ ARMS = {  # an arm of every outcome
 }
 
 
-def a_table(losses=None, warnings=(), row_changes=None, extended=False, **changes):
+def a_table(losses=None, *, extended=False, changes=None, tried=None, **declared):
+    """Return the table of a study.
+
+    Args:
+        losses: of each arm, by seed; of ARMS, the last arm leaks.
+        changes: of each run of an arm, by title. tried: the arms of chosen.json; they have the trials.
+    """
+    changes = changes or ({} if losses else {"norm=batchnorm placement=pre": {"leaks": LEAKING}})
     losses = losses or ARMS
-    study = a_study(*losses, comparisons=len(losses) - 1, **changes)
-    rows = (
-        judged(study, losses, leaks=["evaluation", "training"]) if losses is ARMS else judged(study, losses)
-    )
-    for title, each in (row_changes or {}).items():
-        rows[title] = replace(rows[title], **each)
-    return table_of(study, [*rows.values()], extended, {}, {}, warnings)
+    study = a_study(*losses, **declared)
+    seeds = study.seeds + study.further_seeds * extended
+    runs = {
+        f"{title} {seed}": a_run(loss, **changes.get(title, {}))
+        for title, each in losses.items()
+        for seed, loss in zip(seeds, each * (1 + extended), strict=False)
+    }
+    named = {title: [f"{title} {seed}" for seed in study.seeds] for title in losses}
+    chosen = {
+        title: {"settings": {}} | (tried or {}).get(title, {}) | {"runs": names}
+        for title, names in named.items()
+    }
+    further = {title: [f"{title} {seed}" for seed in study.further_seeds] for title in losses}
+    doubled = {"seeds": study.further_seeds, "runs": further} if extended else None
+    return judged((study, {"arms": chosen}, doubled, runs, []))
 
 
 def printed(table, width=80):
@@ -54,7 +70,7 @@ def test_the_conclusion_comes_first():
 
 
 def test_the_conclusion_names_the_baseline_once():
-    table = a_table(WORSE, row_changes={OTHER: {"outcome": "open"}})
+    table = a_table({BASE: WORSE[BASE], OTHER: [2.1, 2.0, 2.0, 2.0]})
     assert table.conclusion == "Of 1 arm compared with layernorm pre, 1 is open."
 
 
@@ -66,14 +82,14 @@ def test_the_conclusion_of_a_map_and_of_several_baselines():
         assert alone.caption == "Mean validation loss over 4 seeds."
     titles = [f"{title} model.n_layer={n}" for n in (2, 4) for title in (BASE, OTHER)]
     losses = dict(zip(titles, [*WORSE.values()] * 2, strict=True))
-    table = a_table(losses, by=["model.n_layer"])
+    table = a_table(losses, by=["model.n_layer"], comparisons=2)
     assert table.conclusion == "Of 2 arms, 2 are worse than their baselines (by model.n_layer)."
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 200])
 def test_a_table_fits_its_terminal(width):
-    tuned = {"half_the_trials": 0.034, "settings": {"optim.learning_rate": 0.003}}
-    text = printed(a_table(tune={"optim.learning_rate": "log 1e-3 1e-2"}, row_changes={OTHER: tuned}), width)
+    tuned = {OTHER: {"half_the_trials": 0.034, "settings": RATE}}
+    text = printed(a_table(tune={"optim.learning_rate": "log 1e-3 1e-2"}, tried=tuned), width)
     lines = [line for line in text.splitlines() if not line.startswith("  python ablate.py")]
     assert max(map(len, lines)) <= width
     assert "…" not in text
@@ -93,7 +109,8 @@ def test_what_limits_a_verdict_stands_under_the_table():
 
 
 def test_leaks_warnings_and_reasons_are_shown():
-    text = markdown(a_table(warnings=["the compared runs differ in threads (1, 2)"]))
+    changes = {OTHER: {"conditions": {"threads": "2"}}, "norm=batchnorm placement=pre": {"leaks": LEAKING}}
+    text = markdown(a_table(changes=changes))
     assert "| -0.5150 | LEAKS in evaluation and training |" in text
     assert "- warning: the compared runs differ in threads (1, 2)\n" in text
 
@@ -103,8 +120,10 @@ def test_the_open_arm_that_needs_the_fewest_seeds_gets_a_command():
     assert sentence.startswith("groupnorm pre norm.num_groups=4 would need about 7 seeds")
     assert command == "python ablate.py study=norms extend=true"
     assert printed(a_table()).endswith(f"  {command}\n")
-    _, command = a_table(extended=True).advice  # which happens once
-    assert command == "python ablate.py study=norms name=norms_7_seeds seeds=7"
+    needed = next(row.seeds_needed for row in a_table().rows if row.seeds_needed)
+    assert needed < 7  # of a new study, whose level is not that of an extension
+    _, command = a_table(runs_dir="").advice  # published: it cannot be extended
+    assert command == f"python ablate.py study=norms name=norms_{needed}_seeds seeds={needed}"
     assert a_table(WORSE).advice is None
 
 
@@ -112,10 +131,16 @@ def test_the_best_arm_comes_first_below_its_baseline():
     titles = [
         f"{title} model.n_layer={n}" for n in (2, 4) for title in (OTHER, "norm=l1 placement=pre", BASE)
     ]
-    study = a_study(*titles, by=["model.n_layer"], baseline=titles[2])
-    rows = judged(study, dict(zip(titles, ([2.1] * 4, [1.9] * 4, [2.0] * 4) * 2, strict=True)))
-    expected = [titles[i] for i in (2, 1, 0, 5, 4, 3)]
-    assert [row.title for row in ordered(study, [*rows.values()])] == expected
+    losses = dict(zip(titles, ([2.1] * 4, [1.9] * 4, [2.0] * 4) * 2, strict=True))
+    table = a_table(losses, by=["model.n_layer"], baseline=titles[2])
+    assert [row.title for row in table.rows] == [titles[i] for i in (2, 1, 0, 5, 4, 3)]
+
+
+def test_the_caption_says_which_half_of_the_text():
+    half = a_table(metric="val/report_loss").caption
+    assert "loss on half of the text over 4 seeds" in half
+    tuned = a_table(metric="val/report_loss", tune={"optim.learning_rate": "log 1e-3 1e-2"}).caption
+    assert "on the half of the text that tuning did not read" in tuned
 
 
 def test_json_has_the_study_and_a_row_an_arm():
@@ -131,34 +156,31 @@ def test_json_has_the_study_and_a_row_an_arm():
 
 def test_json_is_of_the_published_form():
     file = ROOT / "docs" / "compare.schema.json"
-    assert json.loads(file.read_text()) == SCHEMA.json_schema(), f"python -m study.table > {file}"
+    assert json.loads(file.read_text()) == SCHEMA.json_schema(mode="serialization"), (
+        f"python -m study.table > {file}"
+    )
     SCHEMA.validate_json(json.dumps(as_json(a_table())))
 
 
-@pytest.mark.parametrize(
-    ("arm", "status"),
-    [
+def test_exit_statuses():
+    table = a_table()
+    for arm, status in (
         ("norm=rmsnorm placement=pre", 0),
         ("dyt pre", 10),
         ("norm=derf,placement=pre", 11),
         ("norm=groupnorm", 12),
         ("norm=none", 13),  # diverged
         ("norm=batchnorm", 13),  # leaks
-    ],
-)
-def test_exit_statuses(arm, status):
-    assert candidate(a_table(), arm)[0] == status
+    ):
+        assert candidate(table, arm)[0] == status
+    for arm in ("norm=layernorm", "norm=nothing", "placement=pre", "x"):
+        with pytest.raises(ConfigError, match="name one of: .*rmsnorm pre, .*dyt pre"):
+            candidate(table, arm)
 
 
 def test_a_leak_in_training_alone_leaves_the_verdict_on_validation_losses():
-    table = a_table(row_changes={OTHER: {"leaks": ["training"]}})
+    table = a_table(changes={OTHER: {"leaks": ["training"]}})
     assert candidate(table, "rmsnorm pre") == (0, "rmsnorm pre: better; LEAKS in training (-0.0995)")
-
-
-@pytest.mark.parametrize("arm", ["norm=layernorm", "norm=nothing", "placement=pre", "x"])
-def test_a_candidate_is_one_arm(arm):
-    with pytest.raises(ConfigError, match="name one of: .*rmsnorm pre, .*dyt pre"):
-        candidate(a_table(), arm)
 
 
 def test_a_study_is_read_and_judged(tmp_path):

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from data.errors import ConfigError
-from study.trials import best_quarter, choice, choose, draw, edges, half_the_trials, replaced
+from study.trials import best_quarter, choice, draw, edges, half_the_trials, replaced
 from tests.conftest import configured
 
 TUNE = {"optim.learning_rate": "log 1e-3 1e-1", "schedule.warmup_fraction": "linear 0.1 0.3"}
@@ -48,9 +48,13 @@ def test_the_best_quarter_goes_on_and_diverged_trials_come_last():
 
 
 def test_the_fewest_diverged_win_then_the_lowest_mean():
-    assert choose({3: [2.0, 2.0], 5: [1.0, None], 6: [1.5, 2.4]}) == (6, pytest.approx(1.95))
-    assert choose({0: [None, None], 1: [None, 4.0]}) == (1, 4.0)
-    assert choose({0: [None], 1: [None]}) is None
+    tried = [{"optim.learning_rate": float(n)} for n in range(8)]
+    for losses, number, mean in (
+        ({3: [2.0, 2.0], 5: [1.0, None], 6: [1.5, 2.4]}, 6, 1.95),
+        ({0: [None, None], 1: [None, 4.0]}, 1, 4.0),
+    ):
+        best = choice(tried, [1.0] * 8, losses)
+        assert (best["trial"], best["loss"]) == (number, pytest.approx(mean))
     unusable = choice([{"optim.learning_rate": 1.0}], [None], {0: [None]})
     assert (unusable["reason"], unusable["settings"], unusable["trial"]) == ("no usable setting", {}, None)
 
