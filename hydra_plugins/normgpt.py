@@ -47,8 +47,8 @@ class RunLauncher(Launcher):
         sources = self.config.hydra.runtime.config_sources
         config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
         logs = Path(self.config.hydra.sweep.dir)
-        if (count := len({job.name for job in jobs})) < len(jobs):
-            print(f"{len(jobs)} jobs are {count} runs: the others differ in what changes no run, as threads")
+        if again := len(jobs) - len({job.name for job in jobs}):
+            print(f"{again} of {len(jobs)} jobs repeat a run: they differ in what changes no run, as threads")
         check(self.run_all(jobs, configs[0], logs, config_dir), logs)
         print(f"compare them: python compare.py {configs[0].runs_dir}")
         return [JobReturn(overrides=job, status=JobStatus.COMPLETED) for job in job_overrides]

@@ -34,12 +34,7 @@ def svg(chart: Chart) -> str:
 def save(chart: Chart, out: Path) -> None:
     """Draw a figure into a file whose ending is one of FORMATS. Raises OSError if the file cannot be
     written."""
-    if out.suffix == ".svg":
-        out.write_text(svg(chart), encoding="utf-8")
-    elif out.suffix == ".png":
-        out.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), vl_version=VERSION, scale=2))
-    else:
-        out.write_bytes(vl_convert.vegalite_to_pdf(chart.to_dict(), vl_version=VERSION))
+    chart.save(out, scale_factor=2 if out.suffix == ".png" else 1)
 
 
 # ---------------------------------------------------------------------------------------------------

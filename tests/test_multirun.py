@@ -101,8 +101,15 @@ def test_the_defaults_sweep_too(succeed, text_file, tmp_path):
     """precision=auto, n_jobs by the machine, a preset that sets threads."""
     small = [word for word in TRAIN if not word.startswith(("precision", "device", "train.threads"))]
     done = succeed(
-        "train.py", "-m", *small, "experiment=finding", "norm=none,layernorm", "wandb.mode=disabled"
+        "train.py",
+        "-m",
+        *small,
+        "experiment=finding",
+        "norm=none,layernorm",
+        "wandb.mode=disabled",
+        "train.threads=2,1",
     )
+    assert "2 of 4 jobs repeat a run: they differ in what changes no run" in done.stdout
     assert "2 runs: 2 to do" in done.stdout
     for folder in by_name(tmp_path).values():
         assert f"{folder.name}  {read_status(folder)['final']:.4f}" in done.stdout

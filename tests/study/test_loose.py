@@ -264,23 +264,14 @@ def test_what_fits_no_run_is_refused(runs):
             table(runs, **options)
 
 
-@pytest.mark.parametrize(
-    ("words", "options", "name"),
-    [
-        ("train.steps=20", {}, "train.steps"),
-        ("model.block_size=8", {}, "model.block_size"),
-        ("", {"tokens": "e" * 64}, "tokens"),
-    ],
-)
-def test_runs_of_other_data_context_or_length_are_compared_only_if_told(runs, words, options, name):
+@pytest.mark.parametrize("word", ["train.steps=20", "model.block_size=8", "tokens"])
+def test_runs_of_other_data_context_or_length_are_compared_only_if_told(runs, word):
     write(runs, LAYER)
-    write(runs, f"{OTHER} {words}", **options)
-    with pytest.raises(
-        ConfigError, match=rf"^{name}: differs between these runs .* by --where {name}=.*, or add --mixed"
-    ):
+    write(runs, OTHER, tokens="e" * 64) if word == "tokens" else write(runs, f"{OTHER} {word}")
+    name = word.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^{name}: differs .* by --where {name}=.*, or add --mixed"):
         table(runs)
-    shown = table(runs, mixed=True)
-    assert {row.reason for row in shown.rows} == {None, "no baseline"}
+    assert {row.reason for row in table(runs, mixed=True).rows} == {None, "no baseline"}
     assert len(table(runs, where=["norm=rmsnorm"]).rows) == 1
 
 

@@ -105,18 +105,15 @@ def test_the_interval_is_scipys():
     assert (difference, outcome) == (pytest.approx(0.0375), "open")
 
 
-@pytest.mark.parametrize(
-    ("differences", "matters", "outcome"),
-    [
+def test_outcomes():
+    for differences, matters, outcome in (
         ([0.1, 0.11, 0.1, 0.11], 0.01, "worse"),
         ([-0.1, -0.11, -0.1, -0.11], 0.01, "better"),
         ([0.001, 0.002, 0.001, 0.002], 0.1, "equivalent"),  # although the interval excludes 0
         ([0.0, 0.0, 0.0, 0.0], 0.0, "open"),  # nothing is equivalent
         ([0.1, -0.1, 0.1, -0.1], 0.01, "open"),
-    ],
-)
-def test_outcomes(differences, matters, outcome):
-    assert judge(differences, np.zeros(4), 1, matters)[3] == outcome
+    ):
+        assert judge(differences, np.zeros(4), 1, matters)[3] == outcome
 
 
 def test_the_seeds_that_an_open_arm_needs_decide_it():
@@ -249,35 +246,21 @@ def test_two_seeds_or_a_missing_one_give_a_number_and_no_verdict():
     assert (row.outcome, row.reason, row.difference > 0) == (None, "unfinished", True)
 
 
-def test_before_settings_are_chosen_nothing_is_judged():
-    assert {row.reason for row in rows(a_study(), None, None, {title: {} for title in WORSE})} == {
-        "unfinished"
-    }
-
-
-def test_an_arm_without_usable_settings_says_so():
-    study = a_study()
-    chosen = {"arms": {title: {"runs": [], "settings": None, "reason": None} for title in WORSE}}
-    chosen["arms"][OTHER]["reason"] = "no usable setting"
-    assert [row.reason for row in rows(study, chosen, None, {title: {} for title in WORSE})] == [
-        "unfinished",
-        "no usable setting",
-    ]
+def test_before_settings_are_chosen_nothing_is_judged_and_an_arm_without_usable_ones_says_so():
+    nothing = {title: {} for title in WORSE}
+    assert {row.reason for row in rows(a_study(), None, None, nothing)} == {"unfinished"}
+    for verdicts in (True, False):
+        chosen = {"arms": {OTHER: {"runs": [], "settings": None, "reason": "no usable setting"}}}
+        base, row = rows(a_study(verdicts=verdicts), chosen, None, nothing)
+        assert (base.reason, verdict(row)) == ("unfinished", "no usable setting")
 
 
 def test_a_map_has_intervals_and_no_verdicts():
     row = judged(a_study(verdicts=False), WORSE)[OTHER]
     assert (row.outcome, row.reason) == (None, "no verdicts in this study")
     assert row.low < row.difference < row.high
-
-
-def test_an_arm_of_a_map_that_is_not_finished_or_has_no_usable_settings_says_so():
-    study = a_study(verdicts=False)
-    row = judged(study, WORSE | {OTHER: WORSE[OTHER][:3]})[OTHER]
+    row = judged(a_study(verdicts=False), WORSE | {OTHER: WORSE[OTHER][:3]})[OTHER]
     assert (row.reason, verdict(row)) == ("unfinished", "3 of 4 finished")
-    chosen = {"arms": {OTHER: {"runs": [], "reason": "no usable setting"}}}
-    _, row = rows(study, chosen, None, {title: {} for title in WORSE})
-    assert verdict(row) == "no usable setting"
 
 
 def test_an_extension_judges_all_seeds_anew_at_a_stricter_level():
