@@ -76,7 +76,7 @@ def read_run(folder: Path, metric: str) -> RunResult:
         return RunResult(
             name=folder.name,
             folder=folder,
-            state=status.get("state"),  # type: ignore[arg-type]
+            state=status["state"],
             collapsed=status.get("collapsed", False),
             losses=final_losses(rows, status, metric),
             leaks=leaks(certificate),

@@ -172,13 +172,10 @@ def test_the_interval_drawn_is_the_rows(table):
         assert [low + float(end) / 100 * (high - low) for end in ends] == pytest.approx(expected, abs=1e-3)
 
 
-def test_at_first_a_baseline_the_best_three_and_the_worst_that_is_not_far_away_are_shown(table):
-    titles = [*LOSSES]
-    assert page.first_shown(table) == [short(titles[number]) for number in (0, 1, 2, 5)]
-
-
-def test_the_axis_of_losses_spans_where_the_shown_arms_differ_at_the_end(table):
-    low, high = page.ends(page.curves(table), page.first_shown(table))
+def test_a_baseline_the_best_three_and_the_worst_that_is_not_far_away_are_shown_at_first(table):
+    shown = page.first_shown(table)
+    assert shown == [short([*LOSSES][number]) for number in (0, 1, 2, 5)]
+    low, high = page.ends(page.curves(table), shown)  # where these differ at the end
     assert 1.8 < low < 1.9
     assert high < 3.3  # although the runs start at 4 and one ends at 11
 
@@ -190,13 +187,6 @@ def test_curves_are_means_and_ranges_over_the_seeds_that_got_there():
         {"arm": "rmsnorm pre", "step": 0, "loss": 4.5, "low": 4.0, "high": 5.0},
         {"arm": "rmsnorm pre", "step": 100, "loss": 2.0, "low": 2.0, "high": 2.0},
     ]
-
-
-def test_long_curves_are_thinned_and_keep_their_end():
-    for count in (1, 199, 200, 201, 5000):
-        kept = page.thinned(range(count), 200)
-        assert len(kept) <= 200
-        assert kept[-1] == count - 1
 
 
 def test_statistics_of_blocks_are_those_of_the_first_seed(table):
@@ -214,11 +204,9 @@ def test_statistics_of_blocks_are_those_of_the_first_seed(table):
 
 def test_a_best_at_the_edge_of_its_range_is_marked(table):
     best = [record for record in page.trials(table) if record["chosen"]]
-    assert len(best) == len(LOSSES)
-    assert all(record["edges"] == ["optim.learning_rate"] for record in best)
-    assert "chosen, at the edge" in json.dumps(
-        page.specs(table, {"curves": [], "blocks": [], "trials": best}, [])
-    )
+    assert [record["edges"] for record in best] == [["optim.learning_rate"]] * len(LOSSES)
+    charts = page.specs(table, {"curves": [], "blocks": [], "trials": best}, [])
+    assert "chosen, at the edge" in json.dumps(charts)
 
 
 def test_a_map_and_a_line_are_drawn_where_arms_allow_it():
@@ -238,9 +226,12 @@ def test_a_row_of_a_hundred_thousand_metrics_does_not_swell_the_page(tmp_path):
     assert len(page.blocks(replace(a_table(), runs={OTHER: {1: run}}))) == page.STATISTICS
 
 
-def test_ticks_are_round_numbers_within_the_range():
+def test_ticks_are_round_numbers_and_long_curves_are_thinned_but_for_their_end():
     assert page.ticks(-0.03, 0.41) == [0.0, 0.2, 0.4]
     assert page.ticks(-1.2, 1.0) == [-1.0, 0.0, 1.0]
+    for count in (1, 199, 200, 201, 5000):
+        kept = page.thinned(range(count), 200)
+        assert (len(kept) <= 200, kept[-1]) == (True, count - 1)
 
 
 # ---------------------------------------------------------------------------------------------------
