@@ -171,8 +171,8 @@ def more_seeds(study: Study, table: Sequence[Row], extended: bool) -> tuple[str,
     how = "declare a new study, with its own seeds"
     if study.runs_dir and not extended:
         theirs = next(other.losses for other in table if other.title == row.baseline)
-        d = np.array([(loss or 0) - (theirs[seed] or 0) for seed, loss in row.losses.items()])
-        doubled = seeds_needed(d, study.comparisons, study.matters, EXTENDED)
+        own, base = (np.array([losses[seed] for seed in row.seeds], float) for losses in (row.losses, theirs))
+        doubled = seeds_needed(own - base, study.comparisons, study.matters, EXTENDED)
         if doubled and doubled <= 2 * len(study.seeds):
             needed, words, how = doubled, [*study.declared_by, "extend=true"], "double the seeds, once"
     observed = f"would need about {needed} seeds, if its true difference is the observed one"
