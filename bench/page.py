@@ -13,8 +13,8 @@ RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "results" / "performance.md"
 HEAD = """\
 # Results of the benchmarks
 
-`python -m bench.page` writes this page from bench/results. Ratios are of speeds, one a round: above 1, ours
-is faster. [docs/performance.md](../docs/performance.md) explains them.
+`python -m bench.page` writes this page from bench/results. A ratio compares two speeds, once a
+round; above 1, ours is faster. [docs/performance.md](../docs/performance.md) explains them.
 """
 
 

@@ -45,7 +45,6 @@ SIZES = {  # layers x channels; the vocabulary is tinyshakespeare's 65 character
     "4x128": Size(4, 4, 128, 64, 0.0, 12),  # nanoGPT's recipe for a CPU, in its README
     "4x256": Size(4, 4, 256, 128, 0.0, 12),
     "6x384": Size(6, 6, 384, 256, 0.2, 64),  # nanoGPT's config/train_shakespeare_char.py
-    "12x768": Size(12, 12, 768, 1024, 0.0, 12),  # GPT-2's; needs a GPU
 }
 
 
