@@ -68,11 +68,6 @@ def daily(
     return params
 
 
-def some_slow(number: int) -> str:
-    """Return the mark of a case that make test does not run: slow for one in six, long for the others."""
-    return "slow" if number % 6 == 0 else "long"
-
-
 @functools.cache  # composing is slow, and a config is frozen
 def configured(*overrides: str) -> RunConfig:
     """Return the validated config of a command line."""

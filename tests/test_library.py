@@ -41,17 +41,9 @@ def agrees(printed: str, page: str) -> bool:
 
 
 def run(cells: list[str], folder) -> subprocess.CompletedProcess:
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error::UserWarning", "-c", NOTEBOOK]
-    return subprocess.run(
-        command,
-        input=json.dumps(cells),
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    options = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "timeout": PATIENCE}
+    return subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, **options)
 
 
 @pytest.mark.slow
@@ -67,9 +59,8 @@ def test_the_cells_print_what_the_page_says(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("module", ["hydra", "cli.compose", "train"])
-def test_a_cell_that_needs_more_than_torch_would_fail(module, tmp_path):
-    done = run([f"import {module}"], tmp_path)
+def test_a_cell_that_needs_more_than_torch_would_fail(tmp_path):
+    done = run(["import cli.compose"], tmp_path)
     assert done.returncode == 1
     assert "ModuleNotFoundError: import of" in done.stderr
 

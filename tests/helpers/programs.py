@@ -98,16 +98,11 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the program and all that it has started, and wait for its end: its locks are free then."""
+        """Kill the program and all that it has started, and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.kill()
         self.wait()
-        deadline = time.monotonic() + 2
-        while (
-            group_exists(self.process.pid) and time.monotonic() < deadline
-        ):  # what the program started ends later
-            time.sleep(0.01)
         self.output.cleanup()
 
 
@@ -143,14 +138,6 @@ def become(argv: list[str], cwd: Path, environ: dict[str, str], output: str) -> 
         os._exit(status)
 
 
-def group_exists(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def run(program: str, *arguments: str, cwd: Path, timeout: float = PATIENCE, **environ: str) -> Any:
     """Run a program to its end. Return a subprocess.CompletedProcess. The program is killed after ``timeout``
     seconds."""
@@ -172,13 +159,3 @@ def from_scratch(program: str, *arguments: str, cwd: Path, **environ: str) -> An
     return subprocess.run(
         command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=PATIENCE
     )
-
-
-def saved(folder: Path) -> list[Path]:
-    """Return all checkpoints below a folder, in which files may appear and vanish meanwhile."""
-    return [
-        Path(path, name)
-        for path, _, names in os.walk(folder)
-        for name in names
-        if name.startswith("step-") and name.endswith(".safetensors")
-    ]
