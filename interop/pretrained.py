@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
 from data.errors import ConfigError, UserError
-from data.external import read_meta
 from data.files import file_digest, first_error
+from data.token_files import read_meta
 from interop import hub, tokenizer_json
 from interop.gpt2_layout import GPT2, entries
 from interop.hub import HUB, WEIGHTS

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cli.schema import RunConfig
-from data.external import Tokens
 from data.prepared import Prepared
+from data.token_files import Tokens
 from model.seeds import seed_for
 from training.ddp import Ranks
 from training.device import Compute

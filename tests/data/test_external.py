@@ -14,42 +14,43 @@ from hypothesis import strategies as st
 
 from data import tokenizers
 from data.errors import DataError
-from data.external import Shards
 from data.prepared import Prepared
+from data.token_files import Shards
 from tests.data.test_prepared import prepare_text
 
+GPT2 = tokenizers.gpt2()
+TOKENS = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
 
-def nanogpts(folder: Path, train=(31373, 995, 50256), val=(995, 31373), dtype=np.uint16, **meta) -> Path:
-    """Write what nanoGPT's data/shakespeare/prepare.py writes, and ``meta`` if given."""
+
+def nanogpts(folder: Path, train=(31373, 995, 50256), val=(995, 31373), dtype="uint16") -> Path:
+    """Write what nanoGPT's data/shakespeare/prepare.py writes."""
     folder.mkdir()
     np.array(train, dtype).tofile(folder / "train.bin")
     np.array(val, dtype).tofile(folder / "val.bin")
-    if meta:
-        describe(folder, **meta)
     return folder
 
 
-def describe(folder: Path, chars: str = "abc", **meta) -> None:
-    """Write a meta.json, as the program that prepared the folder would."""
-    content = {"tokenizer": {"kind": "char", "chars": chars}} | meta
-    (folder / "meta.json").write_text(json.dumps(content))
-
-
-def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, version: int = 1) -> None:
+def llmc(file: Path, tokens: np.ndarray, magic: int = 20240520, promised: int | None = None) -> None:
     header = np.zeros(256, "<i4")
-    header[:3] = magic, version, len(tokens)
+    header[:3] = magic, 1, len(tokens) if promised is None else promised
     file.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def external(folder: Path, tokenizer: str = "gpt2") -> Prepared:
-    return prepare_text(folder.parent, "", corpus="prepared", path=str(folder), tokenizer=tokenizer)
+def described(folder: Path, content: object = None, **keys) -> None:
+    """Write a meta.json, as the program that prepared the folder would."""
+    content = {"tokenizer": {"kind": "char", "chars": "abc"}} | keys if content is None else content
+    (folder / "meta.json").write_text(json.dumps(content))
 
 
-def test_nanogpts_folder_is_gpt2s_tokens_and_stays_as_it_is(tmp_path, capsys):
+def external(folder: Path, tokenizer: str = "gpt2", **more) -> Prepared:
+    return prepare_text(folder.parent, "", corpus="prepared", path=str(folder), tokenizer=tokenizer, **more)
+
+
+def test_nanogpts_folder_is_gpt2s_tokens_read_through_once_and_stays_as_it_is(tmp_path, capsys):
     folder = nanogpts(tmp_path / "nano", range(1000), range(100))
     data = external(folder)
     assert data.fingerprint == "baef48011926026d904174d4574a2f5f98b501f9c14d635c15efc1990f5be986"  # for ever
-    assert data.tokenizer.decode(data.train) == tokenizers.gpt2().decode(range(1000))
+    assert data.tokenizer.decode(data.train) == GPT2.decode(range(1000))
     assert sorted(file.name for file in folder.iterdir()) == ["train.bin", "val.bin"]
     assert external(folder).fingerprint == data.fingerprint
     assert capsys.readouterr().out.count("reading the token files once") == 1
@@ -58,17 +59,17 @@ def test_nanogpts_folder_is_gpt2s_tokens_and_stays_as_it_is(tmp_path, capsys):
 def test_the_same_tokens_are_the_same_data_wherever_they_came_from(tmp_path):
     ours = prepare_text(tmp_path, "hello world " * 20, tokenizer="gpt2")
     elsewhere = nanogpts(tmp_path / "elsewhere", ours.train, ours.val)
-    assert external(elsewhere).fingerprint == ours.fingerprint == external(ours.folder).fingerprint
+    assert external(elsewhere).fingerprint == ours.fingerprint == external(ours.folder, "char").fingerprint
 
 
 def test_a_folder_may_describe_its_own_tokenizer_and_type(tmp_path):
-    folder = nanogpts(tmp_path / "chars", [0, 1, 2, 0], [2, 1], np.uint32)
-    describe(folder, dtype="uint32")
+    folder = nanogpts(tmp_path / "chars", [0, 1, 2, 0], [2, 1], "uint32")
+    described(folder, dtype="uint32")
     data = external(folder)
     assert data.tokenizer.decode(data.train) == b"abca"
     fingerprints = {data.fingerprint}
-    for changes in ({"dtype": "uint16"}, {"dtype": "uint32", "chars": "abd"}):
-        describe(folder, **changes)
+    for keys in ({"dtype": "uint16"}, {"dtype": "uint32", "tokenizer": {"kind": "char", "chars": "abd"}}):
+        described(folder, **keys)
         fingerprints.add(external(folder).fingerprint)
     assert len(fingerprints) == 3
 
@@ -85,26 +86,19 @@ def test_a_changed_file_is_read_again_or_if_its_time_is_the_old_one_fails_its_ch
         external(folder)
 
 
-NAMES = (
-    "web_retrieval_train_1.bin",
-    "web_retrieval_train_2.bin",
-    "web_retrieval_val_0.bin",
-)  # "val" in a word
+RETRIEVAL = [f"web_retrieval_{part}.bin" for part in ("train_1", "train_2", "val_0")]  # "val" in a word
 
 
-@pytest.mark.parametrize("names", [NAMES, ("train.bin", "val.bin")])
-def test_llmc_files_are_read_as_they_are(tmp_path, names):
+@pytest.mark.parametrize("names", [RETRIEVAL, ["train.bin", "val.bin"]])
+@pytest.mark.parametrize(("magic", "dtype"), [(20240520, "uint16"), (20240801, "uint32")])
+def test_llmc_files_are_read_as_they_are_without_hidden_ones(tmp_path, names, magic, dtype):
     (folder := tmp_path / "llmc").mkdir()
-    tokens = np.random.default_rng(0).integers(50257, size=1000).astype(np.uint16)
-    for name, part in zip(names, np.split(tokens, [400, 900][-len(names) + 1 :]), strict=True):
-        llmc(folder / name, part)
-    (folder / f"._{names[0]}").write_bytes(b"hidden")
+    for name, part in zip(names, np.split(TOKENS, [400, 900][-len(names) + 1 :]), strict=True):
+        llmc(folder / name, part.astype(dtype), magic)
+        (folder / f"._{name}").write_bytes(b"what macOS writes beside it")
     data = external(folder)
-    assert data.train[np.arange(900)].tolist() == tokens[:900].tolist()
-    assert data.val.tolist() == tokens[900:].tolist()
-    llmc(folder / names[-1], tokens[900:], version=2)
-    with pytest.raises(DataError, match="version 2"):
-        external(folder)
+    assert data.train[np.arange(900)].tolist() == TOKENS[:900].tolist()
+    assert data.val.tolist() == TOKENS[900:].tolist()
 
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum), seed=st.integers(0, 99))
@@ -117,12 +111,7 @@ def test_shards_are_one_array(lengths, seed):
     assert (shards[positions] == whole[positions]).all()
 
 
-def meta(text: str):
-    return lambda folder: (folder / "meta.json").write_text(text)
-
-
 BAD_META = r"meta\.json: missing or damaged \(.+\); prepare the files again"
-TRAIN = {"tokens": 3, "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(
@@ -132,23 +121,25 @@ TRAIN = {"tokens": 3, "sha256": "0" * 64}
             lambda folder: (folder / "train.bin").unlink(),
             r"train\.bin: no such file.*train\.bin and val\.bin",
         ),
-        (
-            lambda folder: (folder / "val.bin").write_bytes(b"abc"),
-            r"val\.bin: has 3 bytes, not a multiple of 2",
-        ),
+        (lambda folder: (folder / "val.bin").write_bytes(b"abc"), r"val\.bin: .* has 1 tokens and 1 bytes"),
         (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), "has token 65,535, but .* 50,257"),
-        (lambda folder: (folder / "meta.pkl").touch(), r"meta\.pkl: pickles .* not opened; .* in the folder"),
-        (lambda folder: llmc(folder / "val.bin", np.arange(9, dtype=np.uint16)), "have different formats"),
-        *((meta(text), BAD_META) for text in ("{", "[]", "{}", '{"tokenizer": {}}', '{"tokenizer": 5}')),
-        *((lambda folder, dtype=dtype: describe(folder, dtype=dtype), BAD_META) for dtype in ("int16", None)),
-        (lambda folder: describe(folder, train={"tokens": 1, "files": 5}), BAD_META),
-        (lambda folder: describe(folder), r"train\.bin: has token 50,256, but .* has only 3"),
+        (lambda folder: llmc(folder / "val.bin", TOKENS, promised=9), "has 1,000 tokens of the 9"),
         (
-            lambda folder: (folder / "meta.json").write_text(
-                json.dumps({"tokenizer": tokenizers.gpt2().spec, "train": TRAIN})
-            ),
-            r"meta\.json: does not match the files of train",
+            lambda folder: llmc(folder / "val.bin", TOKENS.astype("uint32"), 20240801),
+            "tokens of 2 and of 4 bytes",
         ),
+        (
+            lambda folder: TOKENS.astype("uint32").tofile(folder / "val.bin"),
+            "val.bin: every second token is 0",
+        ),
+        (lambda folder: (folder / "meta.pkl").touch(), r"meta\.pkl: pickles .* not opened; .* in the folder"),
+        *(
+            (lambda folder, bad=bad: described(folder, bad), BAD_META)
+            for bad in ("{", [], {}, {"tokenizer": 5})
+        ),
+        *((lambda folder, bad=bad: described(folder, dtype=bad), BAD_META) for bad in ("int16", None)),
+        (lambda folder: described(folder, train={"tokens": 1, "files": 5}), BAD_META),
+        (lambda folder: described(folder), r"train\.bin: has token 50,256, but .* has only 3"),
     ],
 )
 def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):
@@ -158,20 +149,12 @@ def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):
         external(folder)
 
 
-def test_a_file_of_both_splits_and_an_unknown_tokenizer_are_refused(tmp_path):
-    (folder := tmp_path / "folder").mkdir()
-    for name in ("train_val.bin", "train_1.bin"):
-        np.arange(100, dtype=np.uint16).tofile(folder / name)
-    with pytest.raises(DataError, match="contains both train and val"):
-        external(folder)
-    with pytest.raises(DataError, match="its tokenizer is unknown; add a meta.json"):
-        external(folder, "char")
-
-
 def test_the_line_in_the_error_turns_a_pickle_into_a_meta_json(tmp_path):
     """The pickle is as nanoGPT's data/shakespeare_char/prepare.py writes it; a shell runs the line."""
     chars = "".join(sorted("\n '\"abc"))
     folder = nanogpts(tmp_path / "shakespeare_char", [0, 1, 2, 3], [4, 5, 6])
+    with pytest.raises(DataError, match="its tokenizer is unknown; add a meta.json"):
+        external(folder, "char")
     tables = {"itos": dict(enumerate(chars)), "stoi": {c: i for i, c in enumerate(chars)}}
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": len(chars)} | tables))
     with pytest.raises(DataError) as raised:

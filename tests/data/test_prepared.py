@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import prepared, tokenizers
+from data import token_files, tokenizers
 from data.errors import DataError
 from data.prepared import Prepared, prepare
 
@@ -60,7 +60,8 @@ def test_the_files_are_nanogpts_layout_with_counts_and_digests(tmp_path):
     for split, tokens in (("train", data.train), ("val", data.val)):
         raw = (data.folder / f"{split}.bin").read_bytes()
         assert np.array_equal(np.frombuffer(raw, np.uint16), tokens)
-        assert meta[split] == {"tokens": len(tokens), "sha256": hashlib.sha256(raw).hexdigest()}
+        digest = hashlib.sha256(raw).hexdigest()
+        assert meta[split] == [{"name": f"{split}.bin", "tokens": len(tokens), "sha256": digest, "offset": 0}]
 
 
 def test_more_than_65536_characters_take_uint32_and_do_not_wrap(tmp_path):
@@ -98,7 +99,7 @@ def test_a_damaged_folder_is_refused_with_what_to_do(tmp_path, file, damage):
 
 
 def test_a_large_file_is_verified_on_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepared, "ALWAYS_VERIFIED", 10)
+    monkeypatch.setattr(token_files, "ALWAYS_VERIFIED", 10)
     file = prepare_text(tmp_path, TEXT).folder / "train.bin"
     file.write_bytes(file.read_bytes()[:-2] + b"\1\0")
     prepare_text(tmp_path, TEXT)
@@ -126,7 +127,7 @@ def test_what_cannot_be_prepared_is_one_line(tmp_path):
     with pytest.raises(DataError, match=r"^data.cache: \S+/file: Not a directory; choose a writable folder"):
         prepare_text(tmp_path, TEXT, cache=str(tmp_path / "file"))
     weights = {"tokenizer": "init_from", "spec": {"kind": "char", "chars": "abc"}}
-    with pytest.raises(DataError, match="data: val split: character 'é' .* at position 5 "):
+    with pytest.raises(DataError, match="data: character 'é' .* at position 5 "):
         prepare_text(tmp_path, "abc" * 35 + "abcaé", val_fraction=0.05, **weights)
 
 
