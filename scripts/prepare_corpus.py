@@ -38,12 +38,8 @@ from data.token_files import write_tokens
 from study.launch import cores
 
 # For the library datasets, which reads them when it is imported
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "USE_TORCH": "0",
-    "DATASETS_VERBOSITY": "critical",
-}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+OFFLINE |= {"USE_TORCH": "0", "DATASETS_VERBOSITY": "critical"}  # no import of torch, one line for an error
 KINDS = {".txt": "text", ".md": "text", ".jsonl": "lines", ".json": "lines", ".parquet": "table"}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 ROWS = 1000  # rows read at once
@@ -77,8 +73,11 @@ def prepare(settings: Settings) -> None:
             raise DataError(f"--out: {out} exists, made from other files or settings; choose another name")
         print(f"{out}: already exists, made from these files")
         return
-    for unfinished in out.parent.glob(f".{glob.escape(out.name)}-????????"):  # of a process that was killed
+    # of killed processes; one that still writes loses its folder and ends with an error
+    for unfinished in out.parent.glob(f".{glob.escape(out.name)}-????????"):
         shutil.rmtree(unfinished)
+    for file in settings.files:
+        kind_of(file)  # raises before anything is read
     # so short that the validation split has several pieces
     length = min(PIECE, sum(stat.st_size for _, stat in stats) // (4 * val_every))
     read = partial(pieces, settings.files, settings.field, length)

@@ -114,32 +114,28 @@ def test_shards_are_one_array(lengths, seed):
 BAD_META = r"meta\.json: missing or damaged \(.+\); prepare the files again"
 
 
+def wrote(name: str, content: bytes):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def said(content: object = None, **keys):
+    return lambda folder: described(folder, content, **keys)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda folder: (folder / "train.bin").unlink(),
-            r"train\.bin: no such file.*train\.bin and val\.bin",
-        ),
-        (lambda folder: (folder / "val.bin").write_bytes(b"abc"), r"val\.bin: .* has 1 tokens and 1 bytes"),
-        (lambda folder: (folder / "val.bin").write_bytes(b"\xff\xff"), "has token 65,535, but .* 50,257"),
+        (lambda folder: (folder / "train.bin").unlink(), r"train\.bin: no such file.*train\.bin and val"),
+        (wrote("val.bin", b"abc"), r"val\.bin: .* has 1 tokens and 1 bytes"),
+        (wrote("val.bin", b"\xff\xff"), "has token 65,535, but .* 50,257"),
+        (wrote("val.bin", TOKENS.astype("uint32").tobytes()), "val.bin: every second token is 0"),
         (lambda folder: llmc(folder / "val.bin", TOKENS, promised=9), "has 1,000 tokens of the 9"),
-        (
-            lambda folder: llmc(folder / "val.bin", TOKENS.astype("uint32"), 20240801),
-            "tokens of 2 and of 4 bytes",
-        ),
-        (
-            lambda folder: TOKENS.astype("uint32").tofile(folder / "val.bin"),
-            "val.bin: every second token is 0",
-        ),
-        (lambda folder: (folder / "meta.pkl").touch(), r"meta\.pkl: pickles .* not opened; .* in the folder"),
-        *(
-            (lambda folder, bad=bad: described(folder, bad), BAD_META)
-            for bad in ("{", [], {}, {"tokenizer": 5})
-        ),
-        *((lambda folder, bad=bad: described(folder, dtype=bad), BAD_META) for bad in ("int16", None)),
-        (lambda folder: described(folder, train={"tokens": 1, "files": 5}), BAD_META),
-        (lambda folder: described(folder), r"train\.bin: has token 50,256, but .* has only 3"),
+        (lambda folder: llmc(folder / "val.bin", TOKENS.astype("uint32"), 20240801), "of 2 and of 4 bytes"),
+        (wrote("meta.pkl", b""), r"meta\.pkl: pickles .* not opened; .* in the folder"),
+        *((said(content), BAD_META) for content in ("{", [], {}, {"tokenizer": 5}, {"tokenizer": {}})),
+        *((said(dtype=dtype), BAD_META) for dtype in ("int16", None)),
+        (said(train={"tokens": 1, "files": 5}), BAD_META),
+        (said(), r"train\.bin: has token 50,256, but .* has only 3"),
     ],
 )
 def test_an_unusable_folder_is_one_clear_error(tmp_path, change, message):

@@ -59,11 +59,9 @@ def prepared_corpus(files: list[Path], out: Path, **changes) -> Prepared:
 
 
 # Other fields may change their type from line to line, and be missing.
-ROWS = [{"id": n if n % 2 else str(n), "text": text} for n, text in enumerate(TEXTS)] + [
-    {"text": "end", "new": 1}
-]
-LINES = "\ufeff" + "\n \n".join(map(json.dumps, ROWS))
-LINES = LINES.encode()
+ROWS = [{"id": n if n % 2 else str(n), "text": text} for n, text in enumerate(TEXTS)]
+ROWS.append({"text": "end", "new": 1})
+LINES = ("\ufeff" + "\n \n".join(map(json.dumps, ROWS))).encode()
 HALF = len(LINES) // 2  # two frames, as tools that compress in parallel write them
 
 
@@ -84,8 +82,6 @@ def test_documents_of_all_kinds_of_files_are_kept_each_with_its_end(tmp_path, na
     assert [split[-1] for split in found] == ["", ""]
     assert sorted(found[0][:-1] + found[1][:-1]) == sorted(row["text"] or "" for row in ROWS)
     assert 0.1 < len(data.val) / (len(data.val) + len(data.train)) < 0.6
-    assert json.loads((tmp_path / "out/meta.json").read_text())["train"][0]["name"] == "train.bin"
-    assert not (tmp_path / "out/none").exists()  # it describes itself: no cache
 
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", "bpe"])
