@@ -73,24 +73,36 @@ def prepare(
         meta, known = external.describe(folder, tokenizer, spec, Path(cache))
     else:
         assert val_fraction is not None  # the config was validated, so path is set as well
-        if corpus == "shakespeare":
-            text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
-        else:
-            text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
-            text_digest, read = digest(text.encode()), lambda: text
-        settings = {"format": FORMAT, "text": text_digest, "tokenizer": spec or tokenizer}
-        settings |= {"val_fraction": val_fraction} | (
-            {"vocab_size": vocab_size} if tokenizer == "bpe" else {}
-        )
-        folder = Path(cache) / f"{corpus}-{tokenizer}-{digest(settings)[:12]}"
-        if not folder.is_dir():
-            print(f"preparing {corpus} with the tokenizer {tokenizer}", flush=True)
-            new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
-            build(folder, read(), new_tokenizer, vocab_size, val_fraction)
+        folder = cached(corpus, path, tokenizer, vocab_size, val_fraction, cache, spec)
         remedy = f"delete {folder}, and it will be prepared again"
         meta, known = read_meta(folder / "meta.json", remedy)
     train, val = (open_split(folder, files, meta.dtype, verify, remedy) for files in (meta.train, meta.val))
     return Prepared(folder, train, val, known, meta.fingerprint())
+
+
+def cached(
+    corpus: str,
+    path: str | None,
+    tokenizer: str,
+    vocab_size: int,
+    val_fraction: float,
+    cache: str,
+    spec: dict[str, Any] | None,
+) -> Path:
+    """Return the folder of a corpus in the cache, which is built now if it is missing."""
+    if corpus == "shakespeare":  # its text is read only if it has to be tokenized
+        text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
+    else:
+        text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
+        text_digest, read = digest(text.encode()), lambda: text
+    settings = {"format": FORMAT, "text": text_digest, "tokenizer": spec or tokenizer}
+    settings |= {"val_fraction": val_fraction} | ({"vocab_size": vocab_size} if tokenizer == "bpe" else {})
+    folder = Path(cache) / f"{corpus}-{tokenizer}-{digest(settings)[:12]}"
+    if not folder.is_dir():
+        print(f"preparing {corpus} with the tokenizer {tokenizer}", flush=True)
+        new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
+        build(folder, read(), new_tokenizer, vocab_size, val_fraction)
+    return folder
 
 
 def build(
