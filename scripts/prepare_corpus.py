@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
+from locale import getpreferredencoding
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -126,6 +127,8 @@ def read_rows(file: Path, field: str) -> Iterator[str]:
     # fsspec, by which datasets reads files, needs a further package for .zst; pyarrow needs none
     zstd = partial(pyarrow.CompressedInputStream, compression="zstd")
     fsspec.compression.register_compression("zstd", lambda stream, **_: zstd(stream), "zst", force=True)
+    if file.suffix in COMPRESSED and getpreferredencoding(False).lower() != "utf-8":  # datasets decodes by it
+        raise DataError(f"{file}: would not be read as UTF-8, by your locale; set PYTHONUTF8=1")
     options: dict[str, Any]
     if (kind := kind_of(file)) == "table":
         reader, column, options = "parquet", field, {"columns": [field], "batch_size": ROWS}
