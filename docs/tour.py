@@ -1,5 +1,3 @@
-# The source of docs/tour.ipynb, which python -m scripts.notebook writes: each part after a mark is a cell.
-
 # %% [markdown]
 # # Normalization in a GPT: a tour
 #
@@ -42,7 +40,6 @@ import json
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
 
 import altair as alt
 import numpy as np
@@ -58,27 +55,17 @@ from model.placements import Output, Peri, Post, Pre
 from probe.activations import Activations, without_effects
 from probe.causality import certificate
 from probe.metric_names import selection
-from study.figures import svg
 from study.report import load
 
 WORK = Path(tempfile.mkdtemp())  # all files that this notebook writes are in here
-
-
-@dataclass
-class Picture:
-    """A figure, which a notebook draws if it is a cell's last expression."""
-
-    chart: alt.Chart
-
-    def _repr_svg_(self):
-        return svg(self.chart)
+alt.renderers.enable("svg")
 
 
 def lines(rows, x, y, **scale):
-    """Return a picture with a line for each value of "arm"."""
+    """Return a figure with a line for each value of "arm"."""
     chart = alt.Chart(alt.InlineData(values=rows), width=480, height=200).mark_line(point=True)
     color = alt.Color("arm:N", title=None, sort=None)
-    return Picture(chart.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q", scale=alt.Scale(**scale)), color=color))
+    return chart.encode(x=alt.X(f"{x}:Q"), y=alt.Y(f"{y}:Q", scale=alt.Scale(**scale)), color=color)
 
 
 def difference(a, b):

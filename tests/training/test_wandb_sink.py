@@ -265,11 +265,3 @@ def test_a_histogram_of_non_finite_numbers_is_their_count():
     value = {"low": "Infinity", "high": "-Infinity", "nonfinite": 7, "counts": [0, 0]}
     row = wandb_row({"step": 1, "hist.act/embed": value, "y": "-Infinity"})
     assert row == {"step": 1, "nonfinite.act/embed": 7, "y": float("-inf")}
-
-
-def test_the_first_section_of_the_workspace_is_the_losses():
-    pytest.importorskip("wandb_workspaces")
-    from scripts.wandb_workspace import workspace
-
-    sections = workspace("someone", "normgpt")._to_model().spec.section.panel_bank_config.sections
-    assert [section.name for section in sections][:3] == ["losses", "act", "attn"]
