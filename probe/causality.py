@@ -8,7 +8,7 @@ with as many rows as evaluation has. The leaks by kind:
 - ``future``: each row has a cut t; the tokens after it are exchanged.
 - ``rows``: all tokens of some rows are exchanged.
 - ``memory``: in evaluation, another batch comes first.
-- ``future_gradient``, ``rows_gradient``: in training, at one cut t of half of the rows, the gradient of
+- ``future_gradient``, ``rows_gradient``: in training, at one cut t of some rows, the gradient of
   direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It shows
   leaks that are too small for a forward, and leaks of the backward alone. The direction is random: a norm may
   keep the sum of its outputs constant, and the gradient of that sum is 0.
@@ -21,31 +21,27 @@ No such test finds code that behaves differently while it is tested: docs/norms.
 """
 
 import copy
-import itertools
 import math
-import random
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from model.attention import Attend
+from probe.hooks import buffers_kept
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; each (B, T) int64
-# exchanged tokens, (B, T) bool -> largest change in the logits of the tokens that stay
-Ask = Callable[[Tensor], float]
 
 ROWS, STEPS = 4, 256  # of the random batch; STEPS at most
 ENOUGH = 8  # if so many cuts of dependent rows show a leak, the others need no test
-COMMON_CUTS = 64  # dependent rows share a cut: least number of forwards in a thorough test
+COMMON_CUTS = 64  # dependent rows share a cut: number of forwards in a thorough test, at least
+GRADIENTS = 3  # number of rows whose gradient is taken
 DRAWS = 4  # a model that draws random numbers is tested with so many different ones
 SMALL = 1e-3  # a smaller leak may be rounding, which fp64 would show
 FP64_ROUNDING = 1e-12
@@ -72,7 +68,7 @@ def certificate(
     seed: int = 0,
     initial: bool = True,
 ) -> dict[str, Any]:
-    """Measure the leaks of ``model``, a model.GPT. The model and all random states stay unchanged.
+    """Measure the leaks of ``model``, a model.GPT. The model and torch's random numbers stay unchanged.
 
     Args:
         tokens: the training batch, and a batch from which replacements are taken; by default ROWS random
@@ -82,17 +78,15 @@ def certificate(
             are exchanged, in at most 12 forwards; only what looks like a leak takes more.
         autocast: computes in the precision of the run.
         seed: of the cuts, of the groups of rows and of the random numbers that the model draws.
-        initial: whether the model is untrained; then its parameters are moved a little: see ``perturbed``.
+        initial: whether the model is untrained; then its parameters are moved a little: see ``perturb``.
 
     Returns plain data:
         causal, independent_rows: True if all leaks of later tokens, or of other rows, are 0; None if that
             cannot be tested, and ``reason`` says why.
         varies: what makes the output for the same tokens vary, such as "random numbers in training".
         train, eval: the leaks by kind.
-        rounding: the largest change that fp64 proved to be rounding; missing if there was none.
-        rows, context: B and T in training. ``shortened``: the model's context, if random rows are shorter.
-        asked: by mode: the number of ``cuts``, of ``all_cuts``, of ``rows``; ``cut_rows``, the share of all
-            pairs of a cut and a row.
+        context: T in training. ``shortened``: the model's context, if random rows are shorter.
+        asked: by mode: the number of ``cuts``, of ``all_cuts``, of ``rows``.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
@@ -100,23 +94,20 @@ def certificate(
     if tokens is None:
         tokens = random_tokens(vocab_size, ROWS, min(model.block_size, STEPS), generator)
         result |= {"shortened": model.block_size} if model.block_size > STEPS else {}
-    result["rows"], result["context"] = tokens[0].shape
-    with random_states_kept(device):
-        seed_all(seed)
-        parameters = perturbed(model) if initial else {n: p.detach() for n, p in model.named_parameters()}
+    result["context"] = tokens[0].shape[1]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        idx, _ = tokens
         try:
-            if vocab_size == 1:
-                raise UntestableError("its vocabulary has one token, which cannot be exchanged")
+            model = copy.deepcopy(model)
+            if initial:
+                perturb(model)
             for mode, (idx, other) in zip(MODES, (tokens, eval_tokens or tokens), strict=True):
                 batches = idx.to(device), different(idx, other, vocab_size, generator).to(device)
-                subject = Subject(model, parameters, mode == "train", autocast, batches)
+                subject = Subject(model, mode == "train", autocast, batches)
                 result["varies"] += [f"{what} {PHASES[mode]}" for what in subject.varies]
-                changes = partial(ask_all, shape=idx.shape, generator=generator, thorough=thorough)
-                result[mode], result["asked"][mode], rounding = measure(subject, changes, generator)
-                if rounding:
-                    result["rounding"] = max(rounding, result.get("rounding", 0.0))
-                if not all(map(math.isfinite, result[mode].values())):
-                    raise UntestableError("its logits are not finite")
+                result[mode] = subject.leaks(thorough, generator)
+                result["asked"][mode] = subject.asked
         except UntestableError as error:
             result["reason"] = str(error)
         except Exception as error:  # whatever a norm raises that the user wrote
@@ -126,153 +117,111 @@ def certificate(
     return {"causal": is_free_of(FUTURE, result), "independent_rows": is_free_of(OTHERS, result)} | result
 
 
-# ---------------------------------------------------------------------------------------------------
-# Questions. B rows, T time steps, T−1 cuts; after cut t come the tokens t+1 … T−1.
-
-
-def ask_all(
-    ask: Ask, shape: torch.Size, generator: torch.Generator, thorough: bool
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the largest change when other rows, and when later tokens, are exchanged; and how many cuts and
-    rows were asked. If rows depend on each other, all rows share a cut: a change at a row's own cut may come
-    from another row."""
-    B, T = shape
-    groups = row_groups(B, generator)
-    rows = largest(ask(group[:, None].expand(B, T)) for group in (groups if thorough else groups[:1]))
-    count = math.ceil((T - 1) / B) if thorough else 1  # thorough: each cut in one row
-    if rows:
-        count = max(count, COMMON_CUTS) if thorough else ENOUGH
-        cuts = [torch.full((B,), int(t)) for t in torch.randperm(T - 1, generator=generator)[:count]]
-    else:
-        cuts = cut_rounds(B, T, count, generator)
-    later = [torch.arange(T) > each[:, None] for each in cuts]
-    future = largest(map(ask, later[:ENOUGH]))
-    if not (rows and future > SMALL):
-        future = max(future, largest(map(ask, later[ENOUGH:])))
-    asked_cuts = len(cuts) if rows else min(T - 1, B * len(cuts))
-    asked = {"cuts": asked_cuts, "all_cuts": T - 1, "rows": B, "cut_rows": len(cuts) / max(1, T - 1)}
-    return {"future": future, "rows": rows}, asked
-
-
-def largest(changes: Iterable[float]) -> float:
-    """Return the largest change, NaN if one is; 0 for none."""
-    every = [0.0, *changes]
-    return math.nan if any(map(math.isnan, every)) else max(every)
-
-
-def cut_rounds(rows: int, steps: int, count: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the cuts of each row, (B,), in at most T−1 rounds. Every cut is asked of one row before any is
-    asked of a second."""
-    n = steps - 1
-    order = torch.randperm(n, generator=generator)
-    starts = [*range(0, n, rows)]
-    starts += [start for start in torch.randperm(n, generator=generator).tolist() if start % rows]
-    return [order[(start + torch.arange(rows)) % n] for start in starts[:count]] if n else []
-
-
-def row_groups(rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Return sets of rows, (B,) bool, the fewest by which each row is exchanged at least once without each
-    other row: n sets of which every row is in ⌊n/2⌋, no two rows in the same ones (Sperner 1928)."""
-    if rows == 1:
-        return []
-    n = next(n for n in itertools.count(2) if math.comb(n, n // 2) >= rows)
-    memberships = itertools.islice(itertools.combinations(range(n), n // 2), rows)
-    member = torch.zeros(rows, n, dtype=torch.bool)
-    for row, sets in zip(torch.randperm(rows, generator=generator), memberships, strict=True):
-        member[row, list(sets)] = True
-    return [*member.unbind(1)]
-
-
-# ---------------------------------------------------------------------------------------------------
-# A model that is asked
-
-
 class Subject:
-    """A model in one mode, with a batch. Every call is of a new copy, with the same parameters, buffers,
-    attributes and random numbers; the model itself is not touched.
+    """A model in one mode, with a batch, that is asked questions. Every question is asked of a new copy, with
+    the same parameters, buffers, attributes and random numbers; the model itself is not touched.
 
     Attributes:
-        reference: the logits for the batch, (B, T, V).
-        second: the logits of a second call of the same copy.
         varies: what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS.
+        asked: how many ``cuts`` of how many, and how many ``rows``, ``leaks`` asked.
 
     Raises:
         UntestableError: the output is not finite, or varies although nothing else does.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: dict[str, Tensor],
-        training: bool,
-        autocast: Autocast,
-        batches: Batches,
-    ) -> None:
-        self.model, self.parameters, self.training, self.autocast = model, parameters, training, autocast
+    def __init__(self, model: nn.Module, training: bool, autocast: Autocast, batches: Batches) -> None:
+        self.model, self.training, self.autocast = model.requires_grad_(False), training, autocast
         self.idx, self.other = batches
-        model = self.copy()
-        state = copy.deepcopy(model.state_dict())
-        self.reference = self.logits(model, self.idx)
-        draws = random_states() != self.states_before
-        if not self.reference.isfinite().all():
-            raise UntestableError("its logits are not finite")
-        if training:  # its state may move from call to call
-            model.load_state_dict(state, strict=False)
-        self.second = self.logits(model, self.idx)
-        self.varies = []
+        first, self.varies = self.copy(), list[str]()
+        with buffers_kept(first) if training else nullcontext():  # in training buffers may change
+            self.reference = self.logits(first, self.idx)
+            draws = random_state() != self.state_before
+        self.second = self.logits(first, self.idx)
         if not torch.equal(self.second, self.reference):
-            if not torch.equal(self(self.idx), self.reference):
+            if not torch.equal(self.logits(self.copy(), self.idx), self.reference):
                 raise UntestableError("it gives another output each time for the same tokens")
             self.varies.append(CALLS)
         if draws:
-            plain = self.copy()
-            remove_dropout(plain)
-            self.logits(plain, self.idx)
-            if random_states() != self.states_before:
-                self.varies.append(NUMBERS)
-
-    def __call__(self, tokens: Tensor, draw: int = 0) -> Tensor:
-        return self.logits(self.copy(), tokens, draw)
+            without_dropout = self.copy()
+            remove_dropout(without_dropout)
+            self.logits(without_dropout, self.idx)
+            self.varies += [NUMBERS] * (random_state() != self.state_before)
 
     def copy(self) -> nn.Module:
-        """Return a copy of the model in its mode, whose parameters need no gradients."""
-        parameters = {
-            id(old): nn.Parameter(self.parameters[name].clone(), requires_grad=False)
-            for name, old in self.model.named_parameters()
-        }
-        return copy.deepcopy(self.model, parameters).train(self.training)
+        return copy.deepcopy(self.model).train(self.training)
 
     def logits(self, model: nn.Module, tokens: Tensor, draw: int = 0) -> Tensor:
-        """Return the logits of a copy, whose buffers and attributes the forward may move."""
-        seed_all(draw)
-        self.states_before = random_states()
-        mode = torch.enable_grad() if self.training else torch.inference_mode()
-        with self.autocast(), mode:
+        """Return the logits of a copy, (B, T, V), under the random numbers of seed ``draw``. The forward may
+        change the copy's buffers and attributes."""
+        torch.manual_seed(draw)
+        self.state_before = random_state()
+        with self.autocast(), torch.enable_grad() if self.training else torch.inference_mode():
             logits: Tensor = model(tokens)
+        if not logits.isfinite().all():
+            raise UntestableError("its logits are not finite")
         return logits
 
-    def ask(self, draw: int = 0) -> Ask:
-        """Return an Ask that measures logits in standard deviations of all logits, under the random numbers
-        of seed ``draw``."""
-        reference = self.reference if draw == 0 else self(self.idx, draw)
-        scale = reference.std().clamp(min=1e-30)
+    def leaks(self, thorough: bool, generator: torch.Generator) -> dict[str, float]:
+        """Return the leaks by kind."""
+        leaks = self.not_rounding(lambda subject: subject.by_forwards(thorough, generator), generator)
+        if self.training:
+            return leaks | self.not_rounding(lambda subject: subject.by_gradients(generator), generator)
+        return leaks | {"memory": self.memory()}
 
-        def ask(exchanged: Tensor) -> float:
-            exchanged = exchanged.to(self.idx.device)
-            moved = (self(torch.where(exchanged, self.other, self.idx), draw) - reference).abs().amax(-1)
-            return (moved[~exchanged].max() / scale).item()
+    def not_rounding(
+        self, measure: Callable[["Subject"], dict[str, float]], generator: torch.Generator
+    ) -> dict[str, float]:
+        """Return the leaks that ``measure`` finds; 0 if they are small and vanish in fp64."""
+        state = generator.get_state()
+        leaks = measure(self)
+        if 0 < max(leaks.values(), default=0.0) < SMALL:
+            generator.set_state(state)  # the same cuts again
+            precise = Subject(
+                copy.deepcopy(self.model).double(), self.training, KeepsFp64, (self.idx, self.other)
+            )
+            if max(measure(precise).values(), default=0.0) < FP64_ROUNDING:
+                return dict.fromkeys(leaks, 0.0)
+        return leaks
 
-        return ask
+    def by_forwards(self, thorough: bool, generator: torch.Generator) -> dict[str, float]:
+        """Return the largest change when later tokens, and when other rows, are exchanged. B rows, T time
+        steps, T−1 cuts; after cut t come the tokens t+1 … T−1.
 
-    def in_fp64(self) -> "Subject":
-        """Return the same in fp64, with rounding errors of 1e-16."""
-        parameters = {n: p.double() if p.is_floating_point() else p for n, p in self.parameters.items()}
-        model, batches = copy.deepcopy(self.model).double(), (self.idx, self.other)
-        return Subject(model, parameters, self.training, KeepsFp64, batches)
+        If rows depend on each other, all rows share a cut: a change at a row's own cut may come from another
+        row."""
+        B, T = self.idx.shape
+        bits = torch.randperm(B, generator=generator) >> torch.arange((B - 1).bit_length())[:, None] & 1
+        # (groups, B): each row is in a group without each other row
+        groups = torch.cat([bits, 1 - bits]).bool() if thorough else bits[:1].bool()
+        order = torch.randperm(T - 1, generator=generator)
+        starts = torch.arange(0, T - 1, B)[: None if thorough else 1]  # thorough: each cut in one row
+        rows = self.largest_change(groups[..., None].expand(-1, B, T))
+        if rows:
+            count = max(len(starts), COMMON_CUTS) if thorough else ENOUGH
+            cuts = order[:count, None].expand(-1, B)
+        else:
+            cuts = order[(starts[:, None] + torch.arange(B)) % max(1, T - 1)]
+        later = torch.arange(T) > cuts[..., None]  # (rounds, B, T)
+        future = self.largest_change(later[:ENOUGH])
+        if not (rows and future > SMALL):
+            future = max(future, self.largest_change(later[ENOUGH:]))
+        self.asked = {"cuts": len(cuts.unique()), "all_cuts": T - 1, "rows": B}
+        return {"future": future, "rows": rows}
 
-    def gradients(self, generator: torch.Generator) -> dict[str, float]:
-        """Return the leaks by gradients of half of the rows, each at a cut of its own; if there is one, those
-        of one row alone, which tells later tokens from other rows."""
+    def largest_change(self, questions: Tensor) -> float:
+        """Return the largest change in the logits of the tokens that stay, in standard deviations of all
+        logits. ``questions``: which tokens are exchanged, (questions, B, T) bool."""
+        change = 0.0
+        for draw in range(DRAWS if NUMBERS in self.varies else 1):
+            reference = self.logits(self.copy(), self.idx, draw) if draw else self.reference
+            for exchanged in questions.to(self.idx.device):
+                tokens = torch.where(exchanged, self.other, self.idx)
+                moved = (self.logits(self.copy(), tokens, draw) - reference).abs().amax(-1)
+                change = max(change, (moved[~exchanged].max() / reference.std().clamp(min=1e-30)).item())
+        return change
+
+    def by_gradients(self, generator: torch.Generator) -> dict[str, float]:
+        """Return the leaks by gradients of some rows, each at a cut of its own."""
         model, embedded = self.copy(), list[Tensor]()
         tokens = model.get_submodule("embed.tokens")
         tokens.register_forward_hook(lambda _, args, x: embedded.append(x.requires_grad_()))
@@ -282,24 +231,17 @@ class Subject:
             return leaks
         B, T = self.idx.shape
         direction = torch.randn(logits.shape[-1], generator=generator).to(logits)
-        cuts = torch.randint(max(1, T - 1), (B,), generator=generator)
-        later = (torch.arange(T) > cuts[:, None])[..., None].to(logits.device)
-        half = torch.randperm(B, generator=generator)[: max(1, B // 2)]
-        for rows in (half, half[:1]):
-            picked = (logits[rows, cuts[rows]] @ direction).sum()
+        cuts = torch.randint(max(1, T - 1), (B,), generator=generator).tolist()
+        for row in torch.randperm(B, generator=generator)[:GRADIENTS].tolist():
+            picked = logits[row, cuts[row]] @ direction
             (gradient,) = torch.autograd.grad(picked, embedded, retain_graph=True)
-            asked = torch.zeros_like(later)
-            asked[rows] = True
-            past = gradient.masked_fill(later | ~asked, 0).norm().clamp(min=1e-30)
-            future, others = gradient.masked_fill(~(later & asked), 0), gradient.masked_fill(asked, 0)
-            sizes = {kind: (g.norm() / past).item() for kind, g in zip(leaks, (future, others), strict=True)}
-            if not all(map(math.isfinite, sizes.values())):  # too large for a float: forwards alone decide
-                return {}
-            if not any(sizes.values()):
-                if leaks["rows_gradient"]:  # then what seemed to be later tokens may be another row's
-                    leaks["future_gradient"] = 0.0
-                break
-            leaks = sizes
+            past, later = gradient[row].tensor_split([cuts[row] + 1])
+            others = torch.cat([gradient[:row], gradient[row + 1 :]])
+            for kind, forbidden in zip(leaks, (later, others), strict=True):
+                size = (forbidden.norm() / past.norm().clamp(min=1e-30)).item()
+                if not math.isfinite(size):  # too large for a float: forwards alone decide
+                    return {}
+                leaks[kind] = max(leaks[kind], size)
         return leaks
 
     def memory(self) -> float:
@@ -308,36 +250,6 @@ class Subject:
         self.logits(model, self.other)
         moved = (self.second - self.logits(model, self.idx)).abs().max()
         return (moved / self.second.std().clamp(min=1e-30)).item()
-
-
-def measure(
-    subject: Subject, changes: Callable[[Ask], Any], generator: torch.Generator
-) -> tuple[dict[str, float], dict[str, Any], float]:
-    """Return the leaks of a model in one mode by kind, how many cuts and rows were asked, and the largest
-    change that fp64 proved to be rounding."""
-
-    def forwards(subject: Subject) -> tuple[dict[str, float], dict[str, Any]]:
-        leaks, asked = changes(subject.ask())
-        for draw in range(1, DRAWS if NUMBERS in subject.varies else 1):
-            more, _ = changes(subject.ask(draw))
-            leaks = {kind: max(leak, more[kind]) for kind, leak in leaks.items()}
-        return leaks, asked
-
-    state = generator.get_state()
-    leaks, asked = forwards(subject)
-    measures = [(leaks, lambda precise: forwards(precise)[0])]
-    if subject.training:
-        measures.append((subject.gradients(generator), lambda precise: precise.gradients(generator)))
-    rounding = 0.0
-    for sizes, again in measures:
-        if 0 < (size := max(sizes.values(), default=0.0)) < SMALL:
-            generator.set_state(state)  # the same cuts again
-            if max(again(subject.in_fp64()).values(), default=0.0) < FP64_ROUNDING:
-                rounding, sizes = max(rounding, size), dict.fromkeys(sizes, 0.0)
-        leaks |= sizes
-    if not subject.training:
-        leaks["memory"] = subject.memory()
-    return leaks, asked, rounding
 
 
 class KeepsFp64(TorchFunctionMode):
@@ -364,33 +276,13 @@ class KeepsFp64(TorchFunctionMode):
 
 
 # ---------------------------------------------------------------------------------------------------
-# Random numbers and tokens
+# Random numbers, tokens and parameters
 
 
-@contextmanager
-def random_states_kept(device: torch.device) -> Iterator[None]:
-    """Context manager: restore the states of torch's, NumPy's and Python's random numbers at the end."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
-
-
-def seed_all(seed: int) -> None:
-    """Seed the random numbers of torch, NumPy and Python."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def random_states() -> tuple[object, ...]:
-    """Return what changes if a random number is drawn."""
-    of_gpu = torch.cuda.get_rng_state().numpy().tobytes() if torch.cuda.is_initialized() else b""
-    of_torch = torch.get_rng_state().numpy().tobytes()
-    return of_torch, of_gpu, random.getstate(), repr(np.random.get_state())
+def random_state() -> tuple[bytes, ...]:
+    """Return what changes if torch draws a random number."""
+    of_gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return tuple(state.numpy().tobytes() for state in (torch.get_rng_state(), *of_gpu))
 
 
 def remove_dropout(model: nn.Module) -> None:
@@ -417,13 +309,13 @@ def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Gene
     return torch.where(idx == other, (idx + shift) % vocab_size, other)
 
 
-def perturbed(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters with noise of std 0.02 added to those that are trained. Without it, a gate or
-    kernel that starts at 0 would hide the leak behind it."""
-    return {
-        name: p.detach() + 0.02 * torch.randn_like(p) if p.requires_grad else p.detach()
-        for name, p in model.named_parameters()
-    }
+@torch.no_grad()
+def perturb(model: nn.Module) -> None:
+    """Add noise of std 0.02 to the parameters that are trained. Without it, a gate or kernel that starts at 0
+    would hide the leak behind it."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
 
 
 # ---------------------------------------------------------------------------------------------------

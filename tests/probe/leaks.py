@@ -6,7 +6,6 @@ A value in a table is a norm's function f(module, x), or the keyword arguments f
 ``arguments(value)`` returns these in both cases. Shapes: B rows, T time steps, C channels.
 """
 
-import random
 import time
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.attention import Attend, CausalSelfAttention
 from model.batchnorms import BatchNorm
+from model.embeddings import Embedding
 from model.mlp import MLP
 from model.norms import LayerNorm
 from model.placements import Pre, Residual
@@ -133,20 +133,8 @@ def prepbn_norm(n, done=0):
     return norm
 
 
-def block_carry(m, x):  # a running power by blocks of 8 steps, whose carry has the current block in it
-    total = F.pad(square(x), (0, 0, 0, -x.shape[1] % 8)).unflatten(1, (-1, 8)).sum(2).cumsum(1)
-    mean = total / (8 * (steps(total) + 1))
-    return unit(x, mean.repeat_interleave(8, 1)[:, : x.shape[1]])
-
-
 def running_power(x):
     return square(x).cumsum(1) / (steps(x) + 1)
-
-
-def dilated_conv(m, x):  # padded on both sides: step t sees t + 5
-    taps = torch.full((x.shape[-1], 1, 3), 0.3).to(x)
-    gate = F.conv1d(unit(x).mT, taps, padding=5, dilation=5, groups=x.shape[-1])
-    return unit(x) * (1 + 0.5 * torch.tanh(gate.mT))
 
 
 def fft_filter(m, x, padding):
@@ -154,14 +142,6 @@ def fft_filter(m, x, padding):
     size, taps = x.shape[1] + padding, (0.6 ** torch.arange(8.0))[:, None].to(x)
     spectrum = torch.fft.rfft(unit(x), size, dim=1) * torch.fft.rfft(taps, size, dim=0)
     return torch.fft.irfft(spectrum, size, dim=1)[:, : x.shape[1]]
-
-
-def whiten(m, x):  # decorrelated by the covariance of the whole batch
-    if not m.training:
-        return unit(x)
-    flat = x.flatten(0, 1)
-    factor = torch.linalg.cholesky(flat.T @ flat / len(flat) + 1e-2 * torch.eye(x.shape[-1]).to(x))
-    return torch.linalg.solve_triangular(factor, flat.T, upper=False).T.view_as(x)
 
 
 def expert_choice(m, x):  # a gain for the quarter of a row's tokens with the highest scores
@@ -187,11 +167,6 @@ def second_half_rows(m, x):  # divided by the power of their twins in the first 
     return unit(x, torch.cat((s[:half], s[:half], s[2 * half :])))
 
 
-def loudest_token(m, x):  # the gain goes by the distance to the loudest token; no gradient passes
-    distance = steps(x) - square(x).argmax(1, keepdim=True)  # (B, T, 1)
-    return unit(x) * (1 + 0.2 * torch.tanh(distance / 8))
-
-
 def long_pooled(m, x):
     s = square(x).mT
     if x.shape[1] > 64:
@@ -207,12 +182,6 @@ def repeated_token(m, x):  # a token is damped by how often it occurs in its row
 def half_amax(m, x):
     y = x / x.abs().amax() if x.dtype == torch.bfloat16 else x
     return unit(y, square(y) + 1e-2)
-
-
-def own_token_editor(m, x):
-    y = unit(x)
-    x.data.mul_(1.1)
-    return y
 
 
 def rejection_noise(m, x):  # draws as many numbers as the batch has positive features
@@ -236,40 +205,6 @@ def padded_fft(m, x):  # a causal average of the power, up to the last digits
     kernel = torch.fft.rfft(0.5 ** torch.arange(1, T + 1).to(x), n=2 * T)
     s = torch.fft.irfft(torch.fft.rfft(square(x).mT, n=2 * T) * kernel, n=2 * T)[..., :T].mT
     return unit(x, s.clamp(min=0))
-
-
-def cumulative_moments(m, x):
-    mean = x.mean(-1, keepdim=True).cumsum(1) / (steps(x) + 1)
-    return (x - mean) * ((running_power(x) - mean**2).clamp(min=0) + 1e-3).rsqrt()
-
-
-def coarse_quantiser(m, x):  # straight through in the backward pass
-    y = x / x.abs().amax(-1, keepdim=True).clamp(min=1e-4)
-    return y + ((7 * y).round() / 7 - y).detach()
-
-
-def logged_statistics(m, x):  # that the output never reads
-    m.running.lerp_(x.detach().square().mean((0, 1)), 0.1)
-    return unit(x)
-
-
-def training_noise(m, x):
-    if not m.training:
-        return unit(x)
-    return unit(x) * (1 + 0.2 * torch.randn_like(x)) * (torch.rand_like(x[..., :1]) > 0.1)
-
-
-def top_features(m, x):  # sorted, the smaller half 0
-    y = unit(x).sort(-1, descending=True).values
-    return torch.where(y > y.median(-1, keepdim=True).values, y, 0.0)
-
-
-def ema_loop(m, x):
-    power, out = torch.ones_like(x[:, 0]), []
-    for token in x.unbind(1):
-        power = power.lerp(token.square(), (m.a + 0.1).sigmoid())
-        out.append(token * (power + 1e-6).rsqrt())
-    return torch.stack(out, 1)
 
 
 class WithBackward(torch.autograd.Function):
@@ -317,6 +252,18 @@ class CapacityMLP(MLP):
         return super().forward(x) * (routed & (place <= routed.numel() // 8))[..., None]
 
 
+class Masked(nn.LayerNorm):
+    """A causal norm: the mean of earlier tokens is subtracted, by a mask that is a constant parameter."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.mask = nn.Parameter(torch.ones(64, 64).tril() / torch.arange(1, 65)[:, None], False)
+        self.count = nn.Parameter(torch.tensor(1), False)
+
+    def forward(self, x):
+        return super().forward(x - self.mask @ x * self.count)
+
+
 class Wiring(Pre):
     """A placement whose residuals are of the class ``kind``, and know their place and a shared list."""
 
@@ -328,16 +275,6 @@ class Wiring(Pre):
         residual = self.kind(branch, norm, self.slots(layer, site))
         residual.layer, residual.site, residual.shared = layer, site, self.shared
         return residual
-
-
-class Hourglass(Residual):
-    """From block 3 on, the MLP at half the time resolution without a shift: step 2i sees 2i + 1."""
-
-    def forward(self, x):
-        if self.layer < 3 or self.site == "attn":
-            return super().forward(x)
-        y = self.branch(F.avg_pool1d(self.pre(x).mT, 2, ceil_mode=True).mT)
-        return x + y.repeat_interleave(2, 1)[:, : x.shape[1]]
 
 
 class Talking(Residual):
@@ -378,7 +315,9 @@ START: dict[str, Entry] = {  # found at a run's start
     "eval_memory": eval_memory,
     "prefix_attend": {"attention": partial(CausalSelfAttention, attend=PrefixAttend)},
     "capacity": {"mlp": CapacityMLP},
-    "deep_hourglass": {"placement": partial(Wiring, kind=Hourglass), "n_layer": 4},
+    "final_norm": {"final_norm": BatchNorm},
+    "embedding_norm": {"embedding": partial(Embedding, norm=BatchNorm)},
+    "qk_norm": {"attention": partial(CausalSelfAttention, qk_norm=BatchNorm)},
     "side_channel": {"placement": partial(Wiring, kind=Talking)},
     **{f"patches_of_{size}": lambda m, x, size=size: unit(x, patches(m, x, size)) for size in (2, 3, 7, 42)},
     "patches_share_mean": lambda m, x: unit(x) + 0.5 * patches(m, x, 3, unit),
@@ -387,14 +326,10 @@ START: dict[str, Entry] = {  # found at a run's start
     "ShuffledPartnerNorm": lambda m, x: (
         unit(x, (square(x) + square(x)[torch.randperm(len(x))]) / 2) if m.training else unit(x)
     ),
-    "RunningAfterUpdate": partial(update_then_use, momentum=0.1),
-    "BlockCarryOffByOne": block_carry,
     "EvalReversedScan": lambda m, x: unit(
         x, running_power(x) if m.training else running_power(x.flip(1)).flip(1)
     ),
-    "DilatedCentredConv": dilated_conv,
     "FftWrapConv": partial(fft_filter, padding=0),
-    "BatchWhiten": whiten,
     "TinyMaxOverTime": lambda m, x: unit(x) + 1e-3 * unit(x).amax(1, keepdim=True),
     "FlattenedShift": lambda m, x: unit(x) + 0.2 * F.pad(unit(x).flatten(0, 1)[:-1], (0, 0, 1, 0)).view_as(x),
     "ReshapedChannels": lambda m, x: unit(x.reshape(len(x), x.shape[2], -1).mT).mT.reshape(x.shape),
@@ -403,9 +338,7 @@ START: dict[str, Entry] = {  # found at a run's start
     "PreviousCallTail": previous_call_tail,
     "FirstBatchInit": first_batch_init,
     "SeedFromData": seed_from_data,
-    "NoGradFastPath": lambda m, x: unit(x, None if torch.is_grad_enabled() else over_time(square(x))),
     "SecondHalfRows": second_half_rows,
-    "LoudestTokenGain": loudest_token,
 }
 END: dict[str, Entry] = {  # found at a run's end alone: the leak comes with the calls in training
     "late_schedule": lambda m, x: unit(x) - 0.5 * (m.calls > 30) * over_time(unit(x)),
@@ -436,8 +369,6 @@ NEVER: dict[str, Entry] = {  # not found in such a run, because it leaks only â€
 HONEST: dict[str, Entry] = {
     "plain": lambda m, x: unit(x),
     "noisy": lambda m, x: unit(x) + 0.1 * torch.randn_like(x),
-    "numpy_noise": lambda m, x: unit(x) * float(np.random.uniform(0.9, 1.1)),
-    "python_noise": lambda m, x: unit(x) * random.uniform(0.9, 1.1),
     "own_generator": lambda m, x: (
         unit(x) + 0.1 * torch.randn(x.shape[1:], generator=m.generator, dtype=x.dtype)
     ),
@@ -448,26 +379,18 @@ HONEST: dict[str, Entry] = {
     "huge": lambda m, x: unit(x) * 1e8,
     "tiny_output": lambda m, x: unit(x) * 1e-20,
     "chaotic": lambda m, x: (1e5 * unit(x)).sin(),
-    "own_token_editor": own_token_editor,
     "padded_fft": padded_fft,  # rounding alone depends on later tokens
     "heads": {
         "attention": partial(CausalSelfAttention, qk_norm=partial(Norm, f=lambda m, x: F.normalize(x)))
     },
     "zero_gated": lambda m, x: unit(x) + 0 * x.mean((0, 1)),
     "dead": lambda m, x: torch.zeros_like(x),
+    "cast": lambda m, x: (padded_fft(m, x.float()) @ torch.eye(x.shape[-1])).to(x.dtype, copy=True),
+    "masked": {"norm": Masked},
     "stochastic_depth": {"placement": partial(Wiring, kind=Dropping)},
-    "CumulativeMoments": cumulative_moments,
-    "PaddedFftFilter": lambda m, x: fft_filter(m, x.double(), padding=8).to(x),
-    "SteepPositionGain": lambda m, x: unit(x) * 10.0 ** (steps(x) % 7 - 3),
-    "CoarseQuantiser": coarse_quantiser,
-    "LoggedStatistics": logged_statistics,
-    "TrainingNoise": training_noise,
     "CheckpointedTwice": lambda m, x: checkpoint(lambda v: unit(unit(v) + 0.1), x, use_reentrant=False),
     "HandWrittenBackward": lambda m, x: WithBackward.apply(x, right_backward),
-    "SortedTopFeatures": top_features,
     "ZeroAtStart": lambda m, x: unit(x) * m.a,
-    "CausalEmaLoop": ema_loop,
-    "WarmupBlend": lambda m, x: torch.tanh(x).lerp(unit(x), (m.calls / 20).clamp(max=1)),
 }
 ACCUSED: dict[str, Entry] = {  # debatable: under one seed its logits do depend on all tokens
     "rejection_noise": rejection_noise,
@@ -476,6 +399,10 @@ CANNOT_TELL: dict[str, tuple[str, Entry]] = {
     "clock": (
         "it gives another output each time for the same tokens",
         lambda m, x: unit(x) * (1 + time.perf_counter_ns() % 1000 / 10_000),
+    ),
+    "numpy_noise": (
+        "it gives another output each time for the same tokens",
+        lambda m, x: unit(x) * float(np.random.uniform(0.9, 1.1)),
     ),
     "nan": ("its logits are not finite", lambda m, x: unit(x) * torch.nan),
 }
