@@ -70,13 +70,6 @@ def test_layernorms_map_is_s_shaped_for_tokens_of_different_sizes():
     assert norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) > 0.1
 
 
-def test_a_model_without_norms_has_no_maps_and_no_hook_is_left():
-    assert norm_maps.maps(gpt(nn.Identity, Pre), IDX) == {}
-    model = gpt(LayerNorm, Pre)
-    norm_maps.maps(model, IDX)
-    assert not any(module._forward_hooks for module in model.modules())
-
-
 class WithFlag(nn.Module):
     def __init__(self, n: int) -> None:
         super().__init__()

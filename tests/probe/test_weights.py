@@ -18,7 +18,7 @@ def length(arrays) -> float:
     return math.sqrt(sum(float((a.astype(np.float64) ** 2).sum()) for a in arrays))
 
 
-@pytest.mark.parametrize("options", [(), ("train.grad_accum=2",), ("optim=muon",), ("train.grad_clip=0.01",)])
+@pytest.mark.parametrize("options", [("train.grad_clip=0.01",), ("optim=muon", "train.grad_accum=2")])
 def test_norms_and_ratios_follow_from_the_weights_before_and_after(tiny, options):
     before = final_tensors(train_anew(tiny("train.steps=0", *options)))
     folder = train_anew(tiny(*ONE, *options))
