@@ -17,7 +17,7 @@ from tests.helpers.model import SEEDS, SHAPES, assert_all_close, drawn, outcome,
 
 
 @given(shape=SHAPES.filter(lambda s: s[0] * s[1] > 1), affine=st.booleans(), seed=SEEDS)
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_batchnorm_is_torchs_on_channels_first_in_training_and_evaluation(shape, affine, seed):
     ours = BatchNorm(shape[-1], momentum=0.3, affine=affine).double()
     torchs = nn.BatchNorm1d(shape[-1], momentum=0.3, affine=affine).double()
@@ -75,7 +75,7 @@ def test_position_batchnorm_is_torchs_with_a_channel_for_each_time_step():
     torch.testing.assert_close(ours.running_var.flatten(), torchs.running_var)
 
 
-@pytest.mark.parametrize("mean", [0.0, 1e2, 1e3, 1e4])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_with_few_rows_of_a_large_mean_position_batchnorm_is_nearly_as_exact_as_torchs(mean):
     """The mean of four numbers around 1e4 is rounded by up to 0.0005 in fp32, in both."""
     ours, torchs = PositionBatchNorm(8, max_steps=16), nn.BatchNorm1d(16 * 8)
@@ -131,6 +131,7 @@ def test_powernorm_divides_by_the_running_mean_square_and_updates_it_afterwards(
     torch.testing.assert_close(norm(x), expected)  # evaluation updates nothing
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [RunningBatchNorm, PowerNorm])
@@ -166,14 +167,13 @@ def on_shares(norms: list[nn.Module], x: torch.Tensor, g: torch.Tensor) -> list[
     return results
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_shares_of_several_ranks_are_normalized_as_one_batch(count):
+def test_the_shares_of_several_ranks_are_normalized_as_one_batch():
     kinds = (BatchNorm, partial(PositionBatchNorm, max_steps=5), RunningBatchNorm, PowerNorm)
     x, g = drawn((8, 5, 3)) * 3 + 2, drawn((8, 5, 3), 1)
     together = [kind(3).double() for kind in kinds]
     apart = [kind(3, sync=False).double() for kind in kinds[:2]]
     expected = on_shares(together, x, g)
-    shares = rank_program.each(count, on_shares, [*together, *apart], x, g)
+    shares = rank_program.each(2, on_shares, [*together, *apart], x, g)
     for k, norm in enumerate(together):
         states = 2 + len(norm.state_dict())
         for i, tensor in enumerate(expected[k]):

@@ -10,10 +10,7 @@ import torch
 from torch import nn
 
 from model.norms import GroupNorm, LayerNorm, RMSNorm
-from tests.helpers import gpt2_models
 from tests.helpers.model import drawn
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
 def randomized(net: nn.Module) -> nn.Module:
@@ -118,7 +115,7 @@ def test_it_can_be_made_on_the_meta_device_and_reset_elsewhere():
 # values -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_module_of_any_precision_gives_torchs_values(dtype):
     ours = randomized(LayerNorm(6, dtype=dtype))
     torchs = nn.LayerNorm(6, dtype=dtype)
@@ -131,7 +128,7 @@ def test_a_module_of_any_precision_gives_torchs_values(dtype):
         results.append([y, x.grad, norm.weight.grad, norm.bias.grad])
     for mine, theirs in zip(*results, strict=True):
         assert mine.dtype == dtype
-        tolerance = TOLERANCE.get(dtype, 8 * torch.finfo(dtype).eps)
+        tolerance = max(1e-5, 8 * torch.finfo(dtype).eps)
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
@@ -141,6 +138,7 @@ def test_an_input_without_rows():
     assert x.grad.shape == (0, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.parametrize("detach", [False, True])
 def test_it_compiles_in_one_piece(detach):
@@ -161,48 +159,29 @@ def test_it_is_exported():
     torch.testing.assert_close(torch.export.export(net, (x,)).module()(x), net(x))
 
 
-def transformer(norm_first: bool, dtype: torch.dtype) -> nn.TransformerEncoder:
-    layer = nn.TransformerEncoderLayer(
-        16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=dtype
-    )
-    last = nn.LayerNorm(16, dtype=dtype)
+def transformer(norm_first: bool) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first)
     torch.manual_seed(0)
-    return randomized(nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=not norm_first))
+    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(16), enable_nested_tensor=not norm_first)
+    return randomized(encoder.double())
 
 
-def check_same(theirs: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> None:
-    """Compare outputs and gradients of all parameters after replacing torch's norms by ours."""
-    results = []
-    for net in (theirs, with_ours(theirs)):
-        y = net(x)
-        y = getattr(y, "logits", y)
-        cotangent = drawn(y.shape, seed=3).to(dtype) / y.numel() ** 0.5
-        (y * cotangent).sum().backward()
-        results.append({"": y} | {name: p.grad for name, p in net.named_parameters()})
-    assert results[0].keys() == results[1].keys()
-    for name, tensor in results[0].items():
-        assert tensor.abs().max() > 0
-        tolerance = TOLERANCE[dtype]
-        torch.testing.assert_close(results[1][name], tensor, rtol=tolerance, atol=tolerance)
-
-
-def test_in_a_model_of_hugging_faces_outputs_and_gradients_are_the_same():
-    idx = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0))
-    theirs = randomized(gpt2_models.theirs(n_head=4, n_embd=32).double())
-    check_same(theirs, idx, torch.float64)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_in_torchs_own_transformer_outputs_and_gradients_are_the_same(norm_first, dtype):
-    check_same(transformer(norm_first, dtype), drawn((2, 5, 16), dtype=dtype), dtype)
+def test_in_torchs_own_transformer_outputs_and_all_gradients_are_the_same(norm_first):
+    theirs, results = transformer(norm_first), []
+    for net in (theirs, with_ours(theirs)):
+        y = net(drawn((2, 5, 16)))
+        (y * drawn(y.shape, seed=3)).sum().backward()
+        results.append({"": y} | {name: p.grad for name, p in net.named_parameters()})
+    assert all(tensor.abs().max() > 0 for tensor in results[0].values())
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
 def test_torchs_fast_path_reads_our_weights(norm_first):
     """In evaluation without gradients a layer is one kernel, given each norm's weight, bias and eps."""
-    theirs = transformer(norm_first, torch.float64).eval()
+    theirs = transformer(norm_first).eval()
     ours, x = with_ours(theirs), drawn((2, 5, 16))
     hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with torch.no_grad():
@@ -217,7 +196,6 @@ def test_torchs_fast_path_reads_our_weights(norm_first):
 
 NORMS = {
     "layernorm": LayerNorm(4),
-    "of two dimensions": LayerNorm((3, 4)),
     "rmsnorm": RMSNorm(4),
     "groupnorm": GroupNorm(4, 2),
 }

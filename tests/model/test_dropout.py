@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.layers import Dropout, dropout
@@ -12,6 +12,7 @@ def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype, requires_grad=True)
 
 
+@settings(max_examples=30)
 @given(st.floats(0.001, 0.999), st.integers(0, 2**31))
 def test_a_share_p_is_zero_and_the_mean_is_kept(p, seed):
     n = 100_000
@@ -60,15 +61,6 @@ def test_the_layout_in_memory_does_not_matter():
     assert torch.equal(*drawn)
 
 
-def test_torchs_seed_decides():
-    def drawn(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return dropout(ones(100), 0.5, training=True)
-
-    assert torch.equal(drawn(0), drawn(0))
-    assert not torch.equal(drawn(0), drawn(1))
-
-
 def test_in_evaluation_and_at_0_x_is_returned_and_nothing_is_drawn():
     x, before = ones(10), torch.get_rng_state()
     assert torch.equal(Dropout(0.5).eval()(x), x)
@@ -80,16 +72,3 @@ def test_in_evaluation_and_at_0_x_is_returned_and_nothing_is_drawn():
 def test_p_outside_of_0_to_1_is_refused(p):
     with pytest.raises(ValueError, match=r"dropout = .* is not a probability in \[0, 1\)"):
         Dropout(p)
-
-
-def test_the_output_is_on_the_device_of_the_input():
-    with torch.device("meta"):
-        assert dropout(torch.ones(5, device="cpu"), 0.5, True).is_cpu
-
-
-@pytest.mark.long  # compiling is slow: make test-long
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
-def test_compiled_with_other_random_numbers_as_many_are_kept():
-    torch.manual_seed(0)
-    y = torch.compile(lambda x: dropout(x, 0.2, True))(torch.ones(2**20))
-    assert abs((y == 0).double().mean().item() - 0.2) < 6 * 0.4 / 2**10

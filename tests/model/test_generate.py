@@ -90,7 +90,7 @@ def test_the_text_is_the_models_own_over_three_hops(norm, placement):
         ("model.positions=none", "model.activation=silu", "norm=rmsnorm"),
     ],
 )
-@pytest.mark.parametrize("length", [1, T - 1, T, T + 1, 3 * T])
+@pytest.mark.parametrize("length", [1, T, 3 * T])
 def test_the_text_is_the_models_own_with_other_blocks_and_prompts_of_any_length(options, length):
     model = random_model(*options)
     assert agrees(model, V)
@@ -107,20 +107,6 @@ def test_in_bf16_matrices_have_half_the_bytes_and_logits_differ_by_rounding():
     for n in range(4, T + 1):
         exact = model(idx[:, :n])[:, -1]
         assert 1e-5 < (decoder(idx[:, :n]) - exact).std() / exact.std() < 2**-6  # bf16: 8 bits
-
-
-def test_onednn_is_switched_back_even_after_an_error():
-    model = random_model()
-    for enabled in (True, False):
-        before = torch.backends.mkldnn.set_flags(enabled)
-        try:
-            text(Decoder(model), prompts(1), 3)
-            assert torch.backends.mkldnn.set_flags()[0] == enabled
-            with pytest.raises(IndexError):
-                Decoder(model)(torch.tensor([[V]]))
-            assert torch.backends.mkldnn.set_flags()[0] == enabled
-        finally:
-            torch.backends.mkldnn.set_flags(before[0])
 
 
 def test_several_rows_are_decoded_like_each_alone():
@@ -206,7 +192,7 @@ class ByEarlierChunk(nn.Module):
         return torch.cat([chunk / scale for chunk, scale in zip(chunks, scales, strict=False)], 1)
 
 
-@pytest.mark.parametrize("size", [4, 8, 16, 31])
+@pytest.mark.parametrize("size", [4, 31])
 def test_a_norm_that_looks_at_tokens_far_back_is_detected(size):
     norm = partial(ByEarlierChunk, size=size)
     model = GPT(vocab_size=V, block_size=32, n_layer=1, n_head=2, n_embd=8, norm=norm, placement=Pre)

@@ -124,17 +124,6 @@ def test_no_norm_head_or_further_block_changes_the_initial_value_of_another_para
             assert torch.equal(other[name], reference[name]), name
 
 
-def test_a_norm_that_draws_depends_on_its_site_alone_not_on_the_global_generator():
-    torch.manual_seed(5)
-    pre, post = (dict(small(norm=DrawingNorm, placement=p).named_parameters()) for p in (Pre, Post))
-    torch.manual_seed(6)
-    deeper = dict(small(norm=DrawingNorm, n_layer=3).named_parameters())
-    for name in ("blocks.1.mlp.pre.weight", "final.mix.weight"):
-        assert torch.equal(pre[name], deeper[name])
-    others = pre["blocks.1.mlp.pre.weight"], pre["blocks.0.attn.pre.weight"], post["blocks.0.mlp.post.weight"]
-    assert not any(torch.equal(pre["blocks.0.mlp.pre.weight"], other) for other in others)
-
-
 class Gated(Pre):
     """A placement with a parameter of its own, which is drawn at random."""
 
@@ -151,28 +140,30 @@ class PlainMLP(nn.Linear):
         super().__init__(n_embd, n_embd)
 
 
-def test_what_a_branch_or_a_qk_norm_draws_depends_on_seed_and_site_alone():
-    own_parts = {"mlp": PlainMLP, "attention": partial(CausalSelfAttention, qk_norm=DrawingNorm)}
+DRAWN = {  # options, and parameters that a part draws, in two places
+    "norm": ({"norm": DrawingNorm}, "blocks.0.mlp.pre.mix.weight blocks.1.mlp.pre.mix.weight"),
+    "placement": ({"placement": Gated}, "blocks.0.attn.gate blocks.0.mlp.gate"),
+    "branch": ({"mlp": PlainMLP}, "blocks.0.mlp.branch.weight blocks.1.mlp.branch.weight"),
+    "qk_norm": (
+        {"attention": partial(CausalSelfAttention, qk_norm=DrawingNorm)},
+        "blocks.0.attn.branch.q_norm.weight blocks.0.attn.branch.k_norm.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", DRAWN)
+def test_what_a_part_draws_depends_on_seed_and_site_alone_not_on_the_global_generator(part):
+    options, names = DRAWN[part]
     models = []
-    for global_seed, seed in ((5, 0), (6, 0), (5, 1)):
+    for global_seed, more in ((5, {}), (6, {"n_layer": 3}), (5, {"seed": 1})):
         torch.manual_seed(global_seed)
-        models.append(dict(small(**own_parts, seed=seed).named_parameters()))
-    first, again, other = models
-    for name in ("blocks.1.mlp.branch.weight", "blocks.0.attn.branch.q_norm.mix.weight"):
-        assert torch.equal(first[name], again[name])
+        models.append(dict(small(**options, **more).named_parameters()))
+    first, deeper, other = models
+    a, b = names.split()
+    assert not torch.equal(first[a], first[b])
+    for name in (a, b):
+        assert torch.equal(first[name], deeper[name])
         assert not torch.equal(first[name], other[name])
-
-
-def test_what_a_placement_draws_depends_on_seed_and_site_alone_not_on_the_global_generator():
-    torch.manual_seed(5)
-    gates = {n: p for n, p in small(placement=Gated).named_parameters() if n.endswith("gate")}
-    torch.manual_seed(6)
-    again = dict(small(placement=Gated).named_parameters())
-    assert len(gates) == 4
-    assert all(torch.equal(gate, again[name]) for name, gate in gates.items())
-    assert len({gate.item() for gate in gates.values()}) == 4
-    other = dict(small(placement=Gated, seed=1).named_parameters())
-    assert not any(torch.equal(gate, other[name]) for name, gate in gates.items())
 
 
 def test_seeds_differ():
