@@ -85,7 +85,7 @@ def certificate(
             cannot be tested, and ``reason`` says why.
         varies: what makes the output for the same tokens vary, such as "random numbers in training".
         train, eval: the leaks by kind.
-        context: T in training. ``shortened``: the model's context, if random rows are shorter.
+        rows, context: B and T in training. ``shortened``: the model's context, if random rows are shorter.
         asked: by mode: the number of ``cuts``, of ``all_cuts``, of ``rows``.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -94,7 +94,7 @@ def certificate(
     if tokens is None:
         tokens = random_tokens(vocab_size, ROWS, min(model.block_size, STEPS), generator)
         result |= {"shortened": model.block_size} if model.block_size > STEPS else {}
-    result["context"] = tokens[0].shape[1]
+    result["rows"], result["context"] = tokens[0].shape
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         idx, _ = tokens
