@@ -208,12 +208,13 @@ def named_norm(site: str, values: Mapping[str, Any], composed: DictConfig, files
 
 def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     """Return the config with the values that the weights of ``init_from`` determine, which override every
-    default. Raises ConfigError if one of ``typed_keys`` has a different value."""
+    default. Raises ConfigError if one of ``typed_keys`` has a different value, or if the weights name a class
+    of another project."""
     from interop.pretrained import pretrained  # here: few runs need it
 
-    config = pretrained(os.path.expanduser(str(composed.init_from))).config
+    weights = pretrained(os.path.expanduser(str(composed.init_from)))
     composed = copy.deepcopy(composed)
-    for key, value in config.architecture.items():
+    for key, value in weights.architecture.items():
         current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed_keys)
         fits = key == "model.block_size" and isinstance(current, int) and current <= value
         if is_typed and current != value and not fits:
@@ -224,7 +225,14 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
             )
         if not (is_typed and fits):
             OmegaConf.update(composed, key, value)
-    for key, value in config.matching_defaults.items():
-        if key not in typed_keys and OmegaConf.select(composed, key) is not None:
-            OmegaConf.update(composed, key, value)
+    for key, value in weights.defaults.items():
+        if key in typed_keys or OmegaConf.select(composed, key) is None:
+            continue
+        if isinstance(value, dict):  # a norm or the placement, of which single options may be typed
+            target, typed = value["_target_"], [each for each in typed_keys if each.startswith(f"{key}.")]
+            if not target.startswith(("model.", "torch.nn.")):
+                advice = f"if you trust it, give {key}=…"
+                raise ConfigError(f"init_from: {weights.name} names the class {target}; {advice}")
+            value = value | {each.removeprefix(f"{key}."): OmegaConf.select(composed, each) for each in typed}
+        OmegaConf.update(composed, key, value, merge=False, force_add=True)
     return composed

@@ -1,2 +1,2 @@
-"""Read and write formats of other projects: GPT-2's layout and tokenizer.json; download from the Hugging Face
-hub. Pickles are rejected."""
+"""Models of other projects: GPT-2's weights and tokenizer.json, by transformers and tokenizers. No pickle is
+opened, and no code that comes with a model is run."""

@@ -1,188 +1,248 @@
-"""Pretrained weights, ``init_from``: OpenAI's GPT-2 from the Hugging Face hub, or a folder in GPT-2's layout.
+"""Pretrained weights, ``init_from``:
 
-    init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the hub or the hub's cache on this machine
-    init_from=FOLDER    config.json, model.safetensors and, optionally, tokenizer.json
+    init_from=gpt2      gpt2-medium, gpt2-large, gpt2-xl: from the Hugging Face hub, or from its cache
+    init_from=FOLDER    a GPT-2 that transformers saved, or any model that scripts/export.py saved
 
-Folders are untrusted: they are read as plain data, and validated before memory is allocated. Torch is not
-imported until the tensors are read."""
+A model's settings are read first, as plain data. Torch and transformers are imported when the weights are
+needed."""
 
 import hashlib
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from data import tokenizers
-from data.errors import ConfigError, UserError
-from data.files import file_digest, first_error
+from data.errors import ConfigError
+from data.files import file_digest
 from data.token_files import read_meta
-from interop import hub, tokenizer_json
-from interop.gpt2_layout import GPT2, entries
-from interop.hub import HUB, WEIGHTS
-from interop.pickle_hint import SUFFIXES, conversion_advice, first_pickle
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # constants in old files, not weights
-FLOATING = ("F64", "F32", "F16", "BF16")
-EMBEDDING, HEAD = "wte.weight", "lm_head.weight"
+# Models of the organisation openai-community, each with the commit that is downloaded.
+HUB = {
+    "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+    "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+    "gpt2-large": "32b71b12589c2f8d625668d2335a01cac3249519",
+    "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
+}
+WEIGHTS = "model.safetensors"
+PICKLES = (".pt", ".pth", ".bin")  # files of torch.save
+# transformers' name -> ours. gelu_pytorch_tanh is gelu_new, computed by one kernel.
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS |= {name: name for name in ("gelu", "relu2", "silu")}
+GPT2_VOCABULARIES = (50257, 50304)  # GPT-2's tokens, and padded as in nanoGPT
+# keys of a GPT-2's config.json -> the only value that our model computes, also transformers' default
+FIXED = {
+    "model_type": "gpt2",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "auto_map": None,  # names code that comes with the model
+}
+# the settings of an exported model that its weights determine
+SIZES = "n_layer n_head n_embd block_size bias activation positions tie embedding_scale".split()
+NORMS = "final_norm embedding_norm qk_norm".split()
 
 
-@contextmanager
-def reading(file: Path) -> Iterator[None]:
-    """Context manager: turn any error while an untrusted file is read into a ConfigError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"{error.filename or file}: {error.strerror}; check the file") from None
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {first_error(error)[:200]}; name a folder with a GPT-2") from None
-    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError):
-        raise ConfigError(f"{file}: is damaged; name another folder") from None
-
-
-@dataclass(frozen=True)
+@dataclass
 class Pretrained:
-    """A folder of weights, whose files are read when they are needed.
-
-    Every method raises ConfigError if a file is missing, damaged, or not of a GPT-2.
-    """
+    """A GPT-2 in a folder. Raises ConfigError if a file is missing, damaged or of another model."""
 
     name: str  # the value of init_from
-    config: GPT2
+    folder: Path
+    architecture: dict[str, Any]  # settings that the weights determine; model.block_size may be smaller
+    defaults: dict[str, Any]  # settings that fit the weights, unless the user gives others
+    vocab_size: int  # rows of the embedding
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors, once they are read
 
-    @cached_property
+    @property
     def files(self) -> list[Path]:
-        """The file that holds the weights, or the files that hold parts of them."""
-        folder = Path(self.name)
-        parts = [] if (folder / WEIGHTS).is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
-        return parts or [file_of(self.name, WEIGHTS)]
+        """The files of the weights, downloaded if necessary."""
+        if is_hubs(self.name):
+            fetched(self.name, WEIGHTS)
+        return sorted(self.folder.glob("*.safetensors"))
 
     @cached_property
     def digest(self) -> str:
-        """The hash of the weights and their config, part of a run's identity."""
-        print(f"init_from={self.name}: checking the weights", flush=True)
-        self.check()
-        parts = [self.config.model_dump_json(), *map(file_digest, self.files)]
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-    def check(self) -> None:
-        """Raise ConfigError unless the files have exactly the tensors that config.json describes, and files
-        from the hub are undamaged."""
-        with self.opened() as slices:
-            has = {}
-            for name, part in slices.items():
-                dtype = "floating point" if part.get_dtype() in FLOATING else part.get_dtype()
-                has[name] = f"{dtype} of shape {part.get_shape()}"
-            needs = {e.gpt2_name: f"floating point of shape {[*e.shape]}" for e in entries(self.config)}
-            if self.config.tie_word_embeddings and HEAD in slices:
-                needs[HEAD] = needs[EMBEDDING]
-            for name in sorted(has | needs):
-                if has.get(name) != needs.get(name):
-                    raise ConfigError(
-                        f"{self.files[0]}: tensor {name[:100]} is {has.get(name, 'missing')}, but "
-                        f"config.json says {needs.get(name, 'that there is none')}; name another folder"
-                    )
-        for file in self.files:
-            hub.check(file)
-
-    @contextmanager
-    def opened(self) -> Iterator[Mapping[str, Any]]:
-        """Context manager: yield the unread tensors by their names without ``transformer.``."""
-        with reading(self.files[0]):
-            size = sum(file.stat().st_size for file in self.files)
-            if size > (memory := psutil.virtual_memory().total):
-                raise ConfigError(
-                    f"{self.files[0]}: has {size:,} bytes, but this machine has {memory:,} of memory; "
-                    "name a smaller model"
-                )
-            slices = {}
-            for file in self.files:
-                content = safe_open(file, framework="pt")  # checks the header against the file's size
-                for name in content.keys():  # noqa: SIM118 not a dict
-                    short = name.removeprefix("transformer.")
-                    if short in slices:
-                        raise ConfigError(f"{file}: has {short} a second time; name another folder")
-                    slices[short] = content.get_slice(name)
-            yield {name: tensor for name, tensor in slices.items() if not MASKS.fullmatch(name)}
-
-    def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
-        """Return the weights, fp32, by their names in our model, for the first ``block_size`` positions and
-        without the rows that pad the vocabulary."""
-        import torch
-
-        self.check()
-        self.check_vocabulary(vocab_size)
-        rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
-        rows["embed.positions.weight"] = block_size
-        with self.opened() as slices:
-            has_copy = HEAD in slices and self.config.tie_word_embeddings
-            if has_copy and not torch.equal(slices[HEAD][:], slices[EMBEDDING][:]):
-                raise ConfigError(
-                    f"{self.files[0]}: head and embedding differ, but config.json ties them; "
-                    "name another folder"
-                )
-            tensors = {}
-            for entry in entries(self.config):
-                tensor = slices[entry.gpt2_name][: rows.get(entry.our_name)]
-                tensors[entry.our_name] = (tensor.T if entry.transposed else tensor).float().contiguous()
-            return tensors
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ConfigError unless the model has ``vocab_size`` tokens, not counting padding."""
-        if not self.config.has_tokens(vocab_size):
-            tokenizer = self.config.matching_defaults["data.tokenizer"]
-            raise ConfigError(
-                f"init_from: {self.name} has a vocabulary of {self.config.vocab_size:,} tokens, but the "
-                f"text's tokenizer has {vocab_size:,}; give data.tokenizer={tokenizer}"
-            )
+        """The hash of the weights and their settings, part of a run's identity."""
+        print(f"init_from={self.name}: reading the weights", flush=True)
+        settings = json.dumps([self.architecture, self.defaults])
+        return hashlib.sha256(" ".join([settings, *map(file_digest, self.files)]).encode()).hexdigest()
 
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
         """The spec of the model's tokenizer (data/tokenizers.py); None if the folder has none."""
-        config = file_of(self.name, "config.json")
-        if (file := config.with_name("tokenizer.json")).exists():
-            with reading(file):
-                return tokenizer_json.read(file)
-        if config.with_name("meta.json").exists():  # nanoGPT's data: docs/ecosystem.md
-            return read_meta(config.with_name("meta.json"), "name another folder")[1].spec
-        return tokenizers.gpt2().spec if self.config.has_gpt2s_vocabulary else None
+        if (file := self.folder / "tokenizer.json").exists():
+            from interop.tokenizer import read
+
+            return read(file)
+        if (file := self.folder / "meta.json").exists():  # of nanoGPT's data: docs/ecosystem.md
+            return read_meta(file, "name another folder")[1].spec
+        return tokenizers.gpt2().spec if self.vocab_size in GPT2_VOCABULARIES else None
+
+    def load(self) -> "dict[str, Tensor]":
+        from interop import gpt2
+
+        return gpt2.load(self.files[0].parent)
+
+    def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
+        """Return the weights by their names in our model, for the first ``block_size`` positions and without
+        the rows that pad the vocabulary."""
+        self.check_vocabulary(vocab_size)
+        tensors = self.load()
+        if ("head.weight" in tensors) == self.architecture["model.tie"]:
+            raise ConfigError(
+                f"init_from: {self.name}: config.json and weights disagree on lm_head.weight; name another"
+            )
+        rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
+        rows["embed.positions.weight"] = block_size
+        tensors |= {name: tensors[name][:count] for name, count in rows.items() if name in tensors}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        return tensors
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ConfigError unless the model has ``vocab_size`` tokens; rows that pad them to a multiple
+        of 64 do not count."""
+        padding = self.vocab_size - vocab_size
+        if padding and not (0 < padding < 128 and self.vocab_size % 64 == 0):
+            raise ConfigError(
+                f"init_from: {self.name} has a vocabulary of {self.vocab_size:,} tokens, but the text's "
+                f"tokenizer has {vocab_size:,}; give data.tokenizer={self.defaults['data.tokenizer']}"
+            )
+
+
+@dataclass
+class Exported(Pretrained):
+    """A model of ours that GPT-2's layout cannot hold: a checkpoint without the optimizer's state."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        return self.spec
+
+    def load(self) -> "dict[str, Tensor]":
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / WEIGHTS)
 
 
 @cache
 def pretrained(name: str) -> Pretrained:
-    """Return the pretrained model that ``init_from`` names; the weights are read later. Raises ConfigError if
-    the model is missing or not a GPT-2."""
-    file = file_of(name, "config.json")
-    with reading(file):
-        return Pretrained(name, GPT2.model_validate_json(file.read_text(encoding="utf-8")))
-
-
-def file_of(name: str, part: str) -> Path:
-    """Return the file ``part`` of the folder or hub model that ``init_from`` names, downloaded if necessary.
-    Raises ConfigError if the file is missing."""
+    """Return the model that ``init_from`` names; its weights are read later. Raises ConfigError if it is
+    missing or of another kind."""
     folder = Path(name)
-    if name in HUB and not folder.is_dir():
-        return hub.from_hub(name, part)
-    if folder.is_file():
-        advice = f"init_from: {name}: is a file; name the folder that has it"
-        raise ConfigError(conversion_advice(folder) if folder.suffix in SUFFIXES else advice)
+    if is_hubs(name):
+        return gpt2(name, fetched(name, "config.json"))
     if not folder.is_dir():
-        raise ConfigError(f"init_from: {name}: no such folder; name a folder or one of {', '.join(HUB)}")
-    if (folder / part).is_file():
-        return folder / part
-    if pickle := first_pickle(folder):
-        raise ConfigError(conversion_advice(pickle))
-    if (folder / "checkpoints").is_dir():
-        raise ConfigError(f"init_from: {folder}: is a run; export it first with python -m scripts.export")
-    raise ConfigError(f"init_from: {folder}: {part} is missing; name a folder that has it")
+        advice = f"init_from: {name}: no such folder; name a folder or one of {', '.join(HUB)}"
+        raise ConfigError(pickle_advice(folder) if folder.suffix in PICKLES else advice)
+    if not any(folder.glob("*.safetensors")):
+        pickle = next((file for file in sorted(folder.iterdir()) if file.suffix in PICKLES), None)
+        advice = (
+            f"init_from: {folder}: has no {WEIGHTS}; name a folder that has it (python -m scripts.export)"
+        )
+        raise ConfigError(pickle_advice(pickle) if pickle else advice)
+    try:
+        return gpt2(name, folder) if (folder / "config.json").exists() else exported(name, folder)
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise ConfigError(f"init_from: {folder}: cannot be read ({error}); name another folder") from None
+
+
+def require_transformers(what: str) -> None:
+    """Raise ConfigError if the extra requirement is not installed. It is not imported here."""
+    if find_spec("transformers") is None:
+        raise ConfigError(f"{what} needs transformers; run pip install -r requirements-hub.txt")
+
+
+def pickle_advice(file: Path) -> str:
+    return f"{file}: a pickle, which is not opened here; docs/ecosystem.md says how to convert it"
+
+
+def gpt2(name: str, folder: Path) -> Pretrained:
+    """Return the GPT-2 in a folder, from its config.json."""
+    require_transformers(f"init_from: {name}")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    fixed = FIXED | {"n_inner": config.get("n_inner") and 4 * config["n_embd"]}
+    unusual = [key for key, value in fixed.items() if config.get(key, value) != value]
+    activation = config.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        unusual.append("activation_function")
+    if unusual:
+        raise ValueError(f"{unusual[0]}={config[unusual[0]]} in config.json, unlike GPT-2")
+    return Pretrained(
+        name,
+        folder,
+        architecture={
+            **{f"model.{key}": config[key] for key in ("n_layer", "n_head", "n_embd")},
+            "model.block_size": config["n_positions"],
+            "model.bias": True,
+            "model.activation": ACTIVATIONS[activation],
+            "model.positions": "learned",
+            "model.tie": config.get("tie_word_embeddings", True),
+        },
+        defaults={
+            "norm.eps": config.get("layer_norm_epsilon", 1e-5),
+            "data.tokenizer": "gpt2" if config["vocab_size"] in GPT2_VOCABULARIES else "init_from",
+        },
+        vocab_size=config["vocab_size"],
+    )
+
+
+def exported(name: str, folder: Path) -> Exported:
+    """Return the model of ours in a folder, from the metadata of its weights."""
+    with safe_open(folder / WEIGHTS, "np") as file:
+        text = (file.metadata() or {}).get("normgpt")
+    if text is None:
+        raise ValueError("config.json is missing")
+    meta = json.loads(text)
+    config, spec = meta["config"], meta["tokenizer"]
+    defaults = {key: config[key] for key in ("norm", "placement")}
+    defaults |= {f"model.{key}": config["model"][key] for key in NORMS}
+    if "${" in json.dumps(defaults):  # it would be resolved on this machine
+        raise ValueError("its settings have a ${")
+    architecture = {f"model.{key}": config["model"][key] for key in SIZES}
+    defaults["data.tokenizer"] = "init_from"
+    vocab_size = tokenizers.from_spec(spec).vocab_size
+    return Exported(name, folder, architecture, defaults, vocab_size, spec=spec)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The Hugging Face hub
+
+
+def is_hubs(name: str) -> bool:
+    return name in HUB and not Path(name).is_dir()
+
+
+def fetched(name: str, file: str) -> Path:
+    """Download a file of the hub, unless the hub's cache on this machine (HF_HOME) has it. Return its folder.
+    Raises ConfigError without a connection."""
+    require_transformers(f"init_from: {name}")
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    place: Mapping[str, Any] = {
+        "repo_id": f"openai-community/{name}",
+        "filename": file,
+        "revision": HUB[name],
+    }
+    try:
+        try:
+            return Path(hf_hub_download(**place, local_files_only=True)).parent
+        except LocalEntryNotFoundError:
+            print(f"init_from={name}: downloading {file} from the Hugging Face hub", flush=True)
+            get_hf_file_metadata(hf_hub_url(**place))  # fails at once; hf_hub_download would retry for 24 s
+            return Path(hf_hub_download(**place)).parent
+    except Exception as error:  # network code can raise anything
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"init_from: {name} cannot be downloaded ({why}); try again, or name a folder that has it"
+        ) from None

@@ -26,7 +26,7 @@ from cli.errors import checked, one_line_errors
 from cli.schema import DataConfig, ModelSource
 from data.errors import ConfigError
 from data.prepared import Prepared, prepare
-from interop.hub import HUB
+from interop.pretrained import HUB
 from model import GPT
 from probe import block_effects, causality, norm_maps
 from study.figures import FORMATS, save
@@ -50,7 +50,7 @@ def load(name: str) -> Checkpoint:
     training.load_run.load raises."""
     path = Path(name)
     kind = "checkpoint" if path.is_file() else "run"
-    kind = "init_from" if name in HUB or (path / "config.json").exists() else kind
+    kind = "init_from" if name in HUB or any(path.glob("*.safetensors")) else kind
     source: dict[str, Any] = dict.fromkeys(("run", "checkpoint", "init_from")) | {kind: name}
     return load_chosen(ModelSource(**source, which="last", runs_dir="."))
 

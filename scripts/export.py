@@ -1,78 +1,104 @@
-"""Export a trained model: a folder with its weights and a model card.
+"""Export a trained model: a folder with its weights, its tokenizer and a model card.
 
-    python -m scripts.export run=runs/NAME format=hf out=FOLDER             for Hugging Face's transformers
-    python -m scripts.export run=runs/NAME format=safetensors out=FOLDER    for sample.py
+    python -m scripts.export run=runs/NAME out=FOLDER
 
-format=hf is GPT-2's layout, which AutoModelForCausalLM and AutoTokenizer load without our code; a model that
-is not a GPT-2 is rejected. format=safetensors takes any model: the file is a checkpoint without the
-optimizer's state, and is 1/3 as large. The checkpoint is chosen as in sample.py: run=, checkpoint=,
-init_from=, which=."""
+A GPT-2 (LayerNorm, placement=pre, learned positions) becomes a folder that transformers loads without our
+code, by AutoModelForCausalLM and AutoTokenizer. Any other model becomes a checkpoint without the optimizer's
+state, for sample.py checkpoint=FOLDER/model.safetensors. init_from=FOLDER reads both. The exported checkpoint
+is chosen as in sample.py: run=, checkpoint=, init_from=, which=."""
 
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cli.errors import CONF, one_line_errors
 from cli.programs import read_literally
-from cli.schema import ModelSource
+from cli.schema import Component, ModelSource, RunConfig
 from data import tokenizers
 from data.errors import ConfigError
 from data.files import new_folder
-from interop import gpt2_layout, tokenizer_json
-from scripts import gpt2_writer, model_card
+from interop.pretrained import ACTIVATIONS, WEIGHTS, require_transformers
+from scripts import model_card
 from training import checkpoint as checkpoint_file
-from training import load_run as load_model
-from training.checkpoint import Checkpoint, Meta
+from training.checkpoint import Meta
+from training.load_run import load, load_model
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LAYER_NORMS = ("model.norms.LayerNorm", "torch.nn.LayerNorm")
+GPT2_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # gelu_tanh: gelu_new
 
 
 class ExportConfig(ModelSource):
     """Everything export needs; conf/export.yaml explains each key."""
 
-    format: Literal["hf", "safetensors"]
     out: str
     trust: str | None
 
 
-def write_huggingface(loaded: Checkpoint, tensors: "dict[str, Tensor]", folder: Path) -> None:
-    """Write config.json, model.safetensors and the tokenizer. Raises ConfigError if the model is not a
-    GPT-2."""
-    from safetensors.torch import save_file  # imports torch
-
-    config, spec = loaded.meta.config, loaded.meta.tokenizer
-    if obstacles := gpt2_writer.obstacles(config):
-        raise ConfigError(
-            f"format: hf is GPT-2's layout, which has no {', '.join(obstacles)}; give format=safetensors"
-        )
-    tokenizer = tokenizers.from_spec(spec)
-    special = [*spec.get("special", ())]
-    end_of_text = tokenizer.vocab_size - len(special) if special else None  # the first special token
-    gpt2_config = gpt2_writer.gpt2_config(config, tokenizer.vocab_size, end_of_text)
-    save_file(
-        gpt2_writer.gpt2_tensors(tensors, gpt2_layout.GPT2.model_validate(gpt2_config)),
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    contents: dict[str, dict[str, Any]] = {
-        "config.json": gpt2_config,
-        "tokenizer.json": tokenizer_json.to_tokenizer_json(spec),
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": config.model.block_size,
-            "clean_up_tokenization_spaces": False,
-            **dict.fromkeys(("bos_token", "eos_token"), special[0] if special else None),
-        },
+def unlike_gpt2(config: RunConfig) -> list[str]:
+    """Return the settings that GPT-2's layout cannot express, as KEY=VALUE."""
+    model, final = config.model, config.model.final_norm
+    keys = {
+        f"norm={config.norm.name}": config.norm.target not in LAYER_NORMS,
+        f"placement={config.placement.name}": config.placement.target != "model.placements.Pre",
+        f"model.positions={model.positions}": model.positions != "learned",
+        f"model.activation={model.activation}": model.activation not in GPT2_ACTIVATIONS,
+        "model.embedding_scale=true": model.embedding_scale is True,
     }
-    for name, content in contents.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    if isinstance(final, Component):
+        keys[f"model.final_norm={final.name}"] = final != config.norm
+    for key, component in (("embedding_norm", model.embedding_norm), ("qk_norm", model.qk_norm)):
+        keys[f"model.{key}={component.name}"] = component.target != "torch.nn.Identity"
+    return [key for key, is_obstacle in keys.items() if is_obstacle]
+
+
+def write_for_transformers(meta: Meta, tensors: "dict[str, Tensor]", folder: Path) -> None:
+    """Write config.json, model.safetensors and the tokenizer of a GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from interop.gpt2 import parameters_by_our_names
+    from interop.tokenizer import to_hf
+
+    tokenizer, model = to_hf(meta.tokenizer), meta.config.model
+    special = next(iter(meta.tokenizer.get("special", ())), None)  # <|endoftext|>
+    end_of_text = special and tokenizer.token_to_id(special)
+    gpt2 = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=tokenizer.get_vocab_size(),
+            n_positions=model.block_size,
+            n_layer=model.n_layer,
+            n_head=model.n_head,
+            n_embd=model.n_embd,
+            activation_function=GPT2_ACTIVATIONS[model.activation],
+            layer_norm_epsilon=meta.config.norm.options.get("eps", 1e-5),
+            tie_word_embeddings=model.tie,
+            resid_pdrop=model.dropout,
+            embd_pdrop=model.dropout,
+            attn_pdrop=model.dropout,
+            bos_token_id=end_of_text,
+            eos_token_id=end_of_text,
+        )
+    )
+    for name, parameter in parameters_by_our_names(gpt2).items():
+        if name in tensors:  # transformers initializes a missing bias with 0 and a missing gain with 1
+            parameter.copy_(tensors[name])
+    gpt2.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.block_size,
+        "clean_up_tokenization_spaces": False,
+        **dict.fromkeys(("bos_token", "eos_token"), special),
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), encoding="utf-8")
 
 
 def without_private_settings(meta: Meta) -> Meta:
-    """Return the metadata without the optimizer's state, the user's folders and the user's name at wandb."""
+    """Return the metadata without the user's folders and the user's name at wandb."""
     config = meta.config
 
     def last_part(path: str | None) -> str | None:
@@ -85,45 +111,47 @@ def without_private_settings(meta: Meta) -> Meta:
         "wandb": config.wandb.model_copy(update={"entity": None, "group": None, "dir": "."}),
     }
     anonymous_config = config.model_copy(update=anonymous_values)
-    return meta.model_copy(update={"config": anonymous_config, "run": last_part(meta.run), "optimizer": {}})
+    return meta.model_copy(update={"config": anonymous_config, "run": last_part(meta.run)})
 
 
 def main(config: ExportConfig) -> None:
-    """Write the chosen checkpoint in the chosen format, with its card, to ``out``."""
+    """Write the chosen checkpoint and its card to ``out``."""
     out = Path(config.out)
     if out.exists():
         raise ConfigError(f"out: {out} already exists; choose another folder")
     print("loading the model", file=sys.stderr, flush=True)
-    loaded = load_model.load(config)
+    loaded = load(config)
+    obstacles = unlike_gpt2(loaded.meta.config)
+    if not obstacles:
+        require_transformers("out: an export of a GPT-2")
     from safetensors import SafetensorError
 
     from probe import causality  # imports torch, after wrong keys and paths are reported
-    from training.checkpoint import model_tensors
 
     vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
-    model = load_model.load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
+    model = load_model(loaded, vocab_size, config.trust)  # raises if the weights do not fit
     files = model_card.files_of_run(loaded)
     if not files["certificate"]:
         print("testing whether the model is causal", file=sys.stderr, flush=True)
         answer = causality.certificate(model, vocab_size, initial=False)
         files["certificate"] = {"start": answer, "end": None}
-    loaded = Checkpoint(loaded.path, without_private_settings(loaded.meta), loaded.tensors)
+    meta, tensors = without_private_settings(loaded.meta), checkpoint_file.model_tensors(model)
     with new_folder(out) as folder:
         try:
-            if config.format == "hf":
-                write_huggingface(loaded, model_tensors(model), folder)
+            if obstacles:
+                checkpoint_file.write(folder / WEIGHTS, meta, tensors)
             else:
-                checkpoint_file.write(folder / "model.safetensors", loaded.meta, model_tensors(model))
-        except SafetensorError as error:
+                write_for_transformers(meta, tensors, folder)
+        except (SafetensorError, OSError) as error:
             raise ConfigError(f"out: {out}: cannot be written ({error}); make room") from None
         parameters = sum(p.numel() for p in model.parameters())
-        page = model_card.text(loaded.meta, parameters, config.format, files)
+        page = model_card.text(meta, parameters, not obstacles, files)
         (folder / "README.md").write_text(page, encoding="utf-8")
         for file in folder.iterdir():
             file.chmod(0o644)  # safetensors makes its file readable by the owner only
     size = sum(file.stat().st_size for file in out.iterdir())
-    what = f"{loaded.meta.run}, step {loaded.meta.step:,}"
-    print(f"{out}: {what}, {size / 1e6:,.1f} MB; model card: README.md")
+    why = f"not for transformers, as GPT-2 has no {', '.join(obstacles)}" if obstacles else "for transformers"
+    print(f"{out}: {meta.run}, step {meta.step:,}, {why}; {size / 1e6:,.1f} MB; model card: README.md")
 
 
 if __name__ == "__main__":

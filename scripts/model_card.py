@@ -47,16 +47,16 @@ def files_of_run(loaded: Checkpoint) -> dict[str, dict[str, Any]]:
     }
 
 
-def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]]) -> str:
-    """Return the card of a checkpoint that is exported as ``form``. ``files`` is the result of
-    ``files_of_run`` and must contain a certificate."""
+def text(meta: Meta, parameters: int, for_transformers: bool, files: dict[str, dict[str, Any]]) -> str:
+    """Return the card of an exported checkpoint. ``files`` is the result of ``files_of_run``, with a
+    certificate."""
     config = meta.config
     is_trained = not config.init_from or meta.step > 0
     settings = config.model_dump(by_alias=True, include=SETTINGS if is_trained else OF_MODEL)
     if is_trained:
         settings["data"] = config.data.model_dump(include=OF_DATA)
     answer = files["certificate"]["end"] or files["certificate"]["start"]
-    front = {"library_name": "transformers"} if form == "hf" else {}
+    front = {"library_name": "transformers"} if for_transformers else {}
     return TEMPLATES.get_template("model_card.md").render(
         front=front | {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]},
         name=meta.run.replace("`", "'"),
@@ -68,7 +68,7 @@ def text(meta: Meta, parameters: int, form: str, files: dict[str, dict[str, Any]
         train_tokens=files["environment"].get("data", {}).get("train_tokens"),
         status=files["status"],
         causality=causality.describe(answer, "this model").removeprefix("causality: "),
-        form=form,
+        for_transformers=for_transformers,
         start=repr(tokenizers.from_spec(meta.tokenizer).start),
         max_new_tokens=min(50, config.model.block_size - 1),
         settings=settings,

@@ -30,6 +30,7 @@ from model.layers import INITS, Head
 from model.mlp import MLPS
 from model.placements import LearnedScale, Placement
 from probe.hooks import buffers_kept, forward_hooks
+from training.checkpoint import model_tensors
 from training.device import Compute, check_fits, is_out_of_memory
 from training.identity import is_installed
 
@@ -219,13 +220,13 @@ def initial_model(
     return model
 
 
-def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
+def initialise_from(model: GPT, name: str, vocab_size: int) -> None:
     """Copy the weights that ``init_from`` names into a model of the same architecture: all matrices, and the
     norm tensors that have the same name and shape. Raises ConfigError."""
     from interop.pretrained import pretrained  # here: few runs need it
 
     state = model.state_dict()  # shares its memory with the model
-    weights = pretrained(name).tensors(state["embed.positions.weight"].shape[0], vocab_size)
+    weights = pretrained(name).tensors(model.block_size, vocab_size)
     with torch.no_grad():
         for key, tensor in weights.items():
             if not tensor.isfinite().all():
@@ -236,13 +237,11 @@ def initialise_from(model: nn.Module, name: str, vocab_size: int) -> None:
 
 def describe_initialisation(model: nn.Module, name: str) -> str:
     """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
-    from interop.gpt2_layout import entries
     from interop.pretrained import pretrained
 
-    shapes = {key: parameter.shape for key, parameter in model.named_parameters()}
-    weights = {entry.our_name: entry.shape for entry in entries(pretrained(name).config)}
-    # a larger matrix is cut to the model's size: ``Pretrained.tensors``
-    copied = {n for n, shape in weights.items() if n in shapes and (len(shape) > 1 or shape == shapes[n])}
+    shapes = {key: tensor.shape for key, tensor in model_tensors(model).items()}
+    weights = pretrained(name).shapes
+    copied = {key for key, shape in weights.items() if shapes.get(key) == shape}
     parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
     parts |= {"not copied, so at their initial values": shapes.keys() - copied}
     notes = [

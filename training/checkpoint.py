@@ -124,10 +124,10 @@ def load(path: Path) -> Checkpoint:
     """Read and verify a checkpoint. Raises CheckpointError if it is missing, damaged or of another format."""
     from safetensors import SafetensorError, safe_open
 
-    from interop.pickle_hint import SUFFIXES, conversion_advice
+    from interop.pretrained import PICKLES, pickle_advice
 
-    if path.suffix in SUFFIXES:
-        raise CheckpointError(conversion_advice(path))
+    if path.suffix in PICKLES:
+        raise CheckpointError(pickle_advice(path))
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint; give run=FOLDER or checkpoint=FILE")
     try:

@@ -54,12 +54,8 @@ def find_checkpoint(config: ModelSource) -> Path:
     folder = Path(config.run) if config.run is not None else newest_run(config.runs_dir)
     steps = checkpoint.saved_steps(folder / "checkpoints")
     if not steps:
-        from interop.pickle_hint import conversion_advice, first_pickle
-
-        pickle = first_pickle(folder)
         problem = "has no checkpoint" if folder.exists() else "no such folder"
-        missing = f"{folder}: {problem}; name the folder of a run that has a checkpoint"
-        raise CheckpointError(conversion_advice(pickle) if pickle else missing)
+        raise CheckpointError(f"{folder}: {problem}; name the folder of a run that has a checkpoint")
     best = (read_status(folder).get("best") or {}).get("step")
     step = best if config.which == "best" and best in steps else steps[-1]
     return checkpoint.path_of(folder / "checkpoints", step)

@@ -1,12 +1,11 @@
-"""Folders in Hugging Face's layout, written and read by transformers."""
+"""Folders that transformers writes and reads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from interop import tokenizer_json
+from interop.tokenizer import to_hf
 
 SMALL = {"vocab_size": 61, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 16}
 
@@ -29,8 +28,7 @@ def saved(folder: Path, chars: str = "", **changed: Any) -> Any:
     model = theirs(**({"vocab_size": len(chars)} if chars else {}) | changed)
     model.save_pretrained(folder)
     chars = chars or "".join(map(chr, range(32, 32 + model.config.vocab_size)))
-    tokenizer = tokenizer_json.to_tokenizer_json({"kind": "char", "chars": chars})
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    to_hf({"kind": "char", "chars": chars}).save(str(folder / "tokenizer.json"))
     return model
 
 
