@@ -49,9 +49,11 @@ def load(folder: Path) -> dict[str, Tensor]:
     except Exception as error:  # transformers may raise anything at a damaged file
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"init_from: {folder}: cannot be loaded ({why}); name another folder") from None
-    misshapen = [name for name, *_ in report["mismatched_keys"]]
-    if wrong := sorted([*report["missing_keys"], *report["unexpected_keys"], *misshapen]):
+    wrong = {*report["missing_keys"], *report["unexpected_keys"]} | {n for n, *_ in report["mismatched_keys"]}
+    if model.config.tie_word_embeddings and model.lm_head.weight is not model.transformer.wte.weight:
+        wrong.add("lm_head.weight")  # both are in the file, and differ
+    if wrong:
         raise ConfigError(
-            f"init_from: {folder}: config.json and weights disagree on {wrong[0]}; name another"
+            f"init_from: {folder}: config.json and weights disagree on {min(wrong)}; name another"
         )
     return parameters_by_our_names(model)

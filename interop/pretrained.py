@@ -53,13 +53,15 @@ NORMS = "final_norm embedding_norm qk_norm".split()
 
 @dataclass
 class Pretrained:
-    """A GPT-2 in a folder. Raises ConfigError if a file is missing, damaged or of another model."""
+    """A GPT-2 in a folder, or a model of ours that GPT-2's layout cannot hold: a checkpoint without the
+    optimizer's state. Raises ConfigError if a file is missing, damaged or of another model."""
 
     name: str  # the value of init_from
     folder: Path
     architecture: dict[str, Any]  # settings that the weights determine; model.block_size may be smaller
     defaults: dict[str, Any]  # settings that fit the weights, unless the user gives others
     vocab_size: int  # rows of the embedding
+    spec: dict[str, Any] | None = None  # the tokenizer of a model of ours; a GPT-2's is in a file
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors, once they are read
 
     @property
@@ -79,6 +81,8 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> dict[str, Any] | None:
         """The spec of the model's tokenizer (data/tokenizers.py); None if the folder has none."""
+        if self.spec is not None:
+            return self.spec
         if (file := self.folder / "tokenizer.json").exists():
             from interop.tokenizer import read
 
@@ -87,20 +91,18 @@ class Pretrained:
             return read_meta(file, "name another folder")[1].spec
         return tokenizers.gpt2().spec if self.vocab_size in GPT2_VOCABULARIES else None
 
-    def load(self) -> "dict[str, Tensor]":
-        from interop import gpt2
-
-        return gpt2.load(self.files[0].parent)
-
     def tensors(self, block_size: int, vocab_size: int) -> "dict[str, Tensor]":
         """Return the weights by their names in our model, for the first ``block_size`` positions and without
         the rows that pad the vocabulary."""
+        from safetensors.torch import load_file
+
         self.check_vocabulary(vocab_size)
-        tensors = self.load()
-        if ("head.weight" in tensors) == self.architecture["model.tie"]:
-            raise ConfigError(
-                f"init_from: {self.name}: config.json and weights disagree on lm_head.weight; name another"
-            )
+        if self.spec is not None:
+            tensors = load_file(self.folder / WEIGHTS)
+        else:
+            from interop import gpt2
+
+            tensors = gpt2.load(self.files[0].parent)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         rows["embed.positions.weight"] = block_size
         tensors |= {name: tensors[name][:count] for name, count in rows.items() if name in tensors}
@@ -116,22 +118,6 @@ class Pretrained:
                 f"init_from: {self.name} has a vocabulary of {self.vocab_size:,} tokens, but the text's "
                 f"tokenizer has {vocab_size:,}; give data.tokenizer={self.defaults['data.tokenizer']}"
             )
-
-
-@dataclass
-class Exported(Pretrained):
-    """A model of ours that GPT-2's layout cannot hold: a checkpoint without the optimizer's state."""
-
-    spec: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def tokenizer(self) -> dict[str, Any]:
-        return self.spec
-
-    def load(self) -> "dict[str, Tensor]":
-        from safetensors.torch import load_file
-
-        return load_file(self.folder / WEIGHTS)
 
 
 @cache
@@ -196,7 +182,7 @@ def gpt2(name: str, folder: Path) -> Pretrained:
     )
 
 
-def exported(name: str, folder: Path) -> Exported:
+def exported(name: str, folder: Path) -> Pretrained:
     """Return the model of ours in a folder, from the metadata of its weights."""
     with safe_open(folder / WEIGHTS, "np") as file:
         text = (file.metadata() or {}).get("normgpt")
@@ -211,7 +197,7 @@ def exported(name: str, folder: Path) -> Exported:
     architecture = {f"model.{key}": config["model"][key] for key in SIZES}
     defaults["data.tokenizer"] = "init_from"
     vocab_size = tokenizers.from_spec(spec).vocab_size
-    return Exported(name, folder, architecture, defaults, vocab_size, spec=spec)
+    return Pretrained(name, folder, architecture, defaults, vocab_size, spec)
 
 
 # ---------------------------------------------------------------------------------------------------
