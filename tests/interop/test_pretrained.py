@@ -233,6 +233,7 @@ RUN = [*(key for key in TINY if not key.startswith("model.")), "init_from=theirs
 RUN += ["data.path=text.txt", "data.cache=cache"]
 
 
+@pytest.mark.slow
 def test_a_run_begins_where_theirs_are(tmp_path):
     """The first val/loss, here at a shorter model.block_size, is what transformers computes on the same
     windows."""
