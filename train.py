@@ -30,7 +30,7 @@ from cli.schema import RunConfig
 from data.prepared import Prepared
 from training.ddp import Ranks, process_group
 from training.open_run import load_tokens, open_run
-from training.run_folder import Run, report
+from training.run_folder import Run
 from training.schedule import due_at
 
 
@@ -95,21 +95,21 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
             s.certifier.end()  # tests the trained model for causality, on training text
 
 
-def main(config: RunConfig) -> float:
-    """Train a run unless it has already ended. Return its val/full_loss; infinity if it diverged."""
+def main(config: RunConfig) -> None:
+    """Train a run unless it has already ended, and print how it ended."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
         with open_run(config, tokens, ranks) as (run, had_ended):  # same settings, same folder: it resumes
             if not had_ended:
                 train(run, tokens, ranks)
-        return report(run.folder, had_ended, config.packages())
+        run.report(had_ended)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def command(composed: DictConfig) -> float:
+def command(composed: DictConfig) -> None:
     """Run ``main`` with the config that Hydra composed of conf/ and the command line."""
     with one_line_errors():  # Hydra would print a second line about an error that leaves this function
-        return main(validated(composed))
+        main(validated(composed))
 
 
 if __name__ == "__main__":

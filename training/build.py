@@ -30,14 +30,12 @@ from model.layers import INITS, Head
 from model.mlp import MLPS
 from model.placements import LearnedScale, Placement
 from probe.hooks import buffers_kept, forward_hooks
-from training.checkpoint import model_tensors
 from training.device import Compute, check_fits, is_out_of_memory
 from training.identity import is_installed
 
 FINITE = ConfigDict(allow_inf_nan=False)
 # argument -> its range, in every class
 LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
-RUN_ARGUMENTS = ("device", "dtype")  # set by the run, not by a config
 # The classes that an untrusted checkpoint may name: those of model/, and torch's norms.
 OWN_PACKAGES = ("model",)
 TORCH_NAMES = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
@@ -63,15 +61,13 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
     """
     target = import_class(group, component.target, packages)
     spec = inspect.getfullargspec(target)
-    arguments = [name for name in (*spec.args[1:], *spec.kwonlyargs) if name not in RUN_ARGUMENTS]
+    arguments = [*spec.args[1:], *spec.kwonlyargs]
     try:
         hints = get_type_hints(target.__init__)
     except Exception:  # a hint that cannot be evaluated, such as a name imported for type checkers only
         hints = {}
     options = {}
     for key, value in component.options.items():
-        if key in RUN_ARGUMENTS:
-            raise ConfigError(f"{group}.{key}: device and precision are those of the whole run; omit {key}")
         if key not in arguments and (not spec.varkw or target is nn.Identity):  # Identity ignores all
             names = ", ".join(arguments) or "none"
             raise ConfigError(f"{group}.{key}: {component.target} has no such argument; it has {names}")
@@ -93,13 +89,9 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
         target = getattr(importlib.import_module(module_name), class_name, None)
         if target is None:
             raise ImportError(f"{module_name} has no {class_name}")
-    except (ImportError, SyntaxError) as error:
-        raise ConfigError(
-            f"{group}._target_: {path} cannot be imported ({error}); check its name, and PYTHONPATH"
-        ) from error
     except Exception as error:  # whatever the user's file raises
-        why = f"{module_name} raises {described(error)}{line_of(error)}"
-        raise ConfigError(f"{group}._target_: {why}, when it is imported; correct it") from error
+        why = f"{path} cannot be imported ({described(error)}{line_of(error)})"
+        raise ConfigError(f"{group}._target_: {why}; correct the name, the file or PYTHONPATH") from error
     base = Placement if group == "placement" else nn.Module
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise ConfigError(f"{group}._target_: {path} is not a subclass of {base.__name__}; name one that is")
@@ -135,34 +127,31 @@ def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
     placement. Raises ConfigError as ``bind`` does."""
-    settings = config.model
+    settings, init = config.model, INITS[config.model.init]
     sizes = {"placement": settings.n_layer, "model.qk_norm": settings.n_embd // settings.n_head}
     with torch.random.fork_rng(devices=[]):  # an instance of each norm and of the placement
         parts = {
             key: bind(key, component, packages)(sizes.get(key, settings.n_embd))
             for key, component in config.components().items()
         }
-    resolved: dict[str, Any] = {}
-    if settings.final_norm == "auto":
-        resolved["model.final_norm"] = "same" if parts["placement"].final_norm else "none"
-    if settings.embedding_scale == "auto":
-        resolved["model.embedding_scale"] = getattr(parts["norm"], "embedding_scale", False)
-    if settings.init_scale == "auto":
-        resolved["model.init_scale"] = rounded(INITS[settings.init].scale_for(settings.n_embd))
-    if settings.depth_scaled_init == "auto":
-        resolved["model.depth_scaled_init"] = INITS[settings.init].is_depth_scaled(parts["placement"])
+    automatic = {
+        "final_norm": "same" if parts["placement"].final_norm else "none",
+        "embedding_scale": getattr(parts["norm"], "embedding_scale", False),
+        "init_scale": rounded(init.scale_for(settings.n_embd)),
+        "depth_scaled_init": init.is_depth_scaled(parts["placement"]),
+    }
+    resolved = {f"model.{k}": value for k, value in automatic.items() if getattr(settings, k) == "auto"}
     for key, component in config.components().items():
         for option in (option for option, value in component.options.items() if value is None):
             value = getattr(parts[key], option, None)  # the value the class chose, if it is one number
             if isinstance(value, int | float | torch.Tensor) and torch.as_tensor(value).numel() == 1:
-                number = torch.as_tensor(value).detach().item()
-                resolved[f"{key}.{option}"] = rounded(number) if isinstance(number, float) else number
+                resolved[f"{key}.{option}"] = rounded(torch.as_tensor(value).item())
     return resolved
 
 
 def rounded(number: float) -> float:
-    """Return the number with six digits, for records that people read."""
-    return float(f"{number:.6g}")
+    """Return the number with six digits, for records that people read; integers and truth values as is."""
+    return float(f"{number:.6g}") if isinstance(number, float) else number
 
 
 def build_model(
@@ -180,9 +169,10 @@ def build_model(
         resolved = resolved_auto(config, packages)
         norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
         positions, rotate = POSITIONS[settings.positions]
-        has_embedding_scale = resolved.get("model.embedding_scale", settings.embedding_scale)
-        init_scale = resolved.get("model.init_scale", settings.init_scale)
-        depth_scaled = resolved.get("model.depth_scaled_init", settings.depth_scaled_init)
+        init_scale, depth_scaled, has_embedding_scale = (
+            resolved.get(f"model.{key}", getattr(settings, key))
+            for key in ("init_scale", "depth_scaled_init", "embedding_scale")
+        )
         return GPT(
             vocab_size=vocab_size,
             **settings.model_dump(
@@ -213,7 +203,7 @@ def build_model(
 def initial_model(
     config: RunConfig, vocab_size: int, attend: type[Attend] = Attend, head: type[Head] = Head
 ) -> GPT:
-    """Return the model that a run starts from. Raises as ``build_model`` and interop/pretrained.py do."""
+    """Return the model that a run starts from. Raises as ``build_model`` and ``initialise_from`` do."""
     model = build_model(config, vocab_size, attend=attend, head=head)
     if config.init_from:
         initialise_from(model, config.init_from, vocab_size)
@@ -222,34 +212,25 @@ def initial_model(
 
 def initialise_from(model: GPT, name: str, vocab_size: int) -> None:
     """Copy the weights that ``init_from`` names into a model of the same architecture: all matrices, and the
-    norm tensors that have the same name and shape. Raises ConfigError."""
+    norm tensors that have the same name and shape. Print one line. Raises ConfigError."""
     from interop.pretrained import pretrained  # here: few runs need it
 
     state = model.state_dict()  # shares its memory with the model
     weights = pretrained(name).tensors(model.block_size, vocab_size)
+    copied = {key for key, tensor in weights.items() if key in state and state[key].shape == tensor.shape}
     with torch.no_grad():
-        for key, tensor in weights.items():
-            if not tensor.isfinite().all():
+        for key in copied:
+            if not weights[key].isfinite().all():
                 raise ConfigError(f"init_from: {name}: {key} is not finite; use other weights")
-            if key in state and state[key].shape == tensor.shape:
-                state[key].copy_(tensor)
-
-
-def describe_initialisation(model: nn.Module, name: str) -> str:
-    """Return one line that says what ``initialise_from`` copied, and what it could not copy."""
-    from interop.pretrained import pretrained
-
-    shapes = {key: tensor.shape for key, tensor in model_tensors(model).items()}
-    weights = pretrained(name).shapes
-    copied = {key for key, shape in weights.items() if shapes.get(key) == shape}
+            state[key].copy_(weights[key])
     parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
-    parts |= {"not copied, so at their initial values": shapes.keys() - copied}
+    parts |= {"not copied, so at their initial values": dict(model.named_parameters()).keys() - copied}
     notes = [
         f"; {what}: {', '.join(sorted(names)[:2])}{', …' * (len(names) > 2)} ({len(names)})"
         for what, names in parts.items()
         if names
     ]
-    return f"initialised from {name}{''.join(notes)}"
+    print(f"initialised from {name}{''.join(notes)}")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -307,23 +288,21 @@ def explained(config: RunConfig) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
-        line = line_of(error)
+    except Exception as error:
+        line, remedy = line_of(error), "choose another norm, model size or train.batch_size"
         if is_out_of_memory(error) or not (line or isinstance(error, ValueError | RuntimeError | TypeError)):
             raise
         if line:
-            raise ConfigError(f"{config.label()}: {described(error)}{line}; correct this code") from error
-        why = str(error).strip().partition("\n")[0]
-        remedy = "choose another norm, model size or train.batch_size"
-        if "does not have a deterministic implementation" in why:  # torch says so of some GPU operations
+            remedy = "correct this code"
+        elif "does not have a deterministic implementation" in str(error):  # of some GPU operations
             remedy = "choose another norm, or give deterministic=false"
-        raise ConfigError(f"{config.label()}: {why}; {remedy}") from error
+        raise ConfigError(f"{config.label()}: {described(error)}{line}; {remedy}") from error
 
 
 def line_of(error: BaseException) -> str:
     """Return ", at mynorms.py:12", the last line of the user's code in a traceback; "" if it has none."""
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        file = Path(frame.f_code.co_filename)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
         if file.is_file() and not (is_installed(file) or any(map(file.is_relative_to, KNOWN))):
-            return f", at {file.name}:{line}"
+            return f", at {file.name}:{frame.lineno}"
     return ""

@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from pydantic import Field
 
 from cli.errors import checked
 from cli.schema import Checked, RunConfig
-from data.errors import CheckpointError, ConfigError
+from data.errors import CheckpointError, ConfigError, described
 from training.signals import Interrupted, Stop
 
 if TYPE_CHECKING:
@@ -103,21 +104,16 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
-        needed, where = sum(tensor.nbytes for tensor in tensors.values()), path.parent
-        if not where.is_dir():
-            raise CheckpointError(f"{where}: was removed; the same command starts the run again") from None
-        free = shutil.disk_usage(where).free
-        raise CheckpointError(
-            f"{path}: cannot be written ({error}; {needed:,} bytes are needed, {free:,} are free); "
-            "make room or choose another runs_dir"
-        ) from None
+        needed = sum(tensor.nbytes for tensor in tensors.values())
+        why = f"cannot be written ({error}; {needed:,} bytes are needed)"
+        raise CheckpointError(f"{path}: {why}; make room or choose another runs_dir") from None
 
 
 def prune(folder: Path, best: int | None) -> None:
     """Remove all checkpoints but the newest KEEP and that of step ``best``."""
     for step in saved_steps(folder)[:-KEEP]:
         if step != best:
-            path_of(folder, step).unlink(missing_ok=True)
+            path_of(folder, step).unlink()
 
 
 def load(path: Path) -> Checkpoint:
@@ -134,43 +130,36 @@ def load(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as content:  # checks the header against the file's size
             meta = dict(json.loads((content.metadata() or {})["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
-        if meta.get("format") == FORMAT and meta.pop("digest") != digest(tensors):
-            raise ValueError("the digest differs")
+        if meta.pop("digest") != digest(tensors):
+            raise ValueError("the tensors are not those that were written")
+        return Checkpoint(path, checked(Meta, meta), tensors)
     except OSError as error:  # of this machine, not of the file
         raise ConfigError(f"{path}: {error.strerror or error}; check the file and its permissions") from None
-    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError):
-        raise CheckpointError(f"{path}: damaged or not a checkpoint of normgpt; use another file") from None
-    if meta.get("format") != FORMAT:
-        versions = f"is of format {meta.get('format')!r}, but this version reads {FORMAT}"
-        raise CheckpointError(f"{path}: {versions}; use the version that wrote it")
-    try:
-        return Checkpoint(path, checked(Meta, meta), tensors)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}; use a checkpoint of this version") from None
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        why = f"damaged, or not a checkpoint of this version ({described(error)[:200]})"
+        raise CheckpointError(f"{path}: {why}; use another file") from None
 
 
 def newest(folder: Path, run: str) -> Checkpoint | None:
     """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Newer ones that
     are damaged are renamed, with one line. Raises CheckpointError if all are unusable."""
-    unusable: list[tuple[Path, str]] = []
+    unusable: dict[Path, CheckpointError] = {}
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
         try:
             checkpoint = load(path)
-            if (checkpoint.meta.run, checkpoint.meta.step) == (run, step):
-                break
-            unusable.append((path, "of another run or step"))
+            if (checkpoint.meta.run, checkpoint.meta.step) != (run, step):
+                raise CheckpointError(f"{path}: of another run or step; remove it")
         except CheckpointError as error:
-            unusable.append((path, str(error).removeprefix(f"{path}: ").split(";")[0]))
-    else:
-        if not unusable:
-            return None
-        path, why = unusable[0]
-        raise CheckpointError(f"{path}: {why}, and no older file is usable; fresh=true starts the run over")
-    for path, why in unusable:
-        path.rename(f"{path}.unusable")
-        print(f"warning: {path}: {why}; renamed, resuming from {checkpoint.path.name}", file=sys.stderr)
-    return checkpoint
+            unusable[path] = error
+            continue
+        for damaged, why in unusable.items():
+            damaged.rename(f"{damaged}.unusable")
+            print(f"warning: {why}; renamed, resuming from {path.name}", file=sys.stderr)
+        return checkpoint
+    for why in unusable.values():
+        raise CheckpointError(f"{why}; no older file is usable; fresh=true starts the run over")
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -213,8 +202,6 @@ def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
     with torch.no_grad():
         for name, tensor in targets.items():
             tensor.copy_(stored[name])
-    if wrong := first_not_finite(targets):
-        raise CheckpointError(f"{checkpoint.path}: {wrong} is not finite; use another checkpoint")
 
 
 def restore_optimizers(
@@ -225,45 +212,41 @@ def restore_optimizers(
     the model: torch's fused optimizers write into it unchecked."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
-        state: dict[int, dict[str, Tensor]] = {}
+        state: dict[int, dict[str, Tensor]] = defaultdict(dict)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for i, parameter in enumerate(parameters):
-            state[i] = {}
-            for key in optimizer.state_keys:
-                name = f"{OPTIMIZER}{names[parameter]}/{key}"
-                tensor = checkpoint.tensors.get(name)
-                if tensor is None or tensor.shape != (() if key == "step" else parameter.shape):
-                    raise CheckpointError(f"{checkpoint.path}: {name} is missing or does not fit the model")
-                state[i][key] = tensor.clone()
+        for (i, parameter), key in product(enumerate(parameters), optimizer.state_keys):
+            name = f"{OPTIMIZER}{names[parameter]}/{key}"
+            tensor = checkpoint.tensors.get(name)
+            if tensor is None or tensor.shape != (() if key == "step" else parameter.shape):
+                raise CheckpointError(f"{checkpoint.path}: {name} is missing or does not fit the model")
+            state[i][key] = tensor.clone()
         # torch moves each tensor to the device where it belongs
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def resume(folder: Path, run: str, step: int | None, model: "nn.Module", optimizers: Any) -> Meta | None:
-    """Restore model and optimizers from the newest usable checkpoint of ``run``, or from that of ``step``.
-    Return its metadata; None if there is no checkpoint later than step 0.
-
-    Raises:
-        CheckpointError: there are checkpoints, but none is usable.
-    """
-    checkpoint = newest(folder, run) if step is None else load(path_of(folder, step))
-    if checkpoint is None or checkpoint.meta.step == 0:  # the initial weights, which the model has
-        return None
+def resume(
+    run: "Run", model: "nn.Module", optimizer: "Optimizer", ranks: "Ranks"
+) -> tuple[int, dict[str, Any] | None]:
+    """Restore the newest usable checkpoint, which rank 0 finds. Return the step at which the run starts, and
+    its best evaluation so far. Raises CheckpointError if there are checkpoints, but none is usable."""
+    if run.config.fresh:
+        return 0, None
+    found = newest(run.checkpoints, run.folder.name) if ranks.first else None
+    step: int = ranks.broadcast(found.meta.step if found else 0)
+    if step == 0:  # no checkpoint, or the initial weights, which the model has
+        return 0, None
+    checkpoint = found or load(path_of(run.checkpoints, step))
     try:
         restore_model(model, checkpoint)
-        restore_optimizers(model, optimizers, checkpoint)
+        restore_optimizers(model, optimizer.optimizers, checkpoint)
     except CheckpointError as error:  # for example, the model's code has changed
         raise CheckpointError(f"{error}; fresh=true starts the run over") from None
-    return checkpoint.meta
+    return step, checkpoint.meta.best
 
 
 def first_not_finite(tensors: "dict[str, Tensor]") -> str | None:
     """Return the name of the first tensor with a number that is not finite; None if there is none."""
-    import torch
-
-    finite = [tensor.isfinite().all() for tensor in tensors.values()]
-    flags = torch.stack([flag.to(finite[0].device) for flag in finite]).tolist() if finite else []
-    return next((name for name, flag in zip(tensors, flags, strict=True) if not flag), None)
+    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -39,12 +39,12 @@ class Ranks:
     """This process among those that train together, its ranks. All make the same calls in the same order.
 
     Attributes:
-        rank, count, local: this rank's number, the number of ranks, this rank's number on its machine.
+        rank, count: this rank's number, and the number of ranks.
         first: whether this is rank 0, which alone writes to disk and to the terminal.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1, local: int = 0, store: Any = None) -> None:
-        self.rank, self.count, self.local, self.first = rank, count, local, rank == 0
+    def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
+        self.rank, self.count, self.first = rank, count, rank == 0
         self.store = store  # the key-value store of torchrun's processes
         self.calls = 0
 
@@ -103,17 +103,6 @@ class Ranks:
         values = (self.store.get(f"{self.calls}/{rank}").decode() for rank in range(self.count))
         return next((read(text) for text in values if text), None)
 
-    @contextmanager
-    def first_of_machine_first(self) -> Iterator[None]:
-        """Context manager: the first rank of each machine runs the block before that machine's others do."""
-        self.calls += 1
-        key = f"{self.calls}/{self.rank - self.local}"
-        if self.local:
-            self.store.get(key)
-        yield
-        if self.count > 1:
-            self.store.set(key, "")
-
 
 def wrap(model: "nn.Module", ranks: Ranks) -> Any:
     """Return the net that a step calls, tokens (B, T) -> logits (B, T, V): the model, or with several ranks
@@ -169,7 +158,7 @@ def process_group(device: str) -> Iterator[Ranks]:
     if rank:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 open until the end
     try:
-        yield Ranks(rank, world_size(), local, PrefixStore("normgpt", store))
+        yield Ranks(rank, world_size(), PrefixStore("normgpt", store))
     except RuntimeError as error:
         if not LOST.search(str(error)):
             raise

@@ -1,7 +1,6 @@
 """The device and precision of a run, torch's process-wide switches for them, and a lack of memory."""
 
 import ctypes
-import os
 import re
 import resource
 import sys
@@ -20,8 +19,6 @@ from data.errors import ConfigError
 from model.attention import Attend, PlainAttend
 from model.layers import Head, PaddedHead
 
-# train.threads per core at most: a run from a larger machine can still be repeated here
-THREADS_A_CORE = 8
 DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process changes it
 
 
@@ -84,11 +81,8 @@ class Compute:
 
 def choose(device: str, precision: str) -> Compute:
     """Resolve ``auto`` by the hardware, never by timing. Raises ConfigError for a missing device."""
-    available = ["cpu"]
-    if torch.backends.mps.is_available():
-        available.insert(0, "mps")
-    if torch.cuda.is_available():
-        available.insert(0, "cuda")
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [kind for kind in has if has[kind]]
     kind, _, index = device.partition(":")
     if kind == "auto":
         kind = device = available[0]
@@ -116,15 +110,12 @@ def fast_bf16(kind: str) -> bool:
 
 
 def set_switches(threads: int | None, deterministic: bool = True) -> int:
-    """Set torch's process-wide switches. Return the number of threads. Raises ConfigError if they are far too
-    many for this machine.
+    """Set torch's process-wide switches. Return the number of threads.
 
     ``deterministic``: without it a run on a GPU, or a compiled one, gives other numbers when it is repeated.
     (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
     only training/compile.py calls it.)
     """
-    if threads and threads > (most := THREADS_A_CORE * (os.cpu_count() or 1)):
-        raise ConfigError(f"train.threads: {threads} threads on {os.cpu_count()} cores; give at most {most}")
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
     torch.set_num_threads(threads or DEFAULT_THREADS)

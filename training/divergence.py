@@ -7,7 +7,7 @@ half of the entropy has not collapsed: it learned its training text by heart.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -75,20 +75,17 @@ def find_non_finite(
 
     from probe.non_finite import first_non_finite  # here: few runs need it
 
-    def losses() -> Iterator[Callable[[Net], Tensor]]:
-        """Yield the loss of each batch as a function of a net."""
-        if evaluation:
-            for number, window in enumerate(batches.fixed_windows()):
-                seed_torch(seed_for(0, "evaluation", number))
-                yield partial(loss.of_batch, batch=window)
-        else:
-            for batch in batches.micro_batches(step):
-                seed_torch(batch.dropout_seed)  # the masks of training, unless a GPU ran compiled code
-                yield partial(loss, x=batch.x, y=batch.y)
-
+    losses: Iterable[tuple[int, Callable[[Net], Tensor]]]  # of each batch: a seed, and a net's loss
+    if evaluation:
+        windows = enumerate(batches.fixed_windows())
+        losses = ((seed_for(0, "evaluation", i), partial(loss.of_batch, batch=batch)) for i, batch in windows)
+    else:  # the masks of training, unless a GPU ran compiled code
+        micro_batches = batches.micro_batches(step)
+        losses = ((batch.dropout_seed, partial(loss, x=batch.x, y=batch.y)) for batch in micro_batches)
     model.train(not evaluation)
     with torch.set_grad_enabled(not evaluation):
-        for loss_of in losses():
+        for seed, loss_of in losses:
+            seed_torch(seed)
             if place := first_non_finite(model, loss_of, ranks.first_found):
                 return f"first in {place}"
     return "but no single layer shows it"

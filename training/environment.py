@@ -1,7 +1,6 @@
 """Where and how a run is trained: environment.json. It is not part of the run's identity."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from functools import cache
@@ -22,8 +21,6 @@ def environment(config: RunConfig, computed: dict[str, Any]) -> dict[str, Any]:
     """Return the content of environment.json: the machine, versions, the commit, and ``computed``: the values
     to which ``auto`` was resolved, the data, the command."""
     return {
-        "machine": machine(),
-        "asked": asked_for(config),
         **computed,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -45,19 +42,6 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
     old, new = flat(before), flat(now)
     return [f"{key} {old[key]} → {new[key]}" for key in old if key in new and old[key] != new[key]]
-
-
-def machine() -> dict[str, Any]:
-    """Return what decides, with ``asked_for``, to what ``auto`` is resolved. Does not import torch."""
-    return {
-        "host": platform.node(),
-        "torch": importlib.metadata.version("torch"),
-        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-    }
-
-
-def asked_for(config: RunConfig) -> dict[str, str]:
-    return {"device": config.device, "precision": config.precision}
 
 
 def processor() -> str:

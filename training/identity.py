@@ -27,8 +27,8 @@ def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, A
     settings = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )
-    if config.init_from:
-        settings["init_from"] = weights_digest(config)
+    if weights := weights_digest(config):
+        settings["init_from"] = weights
     return settings | {
         "train": config.train.model_dump(exclude=NOT_IN_IDENTITY),
         "precision": precision,

@@ -17,8 +17,6 @@ from training.run_folder import read_status
 if TYPE_CHECKING:
     from model import GPT
 
-ATTEMPTS = 10  # to read a checkpoint of a run that is training, and removes old ones
-
 
 def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple[GPT, tokenizers.Tokenizer]":
     """Return the model of a run, in evaluation mode on the CPU, and its tokenizer.
@@ -66,14 +64,13 @@ def load(config: ModelSource) -> Checkpoint:
     ConfigError, CheckpointError or DataError."""
     if config.init_from is not None:
         return pretrained_checkpoint(config.init_from)
-    for _ in range(ATTEMPTS):
-        path = find_checkpoint(config)
-        try:
-            return checkpoint.load(path)
-        except CheckpointError:
-            if path.exists() or config.checkpoint is not None:
-                raise
-    raise CheckpointError(f"{path}: was removed while it was read; run the command again")
+    path = find_checkpoint(config)
+    try:
+        return checkpoint.load(path)
+    except CheckpointError:
+        if path.exists() or config.checkpoint is not None:
+            raise
+        return checkpoint.load(find_checkpoint(config))  # the run is training, and has removed this one
 
 
 def pretrained_checkpoint(name: str) -> Checkpoint:

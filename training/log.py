@@ -3,25 +3,14 @@
 import json
 import math
 import os
-import stat
-import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from data.files import jsonable, name_in_errors, write_atomically
@@ -39,7 +28,7 @@ EVERY = 2.0  # seconds between printed lines where stdout is no terminal
 
 class RunLog:
     """Writes the rows of a run from step ``start`` on, inside ``with``. Rows of these steps that an earlier
-    process wrote are dropped.
+    process wrote are dropped. The clock starts at ``with``.
 
     Attributes:
         best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
@@ -58,39 +47,39 @@ class RunLog:
         best: dict[str, Any] | None,
     ) -> None:
         train = run.config.train
-        self.run, self.compute, self.wandb, self.last_step, self.best = run, compute, wandb, train.steps, best
+        self.run, self.compute, self.ranks, self.wandb = run, compute, ranks, wandb
+        self.start, self.last_step, self.best = start, train.steps, best
         self.tokens_per_step = train.batch_size * run.config.model.block_size
-        rows = read_rows(run.metrics, start) if ranks.first and start else []
-        losses = [row["train/loss"] for row in rows if "train/loss" in row]
-        seconds = rows[-1].get("seconds", 0.0) if rows else 0.0
-        self.train_loss, seconds = ranks.broadcast([losses[-1] if losses else math.inf, seconds])
-        if run.writes:
-            say_gap(run.metrics, [0, *(row["step"] for row in rows), start], train.log_every)
-            write_atomically(run.metrics, "".join(json.dumps(jsonable(row)) + "\n" for row in rows))
         self.timed_from = start  # first step that the next train/tokens_per_s counts
-        self.clock = Clock(compute.synchronize, seconds)
-        self.progress = ProgressLine(start, train.steps)
 
     def __enter__(self) -> Self:
+        run, start = self.run, self.start
+        rows = read_rows(run.metrics, start) if start else []  # none on the ranks that do not write
+        losses = [row["train/loss"] for row in rows if "train/loss" in row]
+        seconds = rows[-1]["seconds"] if rows else 0.0
+        self.train_loss, seconds = self.ranks.broadcast([losses[-1] if losses else math.inf, seconds])
+        if run.writes:
+            write_atomically(run.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        self.clock = Clock(self.compute.synchronize, seconds)
+        self.progress = ProgressLine(start, self.last_step)
         self.stream = self.run.metrics.open("a", encoding="utf-8")
-        self.progress.__enter__()
+        self.progress.bar.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.progress.__exit__(*error)
+        self.progress.bar.stop()
         self.stream.close()  # flushes, which fails on a full disk
 
     def sync(self) -> None:
         """Write the rows to the disk, so that they survive a power failure, too."""
-        if stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):  # not os.devnull
-            os.fsync(self.stream.fileno())
+        os.fsync(self.stream.fileno())
 
     def update_best(self, step: int, row: dict[str, Any]) -> bool:
         """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns True in that case."""
-        loss, lowest = row.get("val/loss", math.inf), self.best["val/loss"] if self.best else math.inf
-        if (step == 0 and self.last_step > 0) or not loss < lowest:
+        lowest = self.best["val/loss"] if self.best else math.inf
+        if (step == 0 and self.last_step > 0) or not row["val/loss"] < lowest:
             return False
-        self.best = {"step": step, "val/loss": loss}
+        self.best = {"step": step, "val/loss": row["val/loss"]}
         return True
 
     def write(self, step: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -116,17 +105,6 @@ class RunLog:
             self.run.write_status(at_once=False, step=step, best=self.best, final=final, peak_memory=peak)
         self.progress.update(step, row)
         return row
-
-
-def say_gap(file: Path, steps: list[int], log_every: int) -> None:
-    """Print between which of the ``steps`` that have rows, if any, rows are missing. A distance that occurs
-    twice is that of an earlier log_every."""
-    counts = Counter(after - before for before, after in pairwise(steps))
-    usual = max([log_every, *(distance for distance, count in counts.items() if count > 1)])
-    for before, after in pairwise(steps):
-        if after - before > usual:
-            print(f"{file}: has no rows between steps {before:,} and {after:,}", flush=True)
-            break
 
 
 class Clock:
@@ -176,26 +154,21 @@ class ProgressLine:
 
     def __init__(self, first: int, steps: int) -> None:
         self.first, self.steps = first, steps  # the first step of this process, and the last of the run
-        self.latest: dict[str, Any] = {}
+        self.latest: dict[str, str] = {}
         self.start = self.printed = time.monotonic()
-        counter = (TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20))
-        times = (TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn())
-        columns = (*counter, TextColumn("{task.fields[text]}"), *times)
-        self.bar = Progress(*columns, console=Console(highlight=False), disable=not sys.stdout.isatty())
+        console = Console(highlight=False)
+        self.plain = not console.is_terminal or console.is_dumb_terminal
+        columns = (MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=self.plain)
         self.task = self.bar.add_task("", total=steps, completed=first, text="")
 
-    def __enter__(self) -> Self:
-        self.bar.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.bar.__exit__(*error)
-
     def update(self, step: int, row: dict[str, Any]) -> None:
-        """Show the latest value of each metric; ``row`` may lack some metrics."""
-        self.latest |= {key: row[key] for key in FORMATS if key in row}
-        text = "  ".join(form.format(self.latest[key]) for key, form in FORMATS.items() if key in self.latest)
+        """Show the latest loss and speed; val/loss, too, but where lines are printed only in its own line."""
+        self.latest |= {key: form.format(row[key]) for key, form in FORMATS.items() if key in row}
+        text = "  ".join(self.latest[key] for key in FORMATS if key in self.latest)
         self.show(step, text, force="val/loss" in row)
+        if self.plain:
+            self.latest.pop("val/loss", None)
 
     def through(self, step: int, batches: Iterable[Windows], targets: int) -> Iterator[Windows]:
         """Yield the batches of the whole validation split, which has ``targets`` target tokens; show the
@@ -210,9 +183,7 @@ class ProgressLine:
         """Show ``text`` on the live line, or print it if ``force`` or if nothing was printed for EVERY."""
         self.bar.update(self.task, completed=step, text=text)
         now = time.monotonic()
-        if self.bar.disable or self.bar.console.is_dumb_terminal:
-            if not (force or now - self.printed > EVERY):
-                return
+        if self.plain and (force or now - self.printed > EVERY):
             pace = (now - self.start) / max(1, step - self.first)  # seconds per step
             eta = f"  eta {duration(pace * (self.steps - step))}" if self.first < step < self.steps else ""
             self.printed = now

@@ -5,7 +5,7 @@ Several ranks share the batches of an evaluation: in every round, each rank take
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,7 @@ class Evaluator:
         with self.log.clock.aside("evaluation"):
             row: dict[str, Any] = {"val/loss": mean(self.losses(self.batches.fixed_windows()))}
             if self.running_norms:
-                on_batch = evaluate_on_batch_statistics(
-                    self.model,
-                    self.running_norms,
-                    self.loss.of_batch,
-                    self.stop.watching(self.batches.micro_windows()),
-                    self.ranks,
-                )
-                on_estimates = row["val/loss"]
+                on_batch, on_estimates = self.on_batch_statistics(), row["val/loss"]
                 if self.batches.n_fixed % self.batches.micro_rows:  # on_batch lacks the last windows
                     on_estimates = mean(self.losses(self.batches.micro_windows()))
                 row |= {"val/batch_stats_loss": on_batch, "val/batch_stats_gap": on_batch - on_estimates}
@@ -108,27 +101,33 @@ class Evaluator:
                 row |= self.on_the_whole_split(step)
         return row
 
+    def losses(self, windows: Iterable[Windows]) -> Losses:
+        rounds = self.stop.watching(self.ranks.rounds(windows))
+        return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
+
+    def on_batch_statistics(self) -> float:
+        """Return the mean loss if the modules ``running_norms`` normalize by their batch. Each rank takes the
+        mean loss of its share of every micro-batch, and these means are averaged; whether the statistics are
+        those of the share or of the whole micro-batch is the norm's own choice, as in training."""
+        share = self.ranks.share(self.batches.micro_rows)
+        shares = ([(x[share], y[share])] for x, y in self.stop.watching(self.batches.micro_windows()))
+        local_loss = mean(evaluate(self.model, self.loss.of_batch, shares, Ranks(), self.running_norms))
+        return float(self.ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
+
     def on_the_whole_split(self, step: int) -> dict[str, float]:
         """Return the loss on the whole split, also in bits per byte; if the split has two windows, the losses
         on its halves, too: settings chosen by val/select_loss are compared by val/report_loss."""
         targets = self.batches.val_targets
-        batches = self.log.progress.through(step, self.batches.whole_split(), targets)
-        losses = self.losses(batches)
+        losses = self.losses(self.log.progress.through(step, self.batches.whole_split(), targets))
         loss = mean(losses)
-        row = {
-            "val/full_loss": loss,
-            "val/bpb": bits_per_byte(loss, targets, self.batches.tokens.val_bytes()),
-        }
+        bpb = bits_per_byte(loss, targets, self.batches.tokens.val_bytes())
         before, across = self.batches.middle()
         first, second = losses[:before], losses[before:]
         if across:  # evaluated again in two parts, as its loss above is that of a whole batch
             parts = self.losses(across)
             first, second = first + parts[:1], parts[1:] + second[1:]
-        return row | ({"val/select_loss": mean(first), "val/report_loss": mean(second)} if first else {})
-
-    def losses(self, windows: Iterable[Windows]) -> Losses:
-        rounds = self.stop.watching(self.ranks.rounds(windows))
-        return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
+        halves = {"val/select_loss": mean(first), "val/report_loss": mean(second)} if first else {}
+        return {"val/full_loss": loss, "val/bpb": bpb} | halves
 
 
 def evaluate(
@@ -174,22 +173,6 @@ def bits_per_byte(loss: float, targets: int, n_bytes: int) -> float:
     return loss * targets / (n_bytes * math.log(2))
 
 
-def evaluate_on_batch_statistics(
-    model: nn.Module, norms: Sequence[nn.Module], loss_of: LossOf, batches: Iterable[Windows], ranks: Ranks
-) -> float:
-    """Return the mean loss per target token if the modules ``norms`` normalize by their batch. Each rank
-    takes the mean loss of its share of every batch, and these means are averaged; whether the statistics are
-    those of the share or of the whole batch is the norm's own choice, as in training."""
-
-    def shares() -> Iterator[list[Windows]]:
-        for x, y in batches:
-            share = ranks.share(len(x))
-            yield [(x[share], y[share])]
-
-    local_loss = mean(evaluate(model, loss_of, shares(), Ranks(), norms))
-    return float(ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
-
-
 def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
     """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
     normalize by these buffers in training, too. The buffers are kept."""
@@ -202,14 +185,12 @@ def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Te
             moved = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
         owners = {name.rpartition(".")[0] for name in moved}
         modules = [module for name, module in model.named_modules() if name in owners]
-        if not modules:
-            return []
+        losses = []
         model.eval()
-        with buffers_kept(model):
-            by_estimates = loss_of(model)
-        for module in modules:
-            module.train()
-        with buffers_kept(model):
-            by_batch = loss_of(model)
+        for in_training in ([], modules):
+            for module in in_training:
+                module.train()
+            with buffers_kept(model):
+                losses.append(loss_of(model))
         model.train()
-    return [] if torch.equal(by_estimates, by_batch) else modules
+    return [] if torch.equal(*losses) else modules

@@ -15,7 +15,7 @@ from probe.activations import Activations, without_effects
 from probe.statistics import Weights
 from training.batches import Batches, MicroBatch, training_batch
 from training.ddp import Ranks
-from training.log import Clock
+from training.log import RunLog
 from training.loss import Loss
 from training.run_folder import Run, read_json
 
@@ -23,15 +23,15 @@ from training.run_folder import Run, read_json
 class Statistics:
     """Measures the statistics that ``config`` selects. The seconds of measuring do not count as training."""
 
-    def __init__(self, model: nn.Module, loss: Loss, ranks: Ranks, config: StatsConfig, clock: Clock) -> None:
-        self.model, self.loss, self.ranks, self.clock = model, loss, ranks, clock
+    def __init__(self, model: nn.Module, loss: Loss, ranks: Ranks, config: StatsConfig, log: RunLog) -> None:
+        self.model, self.loss, self.ranks, self.log = model, loss, ranks, log
         self.wanted = metric_names.selection(config.metrics, config.sites)
         self.weights = Weights(model, self.wanted)
 
     def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
         """Run an extra forward and backward of ``batch`` through the eager model, without side effects, and
         return the statistics as tensors on the device: 0-d, histograms (67,)."""
-        with self.clock.aside("statistics"), Activations(self.model, self.wanted, histograms) as values:
+        with self.log.clock.aside("statistics"), Activations(self.model, self.wanted, histograms) as values:
             seed_torch(batch.dropout_seed)
             loss = self.loss(without_effects(self.model), batch.x, batch.y)
             (loss / self.ranks.count).backward()  # as in a step, whose loss is the mean over the ranks
@@ -44,12 +44,13 @@ class Statistics:
         if not due:
             yield
             return
-        with self.clock.aside("statistics"):
+        clock = self.log.clock
+        with clock.aside("statistics"):
             row |= self.weights.before()
         yield
-        with self.clock.aside("statistics"):
+        with clock.aside("statistics"):
             row |= self.weights.after()
-        row["stats/overhead"] = self.clock.spent["statistics"] / self.clock.training()
+        row["stats/overhead"] = clock.spent["statistics"] / clock.training()
 
 
 class Certifier:

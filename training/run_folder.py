@@ -9,7 +9,7 @@
         checkpoints/        step-*.safetensors
         .lock               held by the process that trains the run
 
-Torch is not imported here: a finished run is skipped at once.
+Torch is not imported here, so that compare.py and ablate.py start at once.
 """
 
 import json
@@ -30,7 +30,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from cli.schema import RunConfig
-from data.errors import ConfigError
+from data.errors import ConfigError, described
 from data.files import jsonable, write_atomically
 from training.environment import differences
 from training.signals import Interrupted
@@ -69,18 +69,18 @@ def has_ended(folder: Path) -> bool:
 
 
 def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl whose step is below ``before``. Other lines, such as the
-    last one of a killed process, are skipped; a damaged line before the last is reported."""
+    """Return the rows of metrics.jsonl whose step is below ``before``. Other lines are skipped; those before
+    the last, which a killed process may have cut, are reported."""
     rows, damaged = [], []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.exists() else ()):
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    for line in lines:
         try:
-            row = json.loads(line)
-            if row["step"] < before:
+            if (row := json.loads(line))["step"] < before:
                 rows.append(row)
         except (ValueError, TypeError, LookupError, RecursionError):
-            damaged.append(number)
-    if [each for each in damaged if each < number]:
-        print(f"{file}: {len(damaged)} damaged rows are left out", file=sys.stderr)
+            damaged.append(line)
+    if count := len(damaged) - (lines[-1:] == damaged[-1:] != []):
+        print(f"{file}: {count} damaged rows are left out", file=sys.stderr)
     return rows
 
 
@@ -93,10 +93,6 @@ def leaking(certificate: Mapping[str, Any]) -> bool:
     """Return whether a certificate says that logits depend on later tokens or on other rows."""
     answers = [answer for answer in certificate.values() if answer]
     return any(False in (answer["causal"], answer["independent_rows"]) for answer in answers)
-
-
-def leaks(folder: Path) -> bool:
-    return leaking(read_json(folder / "certificate.json"))
 
 
 def leaking_losses(certificate: Mapping[str, Any]) -> list[str]:
@@ -125,7 +121,7 @@ class Run:
         self.certificate = folder / "certificate.json"
         self.lock = FileLock(folder / ".lock", timeout=0)
         self.written = 0.0  # when status.json was written, in seconds of time.monotonic
-        self.status: dict[str, Any] = {"state": "interrupted", "step": 0, "saved": None, "best": None}
+        self.status: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         if self.folder.is_dir():
@@ -144,9 +140,7 @@ class Run:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.lock.acquire()
         except Timeout:
-            status = read_status(self.folder)
-            process = f"process {status.get('process')} on {status.get('host')}"
-            holder = process if status else "another process"
+            holder = f"process {read_status(self.folder).get('process')}"
             raise ConfigError(f"{self.folder}: {holder} trains this run; wait for it or end it") from None
         except OSError as error:
             why = f"{self.folder}: {error.strerror or error}"
@@ -157,26 +151,28 @@ class Run:
     ) -> None:
         """Write status.json and the files that describe the run. See ``recording``."""
         previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
-        self.status |= {"step": step, "saved": step or None, "best": best}  # on all ranks, as all save
-        self.status |= {"process": os.getpid(), "host": platform.node()}
+        # first: status.json must not say "finished" of a run whose checkpoints are gone
+        self.write_status(state="running", reason=None, step=step, saved=step or None, best=best)
+        self.write_status(process=os.getpid(), host=platform.node())
         if not self.writes:
             return
-        # first: status.json must not say "finished" of a run whose checkpoints are gone
-        self.write_status(state="running", reason=None)
-        earlier = previous.pop("earlier", []) if step else []
-        if step and (changes := differences(previous, environment)):
-            print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
-            earlier.append(previous)
-        environment |= {"earlier": earlier} if earlier else {}
-        if not step and status:
-            print(f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         environment["began"] = previous.get("began", now) if step else now
-        if not step:
+        if step:
+            earlier = previous.pop("earlier", [])
+            if changes := differences(previous, environment):
+                print(f"{self.folder}: resumes in another environment: {'; '.join(changes)}")
+                earlier.append(previous)
+            environment |= {"earlier": earlier} if earlier else {}
+        else:
+            if status:
+                print(
+                    f"{self.folder}: starts over; it was {status.get('state')} at step {status.get('step')}"
+                )
             shutil.rmtree(self.checkpoints)
             self.checkpoints.mkdir()
         for leftover in (*self.folder.glob(".*.tmp"), *self.checkpoints.glob(".*")):  # of a killed process
-            leftover.unlink(missing_ok=True)
+            leftover.unlink()
         settings = self.config.model_dump(by_alias=True)
         text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
         write_atomically(self.folder / "config.yaml", text)
@@ -209,6 +205,7 @@ class Run:
         self.begin(environment, certificate, best, step)
         try:
             yield
+            self.write_status(state="finished")
         except Diverged as divergence:  # a result, not an error
             self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
         except (Interrupted, KeyboardInterrupt) as interruption:  # the latter: a second Ctrl-C
@@ -220,29 +217,21 @@ class Run:
             raise
         except BaseException as error:
             with suppress(OSError):  # a full disk must not hide the first error
-                self.write_status(state="failed", reason=f"{type(error).__name__}: {error}")
-            if isinstance(error, SystemExit):  # with status 0 it would look like success
-                why = "a module called sys.exit; let it raise an error"
-                raise ConfigError(f"{self.folder}: {why}") from error
+                self.write_status(state="failed", reason=described(error))
             raise
-        else:
-            self.write_status(state="finished")
 
-
-def report(folder: Path, had_ended: bool, packages: list[str]) -> float:
-    """Print how a run ended. Return its val/full_loss, or infinity if it diverged, as Hydra's sweepers
-    expect. ``packages``: those of the user that its model needs."""
-    status = read_status(folder)
-    note = "; nothing left to do (fresh=true starts over)" if had_ended else ""
-    if status["state"] == "diverged":
-        print(f"{folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
-        return math.inf
-    guess = "; it collapsed: no better than guessing each token by its frequency"
-    collapsed = guess if status.get("collapsed") else ""
-    losses = " and ".join(leaking_losses(read_json(folder / "certificate.json")))
-    leak = f"; it LEAKS: do not compare its {losses}" if losses else ""
-    print(f"{folder}: finished, val/full_loss {status['final']:.4f}{collapsed}{leak}{note}")
-    if not had_ended and status["saved"] is not None:
-        trust = f" trust={','.join(packages)}" if packages else ""
-        print(f"sample from it: python sample.py run={shlex.quote(str(folder))}{trust}")
-    return float(status["final"])
+    def report(self, had_ended: bool) -> None:
+        """Print how the run ended, and how to sample from it."""
+        status = read_status(self.folder)
+        note = "; nothing left to do (fresh=true starts over)" if had_ended else ""
+        if status["state"] == "diverged":
+            print(f"{self.folder}: diverged by step {status['step']:,} ({status['reason']}){note}")
+            return
+        guess = "; it collapsed: no better than guessing each token by its frequency"
+        losses = " and ".join(leaking_losses(read_json(self.certificate)))
+        leak = f"; it LEAKS: do not compare its {losses}" if losses else ""
+        loss = f"val/full_loss {status['final']:.4f}"
+        print(f"{self.folder}: finished, {loss}{guess * status['collapsed']}{leak}{note}")
+        if not had_ended and status["saved"] is not None:
+            trust = "".join(f" trust={','.join(names)}" for names in [self.config.packages()] if names)
+            print(f"sample from it: python sample.py run={shlex.quote(str(self.folder))}{trust}")

@@ -31,17 +31,17 @@ from training.open_run import load_tokens
 ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
 
 
-def tried(plain: dict[str, Any]) -> dict[str, Any]:
+def answer(plain: dict[str, Any]) -> dict[str, Any]:
     """Try one config. Return what was found or, if the user made a mistake, the error's line."""
     try:
-        return answer(checked(RunConfig, plain))
+        return found(checked(RunConfig, plain))
     except Exception as error:
         if (line := error_line(error)) is None:
             raise
         return {"error": line}
 
 
-def answer(config: RunConfig) -> dict[str, Any]:
+def found(config: RunConfig) -> dict[str, Any]:
     """Build and try a model as training/setup.py does. Raises UserError."""
     tokens = load_tokens(config, Ranks())
     compute = device.choose(config.device, config.precision)
@@ -92,5 +92,5 @@ def behaviour(model: GPT, batch: MicroBatch) -> str:
 
 if __name__ == "__main__":
     with redirect_stdout(sys.stderr):  # what a user's norm prints is no answer
-        answers = [tried(plain) for plain in json.load(sys.stdin)]
+        answers = [answer(plain) for plain in json.load(sys.stdin)]
     print(json.dumps(answers))

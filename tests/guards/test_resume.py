@@ -15,7 +15,6 @@ from tests.conftest import LETTERS, OPTIMIZERS, TRAIN, daily
 from tests.helpers.programs import Program, succeed
 from tests.helpers.runs import (
     final_tensors,
-    metric_rows,
     rows_without_clocks,
     same_tensors,
     stop_at,
@@ -152,17 +151,13 @@ def test_without_a_usable_checkpoint_the_run_is_refused_and_nothing_is_removed(t
     assert all(file.exists() for file in files)
 
 
-def test_rows_that_are_missing_are_said_and_the_best_checkpoint_stays(tiny, monkeypatch, capsys):
-    config, folder = interrupted(tiny, monkeypatch, "train.log_every=1")
+def test_the_best_checkpoint_stays_when_a_run_is_stopped_twice(tiny, monkeypatch):
+    config, folder = interrupted(tiny, monkeypatch)
     best = read_status(folder)["best"]
-    assert best
-    rows = [row for row in metric_rows(folder) if row["step"] != best["step"]][:2]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with monkeypatch.context() as patch:
         stop_at({5}, signal.SIGTERM, patch)
         with pytest.raises(Interrupted):
             train_or_resume(config)
-    assert "has no rows between steps" in capsys.readouterr().out
     assert read_status(folder)["best"]["val/loss"] <= best["val/loss"]
     assert read_status(folder)["best"]["step"] in checkpoint.saved_steps(folder / "checkpoints")
 
