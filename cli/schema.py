@@ -49,9 +49,8 @@ def number_as_text(value: Any) -> Any:
 
 # a path: most shells leave the ~ of data.path=~/my.txt, and Hydra makes a number of runs_dir=2026
 UserPath = Annotated[str, BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)]
-GivenPath = Annotated[
-    str, Field(min_length=1), BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)
-]
+GivenPath = Annotated[UserPath, Field(min_length=1)]
+SITES = ("qk_norm", "final_norm", "embedding_norm")  # keys of model.* whose value names a norm
 Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
@@ -225,14 +224,13 @@ class RunConfig(Checked):
 
     def label(self) -> str:
         """Return init_from (if any), norm, placement and other norms as on the command line."""
-        sites = {key: c for key, c in self.components().items() if key.startswith("model.")}
-        site_norms = [
-            f" {key}={'same' if norm == self.norm else norm.name}"
-            for key, norm in sites.items()
-            if norm.name != "none" or key == "model.final_norm"  # which is here only if it is not auto
-        ]
-        weights = "" if self.init_from is None else f"init_from={self.init_from} "
-        return f"{weights}norm={self.norm.name} placement={self.placement.name}{''.join(site_norms)}"
+        words = [] if self.init_from is None else [f"init_from={self.init_from}"]
+        for key, part in self.components().items():
+            # model.final_norm is here only if it is not auto
+            if key in ("norm", "placement", "model.final_norm") or part.name != "none":
+                same = key.startswith("model.") and part == self.norm
+                words.append(f"{key}={'same' if same else part.name}")
+        return " ".join(words)
 
     def packages(self) -> list[str]:
         """Return the packages of its norms and placement, other than this project's and torch."""
@@ -241,8 +239,8 @@ class RunConfig(Checked):
 
     def components(self) -> dict[str, Component]:
         """Return each norm and placement by its key."""
-        norms = {"model.final_norm": self.model.final_norm, "model.embedding_norm": self.model.embedding_norm}
-        values = {"norm": self.norm, "placement": self.placement, "model.qk_norm": self.model.qk_norm} | norms
+        sites = {f"model.{site}": getattr(self.model, site) for site in SITES}
+        values = {"norm": self.norm, "placement": self.placement} | sites
         return {key: value for key, value in values.items() if isinstance(value, Component)}
 
     @model_validator(mode="after")
@@ -251,15 +249,14 @@ class RunConfig(Checked):
         for pattern in self.stats.metrics:
             if not metric_names.matches_any(pattern, n_layer):
                 names = [*metric_names.STATISTICS, *metric_names.all_names(min(n_layer, 100))]
-                guesses = difflib.get_close_matches(pattern, names, n=1)
-                choices = f"choose from {', '.join(metric_names.STATISTICS)}"
-                advice = f"did you mean {guesses[0]}?" if guesses else choices
-                raise ValueError(f"stats.metrics: there is no {pattern!r}; {advice}")
+                guesses = difflib.get_close_matches(pattern, names, n=1) or metric_names.STATISTICS
+                raise ValueError(
+                    f"stats.metrics: there is no {pattern!r}; did you mean {', '.join(guesses)}?"
+                )
         for pattern in self.stats.sites:
             if not metric_names.matches_any(f"*/{pattern}", n_layer):
-                raise ValueError(
-                    f"stats.sites: there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
-                )
+                why = f"there is no {pattern!r}; a site is embed, 00.attn, 00.mlp.branch, …"
+                raise ValueError(f"stats.sites: {why}")
         return self
 
 
