@@ -44,7 +44,7 @@ V = 11
 def loss_and_gradients(model, name: str, precision: str = "fp32") -> list[torch.Tensor]:
     """Return the loss of a batch and the gradient of every parameter, on the CPU."""
     compute = device.choose(name, precision)
-    device.set_switches(compute, threads=1)
+    device.set_switches(threads=1)
     tokens = random_tokens(rows=4, length=9).numpy()
     x, y = map(compute.tensor, (tokens[:, :-1], tokens[:, 1:]))
     model = copy.deepcopy(model).to(compute.device)

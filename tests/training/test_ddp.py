@@ -8,7 +8,7 @@ import pytest
 from data.prepared import prepare
 from tests.conftest import TINY, daily
 from tests.helpers import rank_program
-from tests.helpers.programs import Program, succeed
+from tests.helpers.programs import succeed
 from tests.helpers.runs import rows_without_clocks
 from training import checkpoint, device
 from training.batches import Batches
@@ -39,6 +39,14 @@ def arguments(text_file):
     return [*TINY, *MORE, "data=text", f"data.path={text_file}"]
 
 
+@pytest.fixture
+def folders(tmp_path):
+    """Two empty folders: of one process, and of several ranks."""
+    for folder in (both := (tmp_path / "alone", tmp_path / "shared")):
+        folder.mkdir()
+    return both
+
+
 def rows_of(folder: Path) -> list[dict]:
     [run] = folder.glob("runs/*-*")
     return rows_without_clocks(run)
@@ -63,14 +71,15 @@ def statuses(ended: list[tuple[int, str, str]]) -> list[int]:
 
 
 @pytest.mark.parametrize("norm", daily(("batchnorm", "layernorm", "torch_layernorm", "none")))
-def test_two_ranks_train_the_run_of_one_process(arguments, tmp_path, norm):
+def test_two_ranks_train_the_run_of_one_process_which_only_the_first_reports(arguments, folders, norm):
     arguments = [*arguments, f"norm={norm}", "train.grad_accum=2"]
-    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
-        folder.mkdir()
+    alone, shared = folders
     succeed("train.py", *arguments, cwd=alone)
-    ended = rank_program.trained(2, *arguments, cwd=shared)
-    assert statuses(ended) == [0, 0]
-    assert all(output == "" and errors == "" for _, output, errors in ended[1:])
+    for times in range(2):
+        ended = rank_program.trained(2, *arguments, cwd=shared)
+        assert statuses(ended) == [0, 0]
+        assert ("nothing left to do" in ended[0][1]) == (times == 1)
+        assert all(output == "" and errors == "" for _, output, errors in ended[1:])
     assert_alike(rows_of(shared), rows_of(alone))
 
 
@@ -82,10 +91,9 @@ def test_each_rank_and_micro_batch_has_its_own_dropout_masks(tiny):
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed_by_more_ranks_and_by_fewer(arguments, tmp_path):
+def test_a_run_is_resumed_by_more_ranks_and_by_fewer(arguments, folders):
     arguments = [*arguments, "norm=batchnorm", "train.checkpoint_every=5", "train.steps=200"]
-    for folder in (alone := tmp_path / "alone", shared := tmp_path / "shared"):
-        folder.mkdir()
+    alone, shared = folders
     succeed("train.py", *arguments, cwd=alone)
     for count, stop_at in ((1, 5), (2, 20)):
         programs = rank_program.started(count, *arguments, cwd=shared)
@@ -103,11 +111,12 @@ def test_a_run_is_resumed_by_more_ranks_and_by_fewer(arguments, tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluation_changes_nothing_though_a_norm_has_statistics_of_its_own_rank(arguments, tmp_path):
+def test_evaluation_changes_nothing_though_a_norm_has_statistics_of_its_own_rank(
+    arguments, folders, tmp_path
+):
     (tmp_path / "own.py").write_text(OWN_STATISTICS)
     losses = []
-    for every in (0, 5):
-        (folder := tmp_path / f"every{every}").mkdir()
+    for every, folder in zip((0, 5), folders, strict=True):
         more = ("norm=none", "norm._target_=own.OwnRank", f"train.eval_every={every}", "train.steps=20")
         ended = rank_program.trained(2, *arguments, *more, cwd=folder, PYTHONPATH=str(tmp_path))
         assert statuses(ended) == [0, 0], ended
@@ -115,34 +124,20 @@ def test_evaluation_changes_nothing_though_a_norm_has_statistics_of_its_own_rank
     assert losses[0] == losses[1]
 
 
+MISTAKES = {
+    "norm=nonorm": "norm: there is no 'nonorm'",
+    "train.batch_size=5": "cannot be shared by 2 ranks",
+    "device=cuda:1": "is one GPU for 2 ranks",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mistake", "message"),
-    [
-        ("norm=nonorm", "norm: there is no 'nonorm'"),
-        ("train.batch_size=5", "cannot be shared by 2 ranks"),
-        ("device=cuda:1", "is one GPU for 2 ranks"),
-    ],
-)
-def test_a_mistake_ends_every_rank_and_leaves_no_folder(arguments, tmp_path, mistake, message):
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_every_rank_and_leaves_no_folder(arguments, tmp_path, mistake):
     ended = rank_program.trained(2, *arguments, mistake, cwd=tmp_path)
     assert 0 not in statuses(ended)
-    assert any(message in errors for _, _, errors in ended)  # another rank may only see that one has ended
+    assert any(MISTAKES[mistake] in errors for *_, errors in ended)  # another may only see that one has ended
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_reported_once_also_if_its_ranks_have_other_environments(arguments, tmp_path):
-    arguments = [*arguments, "precision=auto", "train.steps=3"]
-    for _ in range(2):
-        ranks = [
-            Program("train.py", *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES=gpu, **rank)
-            for gpu, rank in zip("01", rank_program.environments(2), strict=True)
-        ]
-        outputs = [program.communicate(timeout=60) for program in ranks]
-        assert [program.wait() for program in ranks] == [0, 0]
-    assert "nothing left to do" in outputs[0][0]
-    assert outputs[1] == ("", "")
 
 
 @pytest.mark.slow

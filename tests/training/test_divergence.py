@@ -54,8 +54,3 @@ def test_a_run_that_learns_nothing_finishes_and_is_marked_however_often_it_is_ev
     status = read_status(folder)
     assert (status["state"], status["collapsed"]) == ("finished", True)
     assert status["final"] == metric_rows(folder)[-1]["val/full_loss"]
-
-
-def test_a_run_that_learns_is_not_marked(tiny):
-    status = read_status(train_anew(tiny("train.steps=150", "optim.learning_rate=1e-2")))
-    assert (status["state"], status["collapsed"]) == ("finished", False)

@@ -1,4 +1,4 @@
-"""The validation loss on batch statistics is that of training mode, and computing it changes no buffer."""
+"""The validation losses are means per token of fixed text, and computing them changes nothing."""
 
 import math
 from types import SimpleNamespace
@@ -19,30 +19,17 @@ from training.batches import Batches, fixed_windows
 from training.build import build_model
 from training.checkpoint import model_tensors
 from training.ddp import Ranks
-from training.loss import (
-    Evaluator,
-    bits_per_byte,
-    evaluate,
-    evaluate_on_batch_statistics,
-    mean,
-    modules_with_running_estimates,
-)
+from training.loss import Evaluator, bits_per_byte, evaluate, mean, modules_with_running_estimates
 from training.run_folder import read_status
 
-ON_THE_BATCH = (
-    "batchnorm",
-    "torch_batchnorm",
-    "batchnorm_position",
-)  # in training; else by running estimates
+# normalize by the batch in training, and else by running estimates
+ON_THE_BATCH = ("batchnorm", "torch_batchnorm", "batchnorm_position")
 
 
-@pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 3 == 0, "long"))
+@pytest.mark.parametrize("norm", daily(NORMS, lambda number: number % 5 == 0, "long"))
 def test_the_loss_on_batch_statistics_is_logged_at_each_evaluation_of_norms_that_train_on_them(tiny, norm):
-    evaluated = [
-        row
-        for row in metric_rows(train_anew(tiny(f"norm={norm}", "train.eval_every=3")))
-        if "val/loss" in row
-    ]
+    rows = metric_rows(train_anew(tiny(f"norm={norm}", "train.eval_every=3")))
+    evaluated = [row for row in rows if "val/loss" in row]
     assert len(evaluated) == 3
     for row in evaluated:
         assert ("val/batch_stats_gap" in row) == (norm in ON_THE_BATCH)
@@ -51,108 +38,93 @@ def test_the_loss_on_batch_statistics_is_logged_at_each_evaluation_of_norms_that
             assert row["val/batch_stats_gap"] == gap != 0
 
 
-def test_the_loss_on_batch_statistics_is_that_of_training_mode_in_micro_batches_without_dropout(tiny):
-    config = tiny("norm=batchnorm", "model.dropout=0.5", "train.grad_accum=2", "train.eval_windows=8")
-    data = prepare(**config.data.model_dump())
-    none = config.train.model_copy(update={"steps": 0})
-    row = metric_rows(train_anew(config.model_copy(update={"train": none})))[0]
+@pytest.mark.parametrize("eval_windows", [8, 7])  # 7: the last fill no micro-batch, and are left out
+def test_the_loss_on_batch_statistics_is_that_of_training_mode_without_dropout(tiny, eval_windows):
+    own = ("model.dropout=0.5", "train.grad_accum=2", f"train.eval_windows={eval_windows}", "train.steps=0")
+    config = tiny("norm=batchnorm", *own)
+    data, row = prepare(**config.data.model_dump()), metric_rows(train_anew(config))[0]
     dropless = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
     model = build_model(dropless, data.tokenizer.vocab_size)
-    losses = []
-    for x, y in fixed_windows(data.val, 8, 8, 2):
-        logits = model(torch.from_numpy(x))  # in training mode; the model has no dropout
-        losses.append(F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten()).item())
-    assert row["val/batch_stats_loss"] == pytest.approx(math.fsum(losses) / len(losses), rel=1e-6)
+
+    def loss(x, y):
+        return F.cross_entropy(model(torch.from_numpy(x)).flatten(0, 1), torch.from_numpy(y).flatten()).item()
+
+    windows = [(x, y) for x, y in fixed_windows(data.val, 8, eval_windows, 2) if len(x) == 2]
+    on_batch = np.mean([loss(x, y) for x, y in windows])
+    assert row["val/batch_stats_loss"] == pytest.approx(on_batch, rel=1e-6)
+    model = build_model(dropless, data.tokenizer.vocab_size).eval()
+    gap = on_batch - np.mean([loss(x, y) for x, y in windows])
+    assert row["val/batch_stats_gap"] == pytest.approx(gap, abs=1e-6)
 
 
-def test_the_gap_compares_the_same_windows_also_if_the_last_fill_no_micro_batch(tiny):
-    config = tiny("norm=batchnorm", "train.steps=0", "train.eval_windows=6")  # micro-batches of 4
-    row = metric_rows(train_anew(config))[0]
-    data = prepare(**config.data.model_dump())
-    x, y = map(torch.from_numpy, next(fixed_windows(data.val, 8, 6, 4)))
-    logits = build_model(config, data.tokenizer.vocab_size).eval()(x)
-    on_estimates = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
-    assert row["val/batch_stats_gap"] == pytest.approx(row["val/batch_stats_loss"] - on_estimates, abs=1e-6)
-    assert on_estimates != pytest.approx(row["val/loss"], abs=1e-4)
+class Counts(torch.nn.Module):
+    """A norm that counts its calls in a buffer."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x * self.calls
+
+
+class Noisy(torch.nn.LayerNorm):
+    """A norm that draws random numbers, and has a buffer that never changes."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.register_buffer("constant", torch.ones(1))
+
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+BATCH = (np.random.default_rng(0).integers(5, size=(2, 4)),) * 2
+
+
+def loss_of(net, batch=BATCH):
+    return net(torch.from_numpy(batch[0])).square().mean()
+
+
+@pytest.mark.parametrize("norm", [Counts, Noisy])
+def test_an_evaluation_gives_the_same_twice_and_no_such_norm_has_running_estimates(norm):
+    model = GPT(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4, norm=norm, placement=Pre)
+    assert modules_with_running_estimates(model, loss_of) == []
+    loss_of(model)
+    before = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    first, second = (evaluate(model, loss_of, [[BATCH], [BATCH]], Ranks()) for _ in range(2))
+    assert first == second
+    assert (first[0] == first[1]) == (norm is Counts)  # each batch draws its own numbers
+    assert same_tensors(before, dict(model.named_buffers()))
+    loss_of(model).backward()  # a buffer made under inference_mode could not be trained with
 
 
 def test_running_estimates_and_the_mode_stay_as_they_are_also_after_an_error():
     model = build_model(configured("norm=batchnorm", "model.n_layer=1", "model.block_size=8"), 11)
     before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
-    x = torch.randint(11, (4, 9)).numpy()
-    batch = (x[:, :-1], x[:, 1:])
-
-    def loss_of(net, batch):
-        return net(torch.from_numpy(batch[0])).mean()
 
     def failing(net, batch):
         loss_of(net, batch)
         raise ZeroDivisionError
 
-    running_norms = modules_with_running_estimates(model, lambda net: loss_of(net, batch))
-    assert running_norms == [module for module in model.modules() if hasattr(module, "running_mean")]
-    assert len(running_norms) == 3
-
-    def on_estimates(loss_of):
-        return evaluate(model, loss_of, [[batch]], Ranks())
-
-    def on_batch_statistics(loss_of):
-        return evaluate_on_batch_statistics(model, running_norms, loss_of, [batch], Ranks())
-
-    for measure in (on_estimates, on_batch_statistics):
-        measure(loss_of)
+    norms = modules_with_running_estimates(model, loss_of)
+    assert norms == [module for module in model.modules() if hasattr(module, "running_mean")]
+    assert len(norms) == 3
+    for running_norms in ((), norms):
+        evaluate(model, loss_of, [[BATCH]], Ranks(), running_norms)
         with pytest.raises(ZeroDivisionError):
-            measure(failing)
+            evaluate(model, failing, [[BATCH]], Ranks(), running_norms)
         assert same_tensors(before, model_tensors(model))
         assert all(module.training for module in model.modules())
-
-
-def test_a_norm_that_counts_its_calls_in_a_buffer_does_not_count_evaluations():
-    class Counts(torch.nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            self.calls = self.calls + 1
-            return x * self.calls
-
-    model = GPT(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4, norm=Counts, placement=Pre)
-    batch = (np.zeros((2, 4), np.int64),) * 2
-
-    def loss_of(net, batch):
-        return F.cross_entropy(
-            net(torch.from_numpy(batch[0])).flatten(0, 1), torch.zeros(8, dtype=torch.long)
-        )
-
-    assert modules_with_running_estimates(model, lambda net: loss_of(net, batch)) == []
-    assert not any(buffer for name, buffer in model.named_buffers() if name.endswith("calls"))
-    loss_of(model, batch)
-    first, second = (evaluate(model, loss_of, [[batch]], Ranks()) for _ in range(2))
-    assert first == second
-    assert all(buffer == 1 for name, buffer in model.named_buffers() if name.endswith("calls"))
-    loss_of(model, batch).backward()  # a buffer of the evaluation could not be trained with
-
-
-def test_a_buffer_that_does_not_move_is_no_running_estimate():
-    class WithConstant(torch.nn.LayerNorm):
-        def __init__(self, n: int) -> None:
-            super().__init__(n)
-            self.register_buffer("constant", torch.ones(1))
-
-    model = GPT(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, norm=WithConstant, placement=Pre)
-    x = torch.randint(11, (4, 8))
-    assert modules_with_running_estimates(model, lambda net: net(x).mean()) == []
 
 
 def test_a_loss_is_that_of_a_token_for_batches_of_all_sizes():
     losses = {2: 1.0, 6: 5.0}  # by the number of rows
     batches = [[(np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64))] for n in losses]
-
-    def loss_of(net, batch):
-        return torch.tensor(losses[len(batch[0])])
-
-    each = evaluate(torch.nn.Identity(), loss_of, batches, Ranks())
+    each = evaluate(
+        torch.nn.Identity(), lambda net, batch: torch.tensor(losses[len(batch[0])]), batches, Ranks()
+    )
     assert mean(each) == (2 * 1.0 + 6 * 5.0) / 8
 
 
@@ -182,57 +154,26 @@ def test_the_halves_are_the_two_contiguous_halves_of_the_windows_whatever_the_ba
         assert row.keys() == {"val/full_loss", "val/bpb"}
 
 
-def test_the_losses_of_the_halves_are_logged_beside_that_of_the_whole(tiny):
-    row = metric_rows(train_anew(tiny()))[-1]
-    halves = [row[f"val/{half}_loss"] for half in ("select", "report")]
-    assert min(halves) < row["val/full_loss"] < max(halves)
-
-
-def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny):
-    config = tiny(
-        "norm=batchnorm", "model.block_size=1", "train.eval_windows=5"
-    )  # 4 rows, and a row of one token
-    assert read_status(train_anew(config))["state"] == "finished"
-    few = metric_rows(train_anew(tiny("norm=batchnorm", "train.eval_windows=3")))
-    assert not any("val/batch_stats_gap" in row for row in few)
+@pytest.mark.parametrize("few", ["train.eval_windows=5", "train.eval_windows=3"])  # micro-batches of 4
+def test_only_whole_micro_batches_are_taken_for_batch_statistics(tiny, few):
+    folder = train_anew(tiny("norm=batchnorm", "model.block_size=1", few))  # a row of one token would fail
+    assert read_status(folder)["state"] == "finished"
+    assert ("val/batch_stats_gap" in metric_rows(folder)[0]) == (few[-1] == "5")
 
 
 def test_an_observed_nan_does_not_make_a_run_diverged(tiny, monkeypatch):
-    monkeypatch.setattr("training.loss.evaluate_on_batch_statistics", lambda *_: math.nan)
+    monkeypatch.setattr(Evaluator, "on_batch_statistics", lambda _: math.nan)
     folder = train_anew(tiny("norm=batchnorm"))
     assert read_status(folder)["state"] == "finished"
     assert metric_rows(folder)[0]["val/batch_stats_loss"] == "NaN"
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe", "gpt2"])
-def test_a_model_to_which_all_bytes_are_equally_likely_has_8_bits_per_byte_whatever_the_tokenizer(
-    tmp_path, tokenizer
-):
+def test_a_model_to_which_all_bytes_are_equally_likely_has_8_bits_per_byte(tmp_path, tokenizer):
     (tmp_path / "text.txt").write_text("Où est la bibliothèque? " * 60, encoding="utf-8")
     text = ("data=text", f"data.path={tmp_path}/text.txt", f"data.cache={tmp_path}")
     sizes = ("data.vocab_size=300", "data.val_fraction=0.3")
     data = prepare(**configured(*text, f"data.tokenizer={tokenizer}", *sizes).data.model_dump())
-    targets = [int(token) for token in data.val[1:]]
-    losses = [len(data.tokenizer.decode([token])) * math.log(256) for token in targets]
-    loss = math.fsum(losses) / len(targets)
-    assert bits_per_byte(loss, len(targets), data.val_bytes()) == pytest.approx(8, rel=1e-12)
-    assert data.val_bytes() == len(data.tokenizer.decode(data.val)) - len(data.tokenizer.decode(data.val[:1]))
-
-
-def test_a_norm_that_draws_in_evaluation_has_the_same_losses_each_time():
-    class Noisy(torch.nn.Module):
-        def __init__(self, n):
-            super().__init__()
-
-        def forward(self, x):
-            return x + torch.randn_like(x)
-
-    model = GPT(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4, norm=Noisy, placement=Pre)
-    batch = (np.zeros((2, 4), np.int64),) * 2
-
-    def loss_of(net, batch):
-        return net(torch.from_numpy(batch[0])).square().mean()
-
-    first, second = (evaluate(model, loss_of, [[batch], [batch]], Ranks()) for _ in range(2))
-    assert first == second
-    assert first[0] != first[1]  # each batch has its own numbers
+    losses = [len(data.tokenizer.decode([int(token)])) * math.log(256) for token in data.val[1:]]
+    loss = math.fsum(losses) / len(losses)
+    assert bits_per_byte(loss, len(losses), data.val_bytes()) == pytest.approx(8, rel=1e-12)

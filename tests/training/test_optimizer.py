@@ -1,11 +1,14 @@
-"""Matrices decay and vectors do not; AdamW is torch's, and Muon has the matrices of the blocks."""
+"""Matrices decay and vectors do not; AdamW is torch's to the bit, and Muon, which steps matrices together,
+is torch's nearly."""
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.conftest import AROUND, OPTIMIZERS, configured, daily
+from training import optimizer as module
 from training.build import build_model
-from training.optimizer import new_optimizers
+from training.optimizer import Muon, new_optimizers
 
 
 @pytest.mark.parametrize("optim", daily(reversed(OPTIMIZERS), others="long"))
@@ -19,47 +22,34 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay(norm, placeme
     assert {id(p) for p in optimized} == {id(p) for p in model.parameters()}
     assert len(optimized) == len({id(p) for p in optimized})
     for group in groups:
-        assert group.get("betas", (0.9, 0.99)) == (0.9, 0.99)
         assert all((group["weight_decay"] > 0) == (p.dim() >= 2) for p in group["params"])
 
 
-def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest():
-    options = ("optim=muon", "optim.momentum=0.9", "optim.weight_decay=0.3", "optim.eps=1e-6")
-    config = configured(*options, "model.bias=true", "model.n_layer=2")
+def test_muon_has_the_matrices_of_the_blocks_and_moves_them_as_far_as_adamw_usually_would():
+    """An update's rms is 0.2 of the learning rate if the gradient has full rank: Liu et al. 2025, eq. 4."""
+    config = configured("optim=muon", "optim.momentum=0.9", "optim.weight_decay=0", "model.n_layer=2")
     model = build_model(config, 9)
     adamw, muon = new_optimizers(model, config.optim)
-    assert isinstance(muon, torch.optim.Muon)
     names = {p: name for name, p in model.named_parameters()}
-    of_muon = {names[p] for group in muon.param_groups for p in group["params"]}
+    of_muon = {names[p]: p for group in muon.param_groups for p in group["params"]}
     kinds = ("attn.branch.qkv", "attn.branch.proj", "mlp.branch.fc", "mlp.branch.proj")
-    assert of_muon == {f"blocks.{layer}.{kind}.weight" for layer in (0, 1) for kind in kinds}
-    assert {names[p]: parts for p, parts in muon.parts.items() if parts > 1} == {
-        f"blocks.{layer}.attn.branch.qkv.weight": 3 for layer in (0, 1)
-    }
-    assert (muon.param_groups[0]["momentum"], muon.param_groups[0]["weight_decay"]) == (0.9, 0.3)
-    assert all(group["eps"] == 1e-6 for group in adamw.param_groups)
+    assert of_muon.keys() == {f"blocks.{layer}.{kind}.weight" for layer in (0, 1) for kind in kinds}
+    stacked = {names[p]: parts for p, parts in muon.parts.items() if parts > 1}
+    assert stacked == {f"blocks.{layer}.attn.branch.qkv.weight": 3 for layer in (0, 1)}
     assert "embed.tokens.weight" in {names[p] for group in adamw.param_groups for p in group["params"]}
-
-
-def test_a_step_of_muon_is_as_large_as_one_of_adamw_usually_is():
-    """An update's rms is 0.2 of the learning rate if the gradient has full rank: Liu et al. 2025, eq. 4."""
-    config = configured("optim=muon", "optim.weight_decay=0", "model.n_layer=1")
-    model = build_model(config, 9)
-    before = {p: p.detach().clone() for p in model.blocks.parameters() if p.dim() == 2}
+    before = {name: p.detach().clone() for name, p in of_muon.items()}
     for p in model.parameters():
         p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
-    for optimizer in new_optimizers(model, config.optim):
-        optimizer.step()
-    for p, start in before.items():
-        moved = (p - start).square().mean().sqrt().item()
-        assert 0.15 < moved / config.optim.learning_rate < 0.25, p.shape
+    muon.step()
+    for name, p in of_muon.items():
+        moved = (p - before[name]).square().mean().sqrt().item()
+        assert 0.15 < moved / config.optim.learning_rate < 0.25, name
 
 
 def test_adamw_is_torchs_to_the_bit():
     config = configured("model.n_layer=1")
     trained = {}
     for kind in ("ours", "torch's"):
-        torch.manual_seed(0)
         model = build_model(config, 9)
         [optimizer] = new_optimizers(model, config.optim)
         if kind == "torch's":
@@ -73,3 +63,64 @@ def test_adamw_is_torchs_to_the_bit():
             assert all(p.grad is None for p in model.parameters())
         trained[kind] = [*model.parameters(), *optimizer.state_dict()["state"][0].values()]
     assert all(torch.equal(*pair) for pair in zip(*trained.values(), strict=True))
+
+
+SHAPES = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]  # square, tall and wide; some shapes occur twice
+
+
+def parameters(shapes, seed: int = 0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def stepped(optimizer: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
+    """Return the parameters after steps with random gradients, a few of them missing."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        for i, p in enumerate(params):
+            p.grad = None if (step + i) % 5 == 4 else torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return [p.detach() for p in params]
+
+
+@pytest.mark.parametrize("fast_bf16", [True, False])
+@pytest.mark.parametrize("large", [0, module.LARGE])  # large = 0: one by one; LARGE: together
+def test_an_update_of_muon_is_torchs(monkeypatch, large, fast_bf16):
+    monkeypatch.setattr(module, "LARGE", large)
+    monkeypatch.setattr(module, "fast_bf16", lambda kind: fast_bf16)
+    options = {"lr": 0.02, "weight_decay": 0.3, "momentum": 0.9}
+    ours = Muon(parameters(SHAPES), **options)
+    torchs = torch.optim.Muon(parameters(SHAPES), **options, adjust_lr_fn="match_rms_adamw")
+    for a, b, p in zip(stepped(ours), stepped(torchs), parameters(SHAPES), strict=True):
+        moved = (b - p).norm()
+        assert moved > 0.01
+        assert (a - b).norm() < 0.02 * moved  # torch's Muon computes in bf16
+    states = [list(optimizer.state_dict()["state"][0]) for optimizer in (ours, torchs)]
+    assert states[0] == states[1] == ["momentum_buffer"]
+
+
+@pytest.mark.parametrize(("fast_bf16", "errors"), [(True, (1e-3, 2e-2)), (False, (0, 1e-5))])
+def test_where_bf16_is_only_emulated_matrices_are_orthogonalised_in_fp32(monkeypatch, fast_bf16, errors):
+    monkeypatch.setattr(module, "fast_bf16", lambda kind: fast_bf16)
+    p = nn.Parameter(torch.zeros(24, 8))
+    p.grad = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
+    optimizer = Muon([p], lr=1.0, weight_decay=0.0, momentum=0.0)
+    optimizer.step()
+    [group] = optimizer.param_groups
+    options = group["ns_coefficients"], group["ns_steps"], group["eps"]
+    exact = -0.2 * 24**0.5 * module.orthogonal(p.grad.double(), *options, torch.float64)
+    least, most = errors
+    assert least <= (p - exact).norm() / exact.norm() < most
+
+
+def test_parts_of_a_parameter_are_stepped_as_parameters_of_their_own():
+    """Queries, keys and values are stacked in one tall matrix only for speed."""
+    [joined] = parameters([(24, 8)])
+    pieces = [nn.Parameter(piece.clone()) for piece in joined.detach().chunk(3)]
+    joined.grad = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
+    for piece, part in zip(pieces, joined.grad.chunk(3), strict=True):
+        piece.grad = part.clone()
+    Muon([joined], 0.02, 0.1, 0.9, {joined: 3}).step()
+    Muon(pieces, 0.02, 0.1, 0.9).step()
+    assert torch.equal(joined, torch.cat([*pieces]))

@@ -4,7 +4,6 @@ import signal
 
 import pytest
 
-from data.errors import ConfigError
 from tests.conftest import configured
 from training.run_folder import Diverged, Run, read_status
 from training.signals import Interrupted
@@ -17,7 +16,6 @@ from training.signals import Interrupted
         (Diverged(3, "a loss is not finite"), None, "diverged"),
         (Interrupted(signal.SIGTERM), Interrupted, "interrupted"),
         (OSError("no space left"), OSError, "failed"),
-        (SystemExit(0), ConfigError, "failed"),  # a user's norm that ends the program
     ],
 )
 def test_a_run_is_running_until_it_has_ended_in_one_of_four_ways(tmp_path, error, raised, state):

@@ -1,11 +1,13 @@
-"""The learning rate is nanoGPT's: linear warm-up, then a decay."""
+"""The learning rate is nanoGPT's, each thing is due at its steps, and seconds are counted by their use."""
 
 import math
 
 import pytest
 
-from tests.conftest import configured
-from training.schedule import SHAPES, Schedule
+from tests.conftest import CONF, configured
+from training import log as timing
+from training.log import Clock
+from training.schedule import SHAPES, Schedule, due_at, is_due
 
 
 def nanogpts(step: int, warmup: int, decay_steps: int, peak: float, smallest: float) -> float:
@@ -27,20 +29,48 @@ def test_the_cosine_is_nanogpts():
 def test_every_shape_rises_to_1_and_never_falls_below_its_final_fraction(shape, steps):
     schedule = Schedule(configured(f"schedule={shape}").schedule, 1.0, steps)
     scales = [schedule(step) for step in range(steps)]
-    warmup = round(schedule.config.warmup_fraction * steps)
-    assert scales[warmup] == 1
-    assert scales[: warmup + 1] == sorted(scales[: warmup + 1])
-    assert scales[warmup:] == sorted(scales[warmup:], reverse=True)
-    assert min(scales[warmup:]) >= schedule.config.final_fraction
-    assert min(scales) > 0
+    rising, falling = scales[: schedule.warmup + 1], scales[schedule.warmup :]
+    assert (rising, falling) == (sorted(rising), sorted(falling, reverse=True))
+    assert rising[-1] == 1
+    assert min(falling) >= schedule.config.final_fraction
+    assert min(rising) > 0
 
 
-def test_linear_falls_evenly_to_its_final_fraction_and_constant_stays():
-    options = ("schedule.warmup_fraction=0.1", "schedule.final_fraction=0.2")
-    linear, constant = (
-        Schedule(configured(f"schedule={shape}", *options).schedule, 1e-3, 100)
-        for shape in ("linear", "constant")
-    )
-    for step in range(10, 100):
-        assert linear(step) == pytest.approx(1e-3 * (1 - 0.8 * (step - 10) / 90))
-        assert constant(step) == 1e-3
+def test_steps_that_are_due():
+    assert [step for step in range(30) if is_due(step, 10, dense_start=True)] == [0, 10, 20]
+    assert [step for step in range(400) if is_due(step, 300, dense_start=True)] == [0, 16, 256, 300]
+    assert not any(is_due(step, 0, dense_start=True) for step in range(30))
+
+
+PRESETS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_statistics_are_measured_in_at_most_2_percent_of_a_presets_steps(preset):
+    """Measuring takes about as long as training on the micro-batch that is measured."""
+    needed = {"nanogpt_gpt2": ["data.path=x", "train.steps=6000"], "nanogpt_finetune": ["init_from=null"]}
+    config = configured(*[f"experiment={preset}"] * bool(preset), *needed.get(preset, []))
+    train, steps = config.train, range(config.train.steps + 1)
+    measured = sum(due_at(step, train, config.stats).statistics for step in steps)
+    assert measured <= 0.02 * train.steps * train.grad_accum
+
+
+def test_seconds_aside_are_not_training_and_end_when_the_device_is_done(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def spend(seconds: float = 1) -> None:  # by default the wait for the device
+        now[0] += seconds
+
+    clock = Clock(spend, earlier=100)
+    spend(10)
+    with clock.aside("statistics"):
+        spend(5)
+    spend(20)
+    with pytest.raises(ZeroDivisionError), clock.aside("evaluation"):
+        raise ZeroDivisionError
+    assert clock.spent == {"statistics": 6, "evaluation": 1}  # waiting for earlier work counts as training
+    assert clock.seconds() == 139
+    assert clock.lap() == clock.training() == 39 - 7
+    spend(3)
+    assert clock.lap() == 3
