@@ -1,7 +1,5 @@
 """Every choice composes, every key is checked, and no default hides outside of conf/."""
 
-import re
-
 import pytest
 from pydantic import BaseModel
 
@@ -59,58 +57,45 @@ def test_norms_bias_follows_the_models_unless_it_is_given():
         assert configured(*overrides).norm.options["bias"] is bias
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("train.steps=abc", r"train\.steps: invalid value 'abc'; it should be a valid integer"),
-        ("train.steps=1.5", r"train\.steps: "),
-        ("train.steps=true", r"train\.steps: "),
-        ("train.steps=99999999999999999999", r"train\.steps: "),
-        ("+foo=1", r"foo: unknown key"),
-        ("+train.step=1", r"train\.step: unknown key; did you mean train\.steps\?"),
-        ("~train.steps", r"train\.steps: the key is missing"),
-        ("optim.learning_rate=nan", r"optim\.learning_rate: "),
-        ("model.n_embd=130", r"model\.n_embd: 130 is not divisible by n_head=4"),
-        ("model.activation=relu", r"model\.activation: invalid value .*; it should be 'gelu', 'gelu_tanh', "),
-        ("model.embedding_scale=3", r"model\.embedding_scale: invalid value 3; it should be True, False or "),
-        ("model.qk_norm=nope", r"model\.qk_norm: there is no 'nope'; did you mean none"),
-        (
-            "model.qk_norm=[layernorm,none]",
-            r"model\.qk_norm: there is no \"\['layernorm', 'none'\]\"; ",
-        ),
-        ("model.final_norm=null", r"model\.final_norm: there is no 'None'; did you mean none"),
-        ("train.grad_accum=3", r"train\.batch_size: 32 is not divisible by grad_accum=3"),
-        ("seed=9223372036854775808", r"seed: "),
-        ("device=potato", r"device: invalid value 'potato'; it should be auto, cpu, mps, cuda or cuda:N"),
-        ("data.path=x", r"data\.path: is not read by data=shakespeare; .*data=text data\.path=FILE"),
-        ("data.path=", r"data\.path: invalid value ''; it should have at least 1 character"),
-        (
-            "data.val_fraction=null",
-            r"data\.val_fraction: null is for data=prepared only; give a number between 0 and 1",
-        ),
-        ("data.vocab_size=255", r"data\.vocab_size: .*; it should be greater than or equal to 256"),
-        ("optim.kind=sgd", r"optim\.kind: expected one of 'adamw', .*'muon'.*; choose it with optim="),
-        ("+optim.beta3=0", r"optim\.beta3: unknown key; did you mean optim\.beta"),
-        ("+optim.momentum=0.9", r"optim\.momentum: the chosen optim has no such key"),
-        ("stats.metrics=[act.rsm]", r"stats\.metrics: there is no 'act.rsm'; did you mean act.rms\?"),
-        ("stats.metrics=[loss]", r"stats\.metrics: there is no 'loss'; choose from act.mean"),
-        ("stats.metrics=[act.rms/7.mlp]", r"stats\.metrics: there is no 'act.rms/7.mlp'"),
-        ("stats.sites=[3.mlp]", r"stats\.sites: there is no '3.mlp'; a site is embed"),
-        ("stats.histograms_every=70", r"stats\.histograms_every: 70 is not a multiple of every=150"),
-        (
-            "wandb.project=a/b",
-            r"wandb\.project: invalid value 'a/b'; it should be 1 to 128 characters without",
-        ),
-        ("wandb.tags=['']", r"wandb\.tags\.0: "),
-        ("wandb.tags=[{a:1}]", r"wandb\.tags\.0: invalid value {'a': 1}; it should be a valid string"),
-        ("+tuned=[seed]", r"tuned: unknown key"),
-    ],
-)
-def test_a_wrong_value_is_one_line_that_names_the_key(override, message):
+WRONG = {  # an override -> the beginning of the line; more are in tests/guards/test_mistakes.py
+    "train.steps=1.5": "train.steps: ",
+    "train.steps=99999999999999999999": "train.steps: ",
+    "+foo=1": "foo: unknown key",
+    "~train.steps": "train.steps: the key is missing",
+    "model.activation=relu": "model.activation: invalid value 'relu'; it should be 'gelu', 'gelu_tanh', ",
+    "model.embedding_scale=3": "model.embedding_scale: invalid value 3; it should be True, False or ",
+    "model.qk_norm=[layernorm,none]": "model.qk_norm: there is no \"['layernorm', 'none']\"; ",
+    "model.final_norm=null": "model.final_norm: there is no 'None'; did you mean none",
+    "seed=9223372036854775808": "seed: ",
+    "data.path=x": "data.path: is not read by data=shakespeare; did you mean data=text data.path=FILE",
+    "data.path=": "data.path: invalid value ''; it should have at least 1 character",
+    "data.val_fraction=null": "data.val_fraction: null is for data=prepared only; give a number",
+    "data.vocab_size=255": "data.vocab_size: invalid value 255; it should be greater than or equal to 256",
+    "+optim.beta3=0": "optim.beta3: unknown key; did you mean optim.beta",
+    "+optim.momentum=0.9": "optim.momentum: the chosen optim has no such key",
+    "stats.metrics=[loss]": "stats.metrics: there is no 'loss'; did you mean ",
+    "stats.metrics=[act.rms/7.mlp]": "stats.metrics: there is no 'act.rms/7.mlp'",
+    "stats.sites=[3.mlp]": "stats.sites: there is no '3.mlp'; a site is embed",
+    "stats.histograms_every=70": "stats.histograms_every: 70 is not a multiple of every=150",
+    "wandb.project=a/b": "wandb.project: invalid value 'a/b'; it should match pattern",
+    "wandb.tags=['']": "wandb.tags.0: ",
+    "wandb.tags=[{a:1}]": "wandb.tags.0: invalid value {'a': 1}; it should be a valid string",
+}
+OUT_OF_RANGE = """
+    optim.learning_rate=inf optim.learning_rate=-1 optim.learning_rate=1e400 ~model.n_embd model.n_layer=0
+    model.n_head=0 model.n_embd=-8 model.block_size=0 train.grad_accum=0 model.dropout=-0.1 model.dropout=nan
+    schedule.warmup_fraction=1.5 schedule.final_fraction=2 optim.beta2=1.0 train.checkpoint_every=-1
+    train.eval_every=-3 train.log_every=0 seed=1.5 seed=true
+""".split()
+
+
+@pytest.mark.parametrize("override", [*WRONG, *OUT_OF_RANGE])
+def test_a_wrong_value_is_one_line_that_names_the_key(override):
     with pytest.raises(ConfigError) as caught:
         configured(override)
-    assert re.match(message, str(caught.value)), str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = str(caught.value)
+    assert line.startswith(WRONG.get(override) or f"{override.lstrip('+~').partition('=')[0]}: "), line
+    assert "\n" not in line
 
 
 def test_a_variable_of_the_environment_is_text_and_nothing_in_it_is_resolved(monkeypatch):
@@ -122,23 +107,6 @@ def test_a_variable_of_the_environment_is_text_and_nothing_in_it_is_resolved(mon
     monkeypatch.setenv("WANDB_TAGS", " a, b:c,,d ")
     assert configured("seed=72").wandb.tags == ["a", "b:c", "d"]
     assert configured("seed=73", "wandb.tags=[x,3]").wandb.tags == ["x", "3"]
-
-
-OUT_OF_RANGE = """
-    optim.learning_rate=inf optim.learning_rate=-1 optim.learning_rate=0 optim.learning_rate=1e400
-    train.steps=-1 ++foo=1 ~optim.learning_rate ~model.n_embd model.n_layer=0 model.n_head=0
-    model.n_embd=-8 model.block_size=0 train.batch_size=0 train.grad_accum=0 model.dropout=1.0
-    model.dropout=1.5 model.dropout=-0.1 model.dropout=nan precision=float16 precision=int8
-    schedule.warmup_fraction=1.5 schedule.final_fraction=2 optim.beta2=1.0 train.checkpoint_every=-1
-    train.eval_every=-3 train.log_every=0 seed=-1 seed=1.5 seed=true
-""".split()
-
-
-@pytest.mark.parametrize("override", OUT_OF_RANGE)
-def test_a_value_out_of_range_is_one_line_that_names_the_key(override):
-    key = re.escape(override.lstrip("+~").partition("=")[0])
-    with pytest.raises(ConfigError, match=rf"\A{key}: .*\Z"):
-        configured(override)
 
 
 def test_a_prepared_folder_needs_a_path_and_takes_no_split():
