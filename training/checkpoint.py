@@ -183,25 +183,27 @@ def optimizer_tensors(model: "nn.Module", optimizers: "Sequence[BaseOptimizer]")
     }
 
 
+def tensor_of(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> "Tensor":
+    """Return a tensor of a checkpoint. Raises CheckpointError if it has another shape or is missing."""
+    tensor = checkpoint.tensors.get(name)
+    if tensor is None or tensor.shape != shape:
+        has = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}"
+        needs = f"but the model needs {tuple(shape)}; the checkpoint is of another model"
+        raise CheckpointError(f"{checkpoint.path}: tensor {name} is {has}, {needs}")
+    return tensor
+
+
 def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
     """Copy parameters and buffers into ``model``. Raises CheckpointError, which names a wrong tensor."""
     import torch
 
-    stored = {name: t for name, t in checkpoint.tensors.items() if not name.startswith(OPTIMIZER)}
     targets = model_tensors(model)
-    has, needs = (
-        {name: f"{t.dtype} of shape {tuple(t.shape)}" for name, t in tensors.items()}
-        for tensors in (stored, targets)
-    )
-    for name in sorted(has | needs):
-        if has.get(name) != needs.get(name):
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor {name} is {has.get(name, 'missing')}, but the model has "
-                f"{needs.get(name, 'no such tensor')}; the checkpoint is of another model"
-            )
     with torch.no_grad():
         for name, tensor in targets.items():
-            tensor.copy_(stored[name])
+            tensor.copy_(tensor_of(checkpoint, name, tensor.shape))
+    for name in checkpoint.tensors.keys() - targets.keys():
+        if not name.startswith(OPTIMIZER):
+            raise CheckpointError(f"{checkpoint.path}: has {name}; the checkpoint is of another model")
 
 
 def restore_optimizers(
@@ -215,11 +217,8 @@ def restore_optimizers(
         state: dict[int, dict[str, Tensor]] = defaultdict(dict)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for (i, parameter), key in product(enumerate(parameters), optimizer.state_keys):
-            name = f"{OPTIMIZER}{names[parameter]}/{key}"
-            tensor = checkpoint.tensors.get(name)
-            if tensor is None or tensor.shape != (() if key == "step" else parameter.shape):
-                raise CheckpointError(f"{checkpoint.path}: {name} is missing or does not fit the model")
-            state[i][key] = tensor.clone()
+            shape = () if key == "step" else parameter.shape
+            state[i][key] = tensor_of(checkpoint, f"{OPTIMIZER}{names[parameter]}/{key}", shape).clone()
         # torch moves each tensor to the device where it belongs
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -68,10 +68,6 @@ class Compute:
         tokens, logits = (4096, 2**23) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
-    def gpu(self) -> str | None:
-        """Return the name of the GPU; None on another device."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-
     def peak_memory(self) -> int:
         """Return the most bytes in use so far: on a GPU by tensors, on a CPU by the whole process."""
         if self.device.type == "cuda":

@@ -149,7 +149,13 @@ class Run:
     def begin(
         self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
     ) -> None:
-        """Write status.json and the files that describe the run. See ``recording``."""
+        """Write status.json and the files that describe the run, which begins at step 0 or resumes from
+        ``step``.
+
+        Args:
+            environment, certificate: the content of environment.json and certificate.json.
+            best: the run's best evaluation so far.
+        """
         previous, status = read_json(self.folder / "environment.json"), read_status(self.folder)
         # first: status.json must not say "finished" of a run whose checkpoints are gone
         self.write_status(state="running", reason=None, step=step, saved=step or None, best=best)
@@ -192,17 +198,9 @@ class Run:
             self.written = time.monotonic()
 
     @contextmanager
-    def recording(
-        self, environment: dict[str, Any], certificate: dict[str, Any], best: dict[str, Any] | None, step: int
-    ) -> Iterator[None]:
-        """Context manager: write the files of the run, which begins at step 0 or resumes from ``step``, and
-        record at the end that it is finished, diverged, interrupted or failed. Diverged is suppressed.
-
-        Args:
-            environment, certificate: the content of environment.json and certificate.json.
-            best: the run's best evaluation so far.
-        """
-        self.begin(environment, certificate, best, step)
+    def recording(self) -> Iterator[None]:
+        """Context manager: record at the end that the run is finished, diverged, interrupted or failed.
+        Diverged is suppressed."""
         try:
             yield
             self.write_status(state="finished")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
+
 from cli.compose import arguments
 from data.prepared import Prepared
 from probe import causality
@@ -44,6 +46,7 @@ class Setup:
         config, train, vocab_size = run.config, run.config.train, tokens.tokenizer.vocab_size
         mode = wandb_mode(config) if ranks.first else "disabled"
         self.compute = device.choose(config.device, config.precision)  # the device and the precision
+        on_gpu = self.compute.device.type == "cuda"
         threads = device.set_switches(train.threads, config.deterministic)
         self.batches = Batches(config, tokens, self.compute, ranks)
         loss = Loss(self.compute)
@@ -61,7 +64,7 @@ class Setup:
             self.net = wrap(model, ranks)
             # (net, x, y) -> nats per token, 0-d; possibly compiled together with the net
             self.loss_of = loss
-            if config.compile is True or (config.compile == "auto" and self.compute.device.type == "cuda"):
+            if config.compile is True or (config.compile == "auto" and on_gpu):
                 from training.compile import compile_loss  # imports the compiler
 
                 self.loss_of = compile_loss(model, self.net, batch, loss, ranks.count)
@@ -81,7 +84,7 @@ class Setup:
             config,
             {
                 "device": str(self.compute.device),
-                "gpu": self.compute.gpu(),
+                "gpu": torch.cuda.get_device_name(self.compute.device) if on_gpu else None,
                 "precision": self.compute.precision,
                 "threads": threads,
                 "ranks": ranks.count,
@@ -118,7 +121,8 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
     whether the run collapsed, and record how it ended. Raises UserError, as ``Setup`` does."""
     s = Setup(run, tokens, ranks)
     try:
-        with s.stop, run.recording(s.environment, s.certificate, s.best, s.start):  # suppresses Diverged
+        with s.stop, run.recording():  # suppresses Diverged
+            run.begin(s.environment, s.certificate, s.best, s.start)
             announce(run, s)
             with s.log, device.memory_explained(device.out_of_memory(run.config)):
                 yield s

@@ -24,7 +24,8 @@ def test_a_run_is_running_until_it_has_ended_in_one_of_four_ways(tmp_path, error
         assert read_status(run.folder) == {}
 
         def trained() -> None:
-            with run.recording({"packages": {}}, {"start": None, "end": None}, None, 0):
+            with run.recording():
+                run.begin({"packages": {}}, {"start": None, "end": None}, None, 0)
                 assert read_status(run.folder)["state"] == "running"
                 if error:
                     raise error
