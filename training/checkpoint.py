@@ -143,7 +143,7 @@ def load(path: Path) -> Checkpoint:
 def newest(folder: Path, run: str) -> Checkpoint | None:
     """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Newer ones that
     are damaged are renamed, with one line. Raises CheckpointError if all are unusable."""
-    unusable: dict[Path, CheckpointError] = {}
+    unusable: dict[Path, str] = {}  # what is wrong with it, without the advice
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
         try:
@@ -151,7 +151,7 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
             if (checkpoint.meta.run, checkpoint.meta.step) != (run, step):
                 raise CheckpointError(f"{path}: of another run or step; remove it")
         except CheckpointError as error:
-            unusable[path] = error
+            unusable[path] = str(error).rpartition(";")[0]
             continue
         for damaged, why in unusable.items():
             damaged.rename(f"{damaged}.unusable")
