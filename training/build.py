@@ -163,16 +163,13 @@ def build_model(
 ) -> GPT:
     """Return a config's model with the initial weights of its seed. Raises ConfigError as ``bind`` does, or
     if a norm or the placement cannot be created with these sizes and options."""
-    settings = config.model
     classes = {key: bind(key, component, packages) for key, component in config.components().items()}
     with explained(config):
-        resolved = resolved_auto(config, packages)
-        norm_by_keyword: dict[str, Any] = {"same": classes["norm"], "none": nn.Identity}
+        automatic = {k.removeprefix("model."): v for k, v in resolved_auto(config, packages).items()}
+        settings: Any = config.model.model_copy(update=automatic)  # without "auto"
+        classes |= {"same": classes["norm"], "none": partial(nn.Identity)}
         positions, rotate = POSITIONS[settings.positions]
-        init_scale, depth_scaled, has_embedding_scale = (
-            resolved.get(f"model.{key}", getattr(settings, key))
-            for key in ("init_scale", "depth_scaled_init", "embedding_scale")
-        )
+        init = INITS[settings.init].scaled(settings.init_scale)
         return GPT(
             vocab_size=vocab_size,
             **settings.model_dump(
@@ -180,22 +177,19 @@ def build_model(
             ),
             norm=classes["norm"],
             placement=classes["placement"],
-            final_norm=classes.get("model.final_norm") or norm_by_keyword[resolved["model.final_norm"]],
+            final_norm=classes.get("model.final_norm") or classes[settings.final_norm],
             embedding=partial(
                 Embedding,
                 positions=positions,
-                scale=LearnedScale if has_embedding_scale else nn.Identity,
+                scale=LearnedScale if settings.embedding_scale else nn.Identity,
                 norm=classes["model.embedding_norm"],
             ),
             attention=partial(
-                CausalSelfAttention,
-                qk_norm=classes["model.qk_norm"],
-                rotate=rotate,
-                attend=attend,
+                CausalSelfAttention, qk_norm=classes["model.qk_norm"], rotate=rotate, attend=attend
             ),
             mlp=MLPS[settings.activation],
             head=head,
-            init=replace(INITS[settings.init].scaled(init_scale), depth_scaled=depth_scaled),
+            init=replace(init, depth_scaled=settings.depth_scaled_init),
             seed=config.seed,
         )
 

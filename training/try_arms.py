@@ -7,7 +7,6 @@ stdin is a JSON list of configs, as in a run's config.yaml; the last line of std
 {"error": the line a run of it would end with}. study/plan.py starts this program before it declares a study.
 """
 
-import hashlib
 import json
 import sys
 from contextlib import redirect_stdout
@@ -24,6 +23,7 @@ from model.seeds import seed_torch
 from training import device
 from training.batches import Batches, MicroBatch
 from training.build import build_and_try, explained
+from training.checkpoint import digest
 from training.ddp import Ranks
 from training.loss import Loss, evaluate
 from training.open_run import load_tokens
@@ -53,9 +53,9 @@ def found(config: RunConfig) -> dict[str, Any]:
         model = build_and_try(config, tokens.tokenizer.vocab_size, compute, loss_of_step)
         with explained(config):
             evaluate(model, loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
-            digest = behaviour(model, batch)
+            computes = behaviour(model, batch)
     parameters = sum(p.numel() for p in model.parameters())
-    return {"precision": compute.precision, "digest": digest, "parameters": parameters}
+    return {"precision": compute.precision, "digest": computes, "parameters": parameters}
 
 
 def behaviour(model: GPT, batch: MicroBatch) -> str:
@@ -66,13 +66,7 @@ def behaviour(model: GPT, batch: MicroBatch) -> str:
     forwards in training mode, the gradients of the first, and a forward in evaluation mode. The model is
     changed.
     """
-    generator, digest = torch.Generator().manual_seed(0), hashlib.sha256()
-    x = batch.x[:ROWS]
-
-    def add(*tensors: Tensor) -> None:
-        for tensor in tensors:
-            digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    generator, x = torch.Generator().manual_seed(0), batch.x[:ROWS]
 
     def logits() -> Tensor:
         seed_torch(batch.dropout_seed)
@@ -84,10 +78,10 @@ def behaviour(model: GPT, batch: MicroBatch) -> str:
             parameter.add_(0.02 * noise.to(parameter.device, parameter.dtype))
     first = logits()
     first.square().mean().backward()
-    add(first, *(p if p.grad is None else p.grad for p in model.parameters()))
+    tensors = [first, *(p if p.grad is None else p.grad for p in model.parameters())]
     with torch.no_grad():
-        add(logits(), model.eval()(x))
-    return digest.hexdigest()
+        tensors += [logits(), model.eval()(x)]
+    return digest({str(i): tensor.float().cpu().contiguous() for i, tensor in enumerate(tensors)})
 
 
 if __name__ == "__main__":
