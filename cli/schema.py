@@ -113,12 +113,9 @@ class DataConfig(Checked):
             raise ValueError(f"path: data={self.corpus} needs a path; give data.path=…")
         if self.corpus == "shakespeare" and self.path is not None:
             raise ValueError("path: is not read by data=shakespeare; did you mean data=text data.path=FILE?")
-        if self.corpus == "prepared" and self.val_fraction is not None:
-            raise ValueError(
-                "val_fraction: is not read by data=prepared, which is split already; leave val_fraction out"
-            )
-        if self.corpus != "prepared" and self.val_fraction is None:
-            raise ValueError("val_fraction: null is for data=prepared only; give a number between 0 and 1")
+        if (self.corpus == "prepared") != (self.val_fraction is None):
+            why = "a number between 0 and 1 for a text, null for data=prepared, which is split already"
+            raise ValueError(f"val_fraction: invalid value {self.val_fraction}; give {why}")
         return self
 
 
