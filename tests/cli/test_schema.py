@@ -69,7 +69,7 @@ WRONG = {  # an override -> the beginning of the line; more are in tests/guards/
     "seed=9223372036854775808": "seed: ",
     "data.path=x": "data.path: is not read by data=shakespeare; did you mean data=text data.path=FILE",
     "data.path=": "data.path: invalid value ''; it should have at least 1 character",
-    "data.val_fraction=null": "data.val_fraction: invalid value None; give a number between 0 and 1 for a text",
+    "data.val_fraction=null": "data.val_fraction: invalid value None; give a number between 0 and 1",
     "data.vocab_size=255": "data.vocab_size: invalid value 255; it should be greater than or equal to 256",
     "+optim.beta3=0": "optim.beta3: unknown key; did you mean optim.beta",
     "+optim.momentum=0.9": "optim.momentum: the chosen optim has no such key",
