@@ -49,7 +49,9 @@ def number_as_text(value: Any) -> Any:
 
 # a path: most shells leave the ~ of data.path=~/my.txt, and Hydra makes a number of runs_dir=2026
 UserPath = Annotated[str, BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)]
-GivenPath = Annotated[UserPath, Field(min_length=1)]
+GivenPath = Annotated[
+    str, Field(min_length=1), BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)
+]
 SITES = ("qk_norm", "final_norm", "embedding_norm")  # keys of model.* whose value names a norm
 Auto = Literal[True, False, "auto"]
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
