@@ -1,198 +1,151 @@
-"""The models of a finding: for each seed, one model per arm and value of the varied key."""
+"""The models of a finding: they are trained as runs, or initialised, and measured seed by seed."""
 
-import math
+import json
+import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from cli import compose as app
-from cli.schema import ModelSource, RunConfig
+import numpy as np
+import torch
+from torch import Tensor
+
+from cli.compose import compose_all, quoted, search_path
+from cli.schema import RunConfig
+from data.corpora import shakespeare
 from data.errors import ConfigError
-from data.files import digest, write_atomically
+from data.files import write_atomically
 from data.prepared import Prepared
-from findings.finding import Finding, Scalar, override
-from training import batches, device
+from findings.finding import Finding, Scalar
+from model import GPT
+from model.seeds import seed_for
+from study.launch import Job, check, default_n_jobs, run_all
+from training.batches import fixed_windows, training_batch
+from training.build import initial_model
+from training.device import choose
+from training.environment import processor
 from training.identity import folder_of
+from training.load_run import load_run
 from training.open_run import tokens_of
-from training.run_folder import read_json, read_rows
+from training.run_folder import read_rows
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from model import GPT
-
-T = TypeVar("T")
-# Overrides that say how models are trained and watched; they are not part of a finding's conditions.
-TRAINING = ("wandb.mode=disabled", "train.threads=1")
-UNSEEN = 1_000_000  # no run reaches this step, so the batches from here on are new to every model
 EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first N characters of data=shakespeare
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run that has ended."""
+class Model:
+    """A model of a finding."""
 
-    diverged: bool
-    environment: dict[str, Any]
-    rows: list[dict[str, Any]]  # of metrics.jsonl, where a non-finite number is a word, "NaN"
-
-    def curve(self, metric: str) -> dict[int, float]:
-        """Return the finite values of a metric by step."""
-        pairs = ((row["step"], float(row[metric])) for row in self.rows if metric in row)
-        return {step: value for step, value in pairs if math.isfinite(value)}
-
-    def last(self, metric: str) -> float:
-        """Return the last value of a metric; NaN if the run does not have it."""
-        return next((float(row[metric]) for row in reversed(self.rows) if metric in row), math.nan)
-
-
-@dataclass
-class Case:
-    """A model, trained or as initialised, that a finding measures."""
-
-    arm: str
-    value: Scalar  # the varied key's value; None if no key is varied
-    arguments: list[str]  # the arguments of train.py that train the model
     config: RunConfig
     data: Prepared
-    folder: Path | None  # the run folder; None if the model is measured as initialised
+    folder: Path | None  # of the model's run; None if the model is measured as initialised
 
-    @property
-    def precision(self) -> str:
-        """The precision in which the model was trained; all models are measured in fp32."""
-        return device.choose(self.config.device, self.config.precision).precision if self.folder else "fp32"
-
-    def model(self) -> "GPT":
-        """Return a copy of the model with its last or initial weights: fp32, on the CPU, in training mode."""
-        from training import load_run as load_model
-        from training.build import initial_model
-
-        vocab_size = self.data.tokenizer.vocab_size
+    def load(self) -> GPT:
+        """Return a copy of the model with its last or initial weights: fp32, on the CPU."""
         if self.folder is None:
-            return initial_model(self.config, vocab_size)
-        if self.run.diverged:
-            raise ConfigError(f"{self.folder}: the run diverged, so it has no last weights to measure")
-        source = dict.fromkeys(("checkpoint", "init_from")) | {"run": str(self.folder), "which": "last"}
-        loaded = load_model.load(ModelSource(**source, runs_dir="."))
+            return initial_model(self.config, self.data.tokenizer.vocab_size)
         packages = (component.target.split(".")[0] for component in self.config.components().values())
-        return load_model.load_model(loaded, vocab_size, *packages)
+        return load_run(self.folder, which="last", trust=",".join(packages))[0]
 
-    def batch(self, step: int = 0, rows: int | None = None) -> tuple["Tensor", "Tensor"]:
-        """Return the training batch of a step: tokens and targets, both (rows, block_size) int64."""
-        import torch
-
-        from model.seeds import seed_for
-
-        rows = rows or self.config.train.batch_size
-        seed = seed_for(self.config.seed, "data", step)
-        x, y = batches.training_batch(self.data.train, self.config.model.block_size, rows, seed)
+    def batch(self, step: int = 0, rows: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the training batch of a step: tokens and targets, both (rows, block_size)."""
+        rows, seed = rows or self.config.train.batch_size, seed_for(self.config.seed, "data", step)
+        x, y = training_batch(self.data.train, self.config.model.block_size, rows, seed)
         return torch.from_numpy(x), torch.from_numpy(y)
 
-    def windows(self, count: int) -> tuple["Tensor", "Tensor"]:
-        """Return ``count`` evenly spread windows of the validation split."""
-        import torch
+    def windows(self, count: int = 64) -> Tensor:
+        """Return evenly spread windows of the validation split, (count, block_size)."""
+        [(x, _)] = fixed_windows(self.data.val, self.config.model.block_size, count, count)
+        return torch.from_numpy(x)
 
-        [(x, y)] = batches.fixed_windows(self.data.val, self.config.model.block_size, count, count)
-        return torch.from_numpy(x), torch.from_numpy(y)
-
-    @cached_property
-    def run(self) -> "Run":
-        """The model's run, read from its folder, which has ended."""
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the run's metrics.jsonl."""
         assert self.folder
-        status, environment = (read_json(self.folder / f"{name}.json") for name in ("status", "environment"))
-        return Run(status["state"] == "diverged", environment, read_rows(self.folder / "metrics.jsonl"))
+        return read_rows(self.folder / "metrics.jsonl")
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Return the finite values of a metric of the run by step."""
+        values = {int(row["step"]): float(row[metric]) for row in self.rows() if metric in row}
+        return {step: value for step, value in values.items() if np.isfinite(value)}
 
     def loss(self) -> float:
-        """Return min(last val/full_loss, first val/loss), in nats per token; the first val/loss for a run
-        that diverged (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
-        first = next(iter(self.run.curve("val/loss").values()))
-        return min(first, self.run.last("val/full_loss")) if not self.run.diverged else first
+        """Return min(val/full_loss, first val/loss), in nats per token. A run that diverged has the latter
+        only (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
+        first = next(iter(self.curve("val/loss").values()))
+        return min([first, *self.curve("val/full_loss").values()])
 
 
-@dataclass
-class Cases:
-    """All models of one seed. ``cases["pre"]`` is the model of the arm ``pre``, if no key is varied;
-    ``cases.over("pre")`` is a dict from each value of the varied key to the arm's model."""
-
-    seed: int
-    members: list[Case] = field(default_factory=list)
-    tuning: list["Cases"] = field(default_factory=list)  # the models of tuning_seeds
-
-    @property
-    def arms(self) -> list[str]:
-        return list(dict.fromkeys(case.arm for case in self.members))
-
-    def __getitem__(self, arm: str) -> Case:
-        [case] = self.over(arm).values()
-        return case
-
-    def by_arm(self, measure: Callable[[Case], T]) -> dict[str, T]:
-        """Return what ``measure`` returns for each arm's model."""
-        return {arm: measure(self[arm]) for arm in self.arms}
-
-    def over(self, arm: str) -> dict[Any, Case]:
-        return {case.value: case for case in self.members if case.arm == arm}
+Models = dict[str, Any]  # of a seed: arm -> Model; if the finding varies a key, arm -> value -> Model
 
 
-Points = Mapping[Any, float] | Sequence[tuple[Any, float]]  # x -> y
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurement of one seed: values by quantity, and the picture's points by arm."""
-
-    values: Mapping[str, float]
-    points: Mapping[str, Points]
-
-
-def write_excerpt(characters: int, folder: Path) -> Path:
-    """Return a file with the first ``characters`` characters of data=shakespeare; write it if missing."""
-    from data.corpora import shakespeare
-
-    file = folder / f"shakespeare-{characters}.txt"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, shakespeare()[:characters])
-    return file.resolve()
-
-
-def all_cases(finding: Finding, out: Path, config_dir: str | None = None) -> list[Cases]:
-    """Return the models of a finding, for each of its seeds. Raises ConfigError, and DataError if the text
-    is missing."""
+def models_of(
+    finding: Finding, folder: Path, config_dir: str | None = None
+) -> tuple[dict[int, Models], list[Job]]:
+    """Return the models of each seed, tuning seeds included, and the runs that train them, in ``folder``.
+    Raises ConfigError, and DataError if the text is missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
-    models: list[tuple[str, Scalar, list[str]]] = []
-    for (arm, arm_overrides), value in product(finding.arms.items(), values):
-        overrides = finding.all | arm_overrides | ({key: value} if key else {})
-        if match := EXCERPT.fullmatch(str(overrides.get("data.path"))):
-            overrides["data.path"] = app.quoted("", str(write_excerpt(int(match[1]), out / "texts")))[1:]
-        models.append((arm, value, [override(*pair) for pair in overrides.items()]))
-    search_path = app.search_path(config_dir)
-    configs = app.compose_all([[*arguments, *search_path] for *_, arguments in models])
-    prepared: dict[str, Prepared] = {}
-    by_seed = {seed: Cases(seed) for seed in (*finding.seeds, *finding.tuning_seeds)}
-    for (arm, value, arguments), config in zip(models, configs, strict=True):
-        text_settings = config.data.model_dump_json()
-        data = prepared.get(text_settings) or prepared.setdefault(text_settings, tokens_of(config))
-        data.check_length(config.model.block_size)
-        # A run's identity ignores what is logged, so findings that log other things use another folder.
-        logged = config.stats.model_dump() | config.train.model_dump(include={"eval_every", "eval_windows"})
-        runs_dir = str(out / "runs" / digest(logged)[:8])
-        precision = device.choose(config.device, config.precision).precision
-        for seed, cases in by_seed.items():
-            seeded = config.model_copy(update={"seed": seed, "runs_dir": runs_dir})
-            folder = folder_of(seeded, precision, data.fingerprint) if finding.trains else None
-            all_arguments = [*arguments, f"seed={seed}", app.quoted("runs_dir", runs_dir)]
-            cases.members.append(Case(arm, value, all_arguments, seeded, data, folder))
-    for cases in by_seed.values():
-        cases.tuning = [by_seed[seed] for seed in finding.tuning_seeds]
-    return [by_seed[seed] for seed in finding.seeds]
+    cells = [*product(finding.arms, values)]
+    words = []
+    for arm, value in cells:
+        overrides = finding.all | finding.arms[arm] | ({key: value} if key else {})
+        words.append([override(*pair, folder) for pair in overrides.items()])
+    configs = compose_all([[*each, *search_path(config_dir)] for each in words])
+    by_seed: dict[int, Models] = {seed: {} for seed in (*finding.seeds, *finding.tuning_seeds)}
+    jobs = []
+    for (arm, value), arm_words, config in zip(cells, words, configs, strict=True):
+        data, precision = tokens_of(config), choose(config.device, config.precision).precision
+        for seed, models in by_seed.items():
+            seeded = config.model_copy(update={"seed": seed, "runs_dir": str(folder)})
+            run = folder_of(seeded, precision, data.fingerprint) if finding.trains else None
+            model = Model(seeded, data, run)
+            if key:
+                models.setdefault(arm, {})[value] = model
+            else:
+                models[arm] = model
+            if run:
+                jobs.append(Job(run.name, (*arm_words, f"seed={seed}", quoted("runs_dir", str(folder)))))
+    return by_seed, jobs
 
 
-def each_case(cases: list[Cases]) -> Iterator[Case]:
-    """Return the models of all seeds, those that choose a value included."""
-    seeds = {each.seed: each for seed_cases in cases for each in (seed_cases, *seed_cases.tuning)}
-    return (case for seed_cases in seeds.values() for case in seed_cases.members)
+def override(key: str, value: Scalar, folder: Path) -> str:
+    """Return ``key=value`` as the user types it. An excerpt is written into ``folder``."""
+    if match := EXCERPT.fullmatch(str(value)):
+        file = folder / f"shakespeare-{match[1]}.txt"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, shakespeare()[: int(match[1])])
+        return quoted(key, str(file))
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def measure(finding: Finding, folder: Path, config_dir: str | None = None) -> dict[str, Any]:
+    """Return a finding's result, as ``read_result`` describes it. Its runs are in ``folder``; those that have
+    not ended are trained, several at once. Raises ConfigError, DataError, and Interrupted at a signal."""
+    try:
+        function = pkgutil.resolve_name(finding.measure)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"measure: {finding.measure} cannot be imported ({error}); check it") from None
+    folder = folder.resolve()
+    models, jobs = models_of(finding, folder, config_dir)
+    if jobs:
+        logs = folder / "logs"
+        check(run_all(jobs, folder, logs, default_n_jobs("auto"), config_dir), logs)
+    torch.use_deterministic_algorithms(True)
+    tuning = [models[seed] for seed in finding.tuning_seeds]
+    options = finding.options | ({"tuning": tuning} if tuning else {})
+    measured = {seed: function(models[seed], **options) for seed in finding.seeds}
+    for values, _ in measured.values():
+        if missing := finding.expected.keys() - values.keys():
+            raise ConfigError(f"expected: {finding.measure} returns {', '.join(values)}, not {min(missing)}")
+    return {
+        "conditions": finding.conditions(),
+        "by_seed": {str(seed): values for seed, (values, _) in measured.items()},
+        "rows": [
+            (arm, x, y)
+            for _, points in measured.values()
+            for arm, pairs in points.items()
+            for x, y in (pairs.items() if isinstance(pairs, dict) else pairs)
+        ],
+        "where": {"processor": processor(), "torch": torch.__version__},
+    }

@@ -1,1 +1,0 @@
-"""Functions that measure claims; conf/finding/*.yaml names them."""
