@@ -6,8 +6,8 @@ then INCONCLUSIVE.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from findings.models import Model
 from probe import block_effects, norm_maps
-from probe.hooks import forward_hooks
 from study.statistics import steps_to
 
 Arms = dict[str, Model]
@@ -41,7 +40,7 @@ def log_slope(points: Mapping[Any, float]) -> float:
     return slope([*map(math.log, points)], [*map(math.log, points.values())])
 
 
-def by_block(values: Iterable[float], start: int = 1) -> dict[int, float]:
+def numbered(values: Iterable[float], start: int = 1) -> dict[int, float]:
     return dict(enumerate(values, start))
 
 
@@ -60,9 +59,7 @@ def last_gradient(model: Model) -> float:
 def gradient_order(models: Grid) -> Measured:
     """ln(post / pre) of the last block's gradient in post-norm and pre-norm, averaged over depths, for each
     initialization."""
-    gradients = {
-        arm: {L: last_gradient(model) for L, model in depths.items()} for arm, depths in models.items()
-    }
+    gradients = {arm: {L: last_gradient(m) for L, m in depths.items()} for arm, depths in models.items()}
     values = {}
     for init in ("xavier", "gpt2"):
         post, pre = ([*gradients[f"{placement}, {init}"].values()] for placement in ("post", "pre"))
@@ -86,7 +83,7 @@ def variance_at_init(models: Arms) -> Measured:
     peri, post = variances["peri"], variances["post"]
     values["peri: variance that a branch adds"] = (peri[-1] - peri[0]) / (2 * (len(peri) - 1))
     values["post: largest |variance − 1|"] = float(np.abs(np.array(post[1:]) - 1).max())
-    return values, {arm: by_block(y, 0) for arm, y in variances.items()}
+    return values, {arm: numbered(y, 0) for arm, y in variances.items()}
 
 
 @torch.no_grad()
@@ -94,20 +91,20 @@ def layernorm_identity(models: Arms) -> Measured:
     """The largest change of a row's logits, in standard deviations of the logits, if the model is in
     evaluation mode; and, in training mode, if the row is alone in the batch, or if the rows are cut to half
     their length."""
-    changes = {}
+    values: Values = {}
+    points: dict[str, dict[str, float]] = {arm: {} for arm in models}
     for arm, model in models.items():
         net, (idx, _) = model.load(), model.batch()
         T = idx.shape[1] // 2
         evaluated = net.eval()(idx)  # before a forward in training mode changes running estimates
         logits = net.train()(idx)
-        pairs = {
-            "evaluation": (evaluated, logits),
-            "alone in the batch": (net(idx[:1]), logits[:1]),
-            "half of the length": (net(idx[:, :T]), logits[:, :T]),
-        }
-        changes[arm] = {kind: float((a - b).abs().max() / b.std()) for kind, (a, b) in pairs.items()}
-    values = {f"{arm}: {kind}": change for arm in changes for kind, change in changes[arm].items()}
-    points = {arm: {kind: max(change, 1e-8) for kind, change in changes[arm].items()} for arm in changes}
+        for kind, changed, before in (
+            ("evaluation", evaluated, logits),
+            ("alone in the batch", net(idx[:1]), logits[:1]),
+            ("half of the length", net(idx[:, :T]), logits[:, :T]),
+        ):
+            change = values[f"{arm}: {kind}"] = float((changed - before).abs().max() / before.std())
+            points[arm][kind] = max(change, 1e-8)
     return values, points
 
 
@@ -132,10 +129,9 @@ def cancellation(models: Arms, offsets: list[float]) -> Measured:
         errors[name][offset] = float((y - exact)[finite].abs().max())
         nan_shares.append(float((~finite).float().mean()))
     ours, torchs = errors["layernorm"], errors["torch_layernorm"]
+    growing = {offset: errors["one pass"][offset] for offset in offsets if 10 <= offset <= 300}
     values = {
-        "one pass: slope of its error": log_slope(
-            {x: errors["one pass"][x] for x in offsets if 10 <= x <= 300}
-        ),
+        "one pass: slope of its error": log_slope(growing),
         "one pass: largest share of rows that are NaN": max(nan_shares),
         "layernorm: largest error": max(ours.values()),
     }
@@ -152,17 +148,11 @@ def fluctuations(model: Model, batches: Iterable[Tensor]) -> dict[str, float]:
     """Return, by site, how much the batch means of a norm's inputs fluctuate over batches of tokens (B, T),
     in training mode: std(a channel's batch mean) / std(the channel), as root mean square over channels. For n
     independent values per batch the fluctuation is 1/√n."""
-    net = model.load().train()
-    norms = norm_maps.norms(net)
-    moments: dict[str, list[Tensor]] = {site: [] for site in norms}  # (2, C) of each batch
-
-    def record(site: str, norm: Any, args: tuple[Tensor], output: Tensor) -> None:
-        x = args[0].flatten(0, -2)  # (B·T, C)
-        moments[site].append(torch.stack([x.mean(0), x.square().mean(0)]))
-
-    with forward_hooks((norm, partial(record, site)) for site, norm in norms.items()):
-        for idx in batches:
-            net(idx)
+    net, moments = model.load().train(), defaultdict[str, list[Tensor]](list)  # (2, C) of each batch
+    for idx in batches:
+        for site, (x, _) in norm_maps.maps(net, idx).items():
+            x = x.flatten(0, 1)  # (B·T, C)
+            moments[site].append(torch.stack([x.mean(0), x.square().mean(0)]))
     result = {}
     for site, batch_moments in moments.items():
         means, squares = torch.stack(batch_moments, dim=1)  # both (batches, C)
@@ -205,12 +195,12 @@ def batch_fluctuation(models: Arms) -> Measured:
 def angles_trained(models: Arms) -> Measured:
     """The slope, against the block number, of the angular distance by which a block turns the stream. It is
     taken without the last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
-    streams = {
-        arm: block_effects.stream(model.load().eval(), model.windows()) for arm, model in models.items()
-    }
-    turns = {arm: block_effects.angular_distances(stream) for arm, stream in streams.items()}
+    turns = {}
+    for arm, model in models.items():
+        streams = block_effects.stream(model.load().eval(), model.windows())
+        turns[arm] = block_effects.angular_distances(streams)
     slopes = {f"{arm}: slope": slope(range(len(y) - 1), y[:-1]) for arm, y in turns.items()}
-    return slopes, {arm: by_block(y) for arm, y in turns.items()}
+    return slopes, {arm: numbered(y) for arm, y in turns.items()}
 
 
 def alpha_and_std(models: Arms) -> Measured:
@@ -242,10 +232,8 @@ def s_shaped_maps(models: Arms) -> Measured:
     maps = norm_maps.maps(model.load().eval(), model.windows())
     gains = {site: norm_maps.tanh_fit(x, y)[0] - norm_maps.line_fit(x, y) for site, (x, y) in maps.items()}
     blocks = sorted({site[:2] for site in gains if site != "final"})
-    first, last = (
-        float(np.mean([gains[site] for site in gains if site.startswith(block)]))
-        for block in (blocks[0], blocks[-1])
-    )
+    by_block = {b: float(np.mean([gains[site] for site in gains if site.startswith(b)])) for b in blocks}
+    first, last = by_block[blocks[0]], by_block[blocks[-1]]
     points = {}
     for site in (f"{blocks[0]}.attn.pre", f"{blocks[-1]}.mlp.pre"):
         x, y = maps[site]
@@ -289,7 +277,7 @@ def batch_sizes(models: Grid) -> Measured:
 def losses_of(models: Grid) -> dict[str, dict[float, float]]:
     """Return each arm's loss at each value of the varied key, in ascending order of the values."""
     return {
-        arm: {value: by_value[value].loss() for value in sorted(by_value)} for arm, by_value in models.items()
+        arm: {value: model.loss() for value, model in sorted(each.items())} for arm, each in models.items()
     }
 
 

@@ -62,13 +62,11 @@ def test_a_finding_of_ones_own_is_trained_measured_once_kept_and_drawn(tmp_path,
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["findings"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "name", "error"),
     [
         (("", ""), "tinny", "did you mean tiny?"),
         (("final_losses", "final_loss"), "tiny", "measure: findings.measures.final_loss cannot be imported"),
-        (("loss of with", "loss of wth"), "tiny", "without − with, not loss of wth"),
         (("norm: layernorm", "nrm: layernorm"), "tiny", "did you mean norm?"),
     ],
 )

@@ -6,6 +6,7 @@ from pkgutil import resolve_name
 import numpy as np
 import pytest
 
+from data.errors import ConfigError
 from findings.document import RESULTS
 from findings.finding import Finding, load_findings, read_result
 from findings.models import Models, measure, models_of
@@ -46,6 +47,15 @@ def test_a_function_that_loads_models_measures_small_ones(name, tmp_path, text_f
     models, jobs = models_of(finding, tmp_path)
     assert np.isfinite(values_of(finding, models)).all()
     assert not jobs
+
+
+def test_a_quantity_that_the_function_does_not_measure_is_refused(tmp_path, text_file):
+    finding = small(FINDINGS["cancellation"], tmp_path)
+    wrong = finding.model_copy(
+        update={"expected": {"largest error": finding.expected["layernorm: largest error"]}}
+    )
+    with pytest.raises(ConfigError, match="layernorm: largest error, .*, not largest error"):
+        measure(wrong, tmp_path)
 
 
 def write_runs(models: dict[int, Models], tuned: bool) -> None:
