@@ -26,7 +26,7 @@ studies/NAME/runs.csv        a line a run, and curves.csv: losses by step
 studies/NAME/logs/           what each run printed
 
 The same command again goes on where it was interrupted. Verdicts hold for what was declared: a change needs
-a new name. docs/ablations.md explains all this, docs/verdicts.md the verdicts.
+a new name. docs/ablations.md explains all this.
 """
 
 import shlex

@@ -5,7 +5,7 @@ python compare.py runs                                    runs: a row a group, 9
 python compare.py runs --where placement=pre              only the runs with this value
 python compare.py runs --baseline norm=batchnorm          another baseline than layernorm in pre
 python compare.py runs --metric train/loss --out loss     another number, another folder for the page
-python compare.py studies/norms --json                    for programs: docs/programs.md
+python compare.py studies/norms --json                    for programs: AGENTS.md
 
 It writes a page, index.html, and table.md: docs/ablations.md.
 """
@@ -92,8 +92,8 @@ def main() -> None:
     add("--mixed", action="store_true", help="compare runs even if data, context or length differ")
     add("--out", type=Path, help="folder of the page; default: report, or the study's")
     one_of = parser.add_mutually_exclusive_group().add_argument
-    one_of("--json", action="store_true", help="print the comparison as JSON: docs/programs.md")
-    judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: docs/programs.md"
+    one_of("--json", action="store_true", help="print the comparison as JSON: AGENTS.md")
+    judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: AGENTS.md"
     one_of("--candidate", metavar="ARM", help=judged)
     args = parser.parse_args()
     if args.out and (args.json or args.candidate is not None):

@@ -1,5 +1,5 @@
 """The names of all metrics, ``<kind>.<statistic>/<site>``, such as ``act.rms/03.mlp``.
-docs/statistics.md defines each statistic. Torch is not imported here.
+docs/looking.md defines each statistic. Torch is not imported here.
 
     site                      meaning, where LL is the number of a block, from 00
     embed                     output of the embedding, where the residual stream begins

@@ -1,6 +1,6 @@
 """Compute each statistic from tensors, and the norms of a step's gradients, weights and updates.
 
-docs/statistics.md explains the statistics. Tensors are fp32. Moments are taken over all numbers of a tensor
+docs/looking.md explains the statistics. Tensors are fp32. Moments are taken over all numbers of a tensor
 (B, T, C); ratios and cosines are computed for each token and then averaged. Every result is a 0-d tensor on
 the same device. If several ranks train together, each has an equal share of the batch, and every rank gets
 the result for the global batch."""

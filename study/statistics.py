@@ -1,6 +1,6 @@
 """The verdicts of a study: one Student t interval an arm, and the rows of its table.
 
-docs/verdicts.md says what a verdict promises; tests/study/test_statistics.py simulates the promise.
+docs/ablations.md says what a verdict promises; tests/study/test_statistics.py simulates the promise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

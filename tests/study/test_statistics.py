@@ -29,7 +29,7 @@ NOISE = {  # kind -> how losses are drawn, and how much noisier the first compar
     "exponential, one arm 5 ×": ("exponential", 5),
     "lognormal, one arm 5 ×": ("lognormal", 5),
 }
-BROKEN = {"exponential, one arm 5 ×", "lognormal, one arm 5 ×"}  # docs/verdicts.md says so
+BROKEN = {"exponential, one arm 5 ×", "lognormal, one arm 5 ×"}  # docs/ablations.md says so
 MODES = ("not extended", "extended", "extended where that helps")
 
 
@@ -132,7 +132,7 @@ def test_steps_to_a_loss_lie_on_the_line_between_evaluations():
 
 
 def test_the_lines_of_the_documents_recompute_an_interval(capsys):
-    page = (ROOT / "docs/verdicts.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/ablations.md").read_text(encoding="utf-8")
     [code], [said] = re.findall(r"```python\n(.*?)```", page, re.DOTALL), re.findall(r"prints `(.*?)`", page)
     exec(code)
     assert capsys.readouterr().out.strip() == said
