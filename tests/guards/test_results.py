@@ -112,7 +112,7 @@ def test_there_are_no_weights_and_no_paths_of_a_machine(name):
     assert not re.search(r"/(home|root|tmp|work|Users)/", text)
 
 
-@pytest.mark.parametrize("document", ["docs/atlas.md", "docs/ablations.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/atlas.md", "docs/ablations.md"])
 def test_each_difference_that_a_document_states_is_that_of_the_runs(document):
     """Of differences with ±, half of the interval that decides, to three digits."""
     text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
@@ -125,15 +125,3 @@ def test_each_difference_that_a_document_states_is_that_of_the_runs(document):
                 measured.add((f"{row.difference:+.3f}", f"{(row.high - row.low) / 2:.3f}"))
     assert len(stated) >= 4
     assert stated <= measured
-
-
-def test_the_headline_of_the_readme_is_the_atlas():
-    headline = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    differences = {short(row.title): row.difference for row in table("atlas").rows}
-    for words, arm in (
-        ("leaving norms out costs", "none pre"),
-        ("BatchNorm, which leaks,", "batchnorm pre"),
-        ("DyT", "dyt pre"),
-    ):
-        [cost] = re.findall(rf"{words} (\d\.\d\d)", headline)
-        assert cost == f"{differences[arm]:.2f}"

@@ -35,7 +35,7 @@ def test_the_moments_and_internals_are_those_that_are_computed():
 
 
 def test_every_statistic_has_one_definition_in_the_documentation():
-    text = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "looking.md").read_text(encoding="utf-8")
     defined = re.findall(r"^\| `([a-z]+\.[a-z_0-9]+)` \|", text, flags=re.MULTILINE)
     assert [name for name in defined if not name.startswith(("leak.", "hist."))] == list(
         metric_names.STATISTICS
