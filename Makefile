@@ -1,6 +1,6 @@
 # make train [ARGS="norm=batchnorm placement=post"]   train one GPT
-# make test                                           the tests that prove the product: under three minutes on two cores
-# make test-all                                       and the slower ones: eight minutes
+# make test                                           the tests that prove the product: two minutes on two cores
+# make test-all                                       and the slower ones: six minutes
 # make test-long                                      those that take too long for every day
 # make test-slurm                                     sweeps on Slurm, where it is installed (three minutes)
 # make test-cuda                                      what must be true on an NVIDIA GPU, on a machine that has one
